@@ -95,7 +95,8 @@ def export(
 ) -> Any:
     """A capsule of an array; ``owner`` lives until the receiver is done.
 
-    ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    ``pointer`` is the address of its first element; ``shape`` and ``strides`` count
+    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
@@ -150,6 +151,7 @@ def receive(capsule: Any) -> Received:
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    """The dtype of a DLPack type; TypeError if there is none."""
     narrow = {number: dtype for dtype, number in _NARROW.items()}
     if lanes == 1 and code in narrow:
         return narrow[code]

@@ -116,12 +116,13 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
 
 
 def _named(parameters: Any) -> list[tuple[str, Any]]:
-    """The leaves with their names: their paths, joined by dots."""
+    """The leaves of ``parameters`` with their names: their paths, joined by dots."""
     pairs, _ = tree.flatten_with_path(parameters)
     return [(tree.keystr(p, simple=True, separator="."), leaf) for p, leaf in pairs]
 
 
 def _array(name: str, entry: Mapping[str, Any]) -> Array:
+    """The array that a file's entry holds; ArgumentError for an unknown dtype."""
     dtype = _DTYPES.get(entry["dtype"])
     if dtype is None:
         raise ArgumentError(
@@ -132,6 +133,7 @@ def _array(name: str, entry: Mapping[str, Any]) -> Array:
 
 
 def _package() -> Any:
+    """The package safetensors; ArgumentError if it is not installed."""
     try:
         import_module("safetensors.numpy")
         return import_module("safetensors")

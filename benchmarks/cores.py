@@ -32,7 +32,7 @@ from benchmarks.timing import take_turns
 Array = Any
 Arguments = tuple[Any, ...]
 ENGINES: Final = "arrayfn", "jax"
-BLAS: Final = "NumPy", "SciPy", "torch"  # timed on products of two matrices
+BLAS: Final = "NumPy", "SciPy"  # timed on products of two matrices
 ROUNDS: Final = 5  # turns of each library
 PAUSE_S: Final = 0.05  # before a turn: OpenBLAS's threads look for work that long
 WIDTH: Final = 30
@@ -208,12 +208,8 @@ def prepared(library: str, case: Case) -> Run:
     x, y = given
     if library == "NumPy":
         return lambda: x @ y
-    if library == "SciPy":
-        blas: Any = importlib.import_module("scipy.linalg.blas")
-        return lambda: blas.sgemm(1.0, y.T, x.T).T
-    torch: Any = importlib.import_module("torch")
-    a, b = torch.from_numpy(x), torch.from_numpy(y)
-    return lambda: torch.mm(a, b)
+    blas: Any = importlib.import_module("scipy.linalg.blas")
+    return lambda: blas.sgemm(1.0, y.T, x.T).T
 
 
 def leaves(result: Any) -> list[Array]:

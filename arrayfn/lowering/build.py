@@ -41,10 +41,14 @@ from arrayfn.primitives.base import Scalar as ScalarForm
 def build_nest(
     group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
 ) -> Nest:
-    """The nest of ``group``.
+    """The nest that computes ``group``.
 
-    ``reads`` has the array and index map behind each Var, and ``names`` the name of
-    each value. Axes are ordered by memory traffic, the innermost last.
+    Axes are ordered by memory traffic, the innermost last.
+
+    Args:
+        group: equations that one kernel computes, from fusion.
+        reads: for each Var, the array in memory and the index map that it is read by.
+        names: for each Var, its name in the Program's text, which its scalar gets.
     """
     return _Builder(group, reads, names).build()
 
@@ -109,9 +113,11 @@ class _Builder:
     def strides(
         self, read: Read, ids: AxisIds, ndim: int
     ) -> tuple[tuple[int, ...], int]:
-        """The strides of a read value along the axes of the nest, and its offset.
+        """The strides of a value along the axes of the nest, and its offset.
 
-        ``ids`` are the domain axes of the value, which has ``ndim`` axes.
+        Both are in elements. ``read`` says from which array the value is read. The
+        value has ``ndim`` axes; ``ids`` has the axis of the nest that each of them lies
+        along, or None.
         """
         type = read.base.type
         base = type.layout.strides(type.shape)
@@ -123,10 +129,11 @@ class _Builder:
         return tuple(strides), read.offset(base)
 
     def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
-        """Load ``atom`` over the domain axes ``shape_ids``, once for each index map.
+        """Adds a load of ``atom``, unless the same elements are loaded already.
 
-        Returns the Var of the scalar: another one, if ``atom`` is loaded at a second
-        index.
+        ``shape_ids`` has the axis of the nest for each axis of ``atom``; ``equation``
+        is the one that reads it. Returns the Var whose scalar was loaded: another Var,
+        if ``atom`` is loaded at a second index.
         """
         read = self.reads[atom]
         ids = shape_ids if atom.type.shape else ()
@@ -151,13 +158,16 @@ class _Builder:
         return atom
 
     def level_of_strides(self, strides: Sequence[int]) -> Level:
-        """The level of a load with these strides: does it vary while reducing?"""
+        """The level of a load: "outer" if its strides are 0 along all reduced axes."""
         if not self.group.reduced:
             return "element"
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
-        """Make the scalar of ``var``, at this level and stage."""
+        """Makes the scalar that holds ``var``, in its compute dtype.
+
+        ``level`` and ``stage`` are those of the statement that defines it.
+        """
         dtype = var.type.dtype
         value = Value(
             self.name(var), compute_dtype(dtype), dtype in dtypes.HALF_PRECISION
@@ -178,7 +188,11 @@ class _Builder:
         cost: int,
         equation: Equation,
     ) -> None:
-        """Add the statement ``result = function(*arguments)`` at a level and stage."""
+        """Adds the statement ``result = function(*arguments)``.
+
+        ``at`` is its level and stage, ``cost`` its time relative to an addition, and
+        ``equation`` the one whose source line it gets.
+        """
         self.statements.append(
             Compute(result, function, tuple(arguments), *at, cost, equation.source)
         )
@@ -222,7 +236,11 @@ class _Builder:
     def bitcast(
         self, equation: Equation, operand: Scalar, at: tuple[Level, int]
     ) -> None:
-        """Reinterpret the bits. Half precision is float32 here; its bits are u16."""
+        """Adds the statements that reinterpret the bits of ``operand``.
+
+        A 16-bit float is float32 in a kernel, so it is converted to its bits (u16), or
+        from them.
+        """
         output = equation.outputs[0]
         source, target = equation.inputs[0].type.dtype, output.type.dtype
         bits = [
@@ -247,7 +265,11 @@ class _Builder:
         self.compute(result, function, [operand], at, 1, equation)
 
     def level_and_stage(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
-        """The level and stage of a statement with these operands, over axes ``ids``."""
+        """The level and stage of a statement with operands ``atoms``.
+
+        ``ids`` are the axes that it varies over. It is at the stage of the latest
+        operand.
+        """
         reduced = self.group.reduced
         operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
         # A reduced axis of one element may be missing in ``ids``.
@@ -257,7 +279,11 @@ class _Builder:
         return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
-        """The scalar that ``atom`` is at the current index; loads it if need be."""
+        """The scalar of ``atom`` at the current index, as an operand of ``equation``.
+
+        ``ids`` are the axes of the nest that the equation's value varies over. What is
+        not in a scalar yet is loaded.
+        """
         if isinstance(atom, Literal):
             return constant_of(atom)
         read = self.reads[atom]
@@ -285,7 +311,10 @@ class _Builder:
     def count(
         self, equation: Equation, axis: int | None, at: tuple[Level, int]
     ) -> None:
-        """Add the statements of an iota: the index along ``axis``, converted."""
+        """Adds the statements of an iota: the index along ``axis``, converted.
+
+        ``at`` is their level and stage.
+        """
         output = equation.outputs[0]
         dtype = compute_dtype(output.type.dtype)
         index = Value(f"{self.name(output)}_index", dtypes.int64)
@@ -294,7 +323,10 @@ class _Builder:
         self.compute(self.define(output, *at), function, [index], at, 1, equation)
 
     def reduction(self, equation: Equation, form: Reduction) -> None:
-        """Add the statement of a reduction, whose result is ready a stage later."""
+        """Adds the statement of the reduction ``equation``, of kernel form ``form``.
+
+        Its result exists from the next stage on.
+        """
         (atom,) = equation.inputs
         output = equation.outputs[0]
         ids = self.group.operands[output]
@@ -326,9 +358,10 @@ class _Builder:
 
 
 def convert_function(source: DType, target: DType) -> str | None:
-    """The function that converts between the compute dtypes; None if equal.
+    """The scalar function that converts ``source`` to ``target``, or None.
 
-    A conversion to half precision rounds; the value stays float32 in the kernel.
+    None if the compute dtypes are equal. A conversion to a 16-bit float rounds a
+    float32, which stays a float32 in the kernel.
     """
     if target in dtypes.HALF_PRECISION:
         return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"
@@ -367,7 +400,7 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
 
 
 def order_axes(nest: Nest) -> Nest:
-    """``nest`` with its axes in the order of their memory traffic, outermost first.
+    """``nest`` with its axes ordered by memory traffic, the heaviest innermost.
 
     The axis with the most elements at the smallest strides becomes innermost. Written
     arrays count double: a strided write costs more than a strided read.

@@ -35,10 +35,10 @@ _BEGIN: Final = -1  # the step of the first reading, whose time does not count
 
 
 def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
-    """``compiled`` with readings, and the array i64[2 + 2 * steps] that they fill.
+    """``compiled`` with a reading of the clock after each step, and their results.
 
-    Index ``FIRST + 2 * k`` has the nanoseconds that step ``k`` took, the next index how
-    often it ran.
+    The results are an array i64[2 + 2 * steps] that the runtime fills. Index ``FIRST +
+    2 * k`` has the nanoseconds that step ``k`` took, the next index how often it ran.
     """
     plan = compiled.plan
     steps = len(list(numbered(plan.steps)))
@@ -60,7 +60,10 @@ def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
 
 
 def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
-    """``(runs, seconds)`` of each step that ran, by its number."""
+    """``(runs, seconds)`` of each step that ran, by its number.
+
+    ``state`` is the array of ``with_clocks``, after some calls.
+    """
     sums, counts = state[FIRST::2], state[FIRST + 1 :: 2]
     pairs = enumerate(zip(counts, sums, strict=True))
     return {k: (int(runs), int(total) * 1e-9) for k, (runs, total) in pairs if runs}

@@ -28,7 +28,10 @@ class Gemm:
 
 
 def as_gemm(equation: Equation, x: Read, y: Read) -> Gemm | None:
-    """``equation`` as a batched GEMM that copies no operand, or None."""
+    """The dot_general ``equation`` as a batched GEMM that copies no operand, or None.
+
+    ``x`` and ``y`` say how its operands are read from memory.
+    """
     left, right = (a.type for a in equation.inputs)
     contract, batch = equation.params["contract"], equation.params["batch"]
     left_free = free_axes(left.ndim, contract[0], batch[0])

@@ -32,7 +32,11 @@ def control_step(
 ) -> LoopStep | BranchStep:
     """The step of a ``scan``, ``while_loop`` or ``cond``.
 
-    ``block`` lowers the Programs inside.
+    Args:
+        equation: the loop or branch, as the passes leave it.
+        reads: the array and index map behind each operand.
+        storage: where arrays lie, which this extends to Vars inside.
+        block: lowers a Program inside to steps.
     """
     operands = [_array(atom, reads) for atom in equation.inputs]
     rule = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}
@@ -48,7 +52,11 @@ def _array(atom: Atom, reads: Reads) -> Var:
 def _scan(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop of known length; slices of xs and ys are views that move."""
+    """A loop of known length, whose slices of arrays are pointers that advance.
+
+    ``operands`` are the arrays of the equation's operands: constants, carry, arrays to
+    slice.
+    """
     params = equation.params
     program: Program = params["program"]
     length: int = params["length"]
@@ -85,7 +93,10 @@ def _scan(
 def _while_loop(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop that runs while the last carried value, the condition, is true."""
+    """A loop that runs while the last array of the carry, a bool, is True.
+
+    ``operands`` are the arrays of the body's constants and the carry.
+    """
     params = equation.params
     program: Program = params["body_program"]
     consts: int = params["body_consts"]
@@ -111,7 +122,11 @@ def carried_values(
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
-    """The carried values of a loop, from their Vars inside and outside."""
+    """The carried values of a loop, from four lists of Vars.
+
+    ``inputs`` and ``outputs`` are Vars of the body, ``initials`` and ``results`` those
+    outside of the loop.
+    """
     values = zip(inputs, outputs, initials, results, strict=True)
     return [CarriedValue(*value) for value in values]
 
@@ -119,7 +134,10 @@ def carried_values(
 def _cond(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> BranchStep:
-    """A branch, whose results are written into the arrays of the equation's outputs."""
+    """A branch, whose results are written into the arrays of the equation's outputs.
+
+    ``operands`` are the arrays of the index and of the branches' operands.
+    """
     index, *arguments = operands
     for number, position in branched_in_place(equation).items():
         storage.put(arguments[position], into=equation.outputs[number])

@@ -66,7 +66,8 @@ JUMPS: Final = frozenset(
 def is_exact(function: str) -> bool:
     """Whether ``function`` of half-precision operands has a half-precision result.
 
-    Rounding its operands then rounds its result.
+    Rounding its operands then rounds its result. ``function`` has its dtype suffix, as
+    ``max_f32``.
     """
     name = function.rpartition("_")[0]
     return name in EXACT or name.startswith("round_")

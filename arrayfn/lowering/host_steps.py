@@ -14,13 +14,13 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of, with_absent
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import primitive_of
+from arrayfn.primitives.numbered import NumberedTable
 
 Destinations = Mapping[Var, tuple[Pointer, ArrayType]]
 """Results that are written into larger arrays: their first elements and layouts."""
@@ -54,9 +54,10 @@ class HostStep:
     absent: tuple[int, ...] = ()
 
     def call_of_kernel(self) -> Callable[..., Any]:
-        """The kernel as a function of the arrays of operands and results alone.
+        """The kernel as a function of the arrays alone: operands, then results.
 
-        A prepared kernel is asked for it, with the types of one call.
+        Static arguments are bound. A prepared kernel makes the function itself, from
+        the types of one call.
         """
         assert self.kernel is not None
         function, static = self.kernel.function, dict(self.static)
@@ -115,31 +116,8 @@ class HostStep:
         return [number >= count or which[number] for _, which in self.mapped]
 
 
-class HostSteps:
-    """The host steps of this process's plans. A plan holds their numbers."""
-
-    def __init__(self) -> None:
-        self._steps: list[HostStep] = []
-
-    def add(self, step: HostStep) -> int:
-        """Store ``step``; return the number under which a runtime finds it."""
-        self._steps.append(step)
-        return len(self._steps) - 1
-
-    def find(self, number: int) -> HostStep:
-        """The step with this number.
-
-        Raises BackendError if another process lowered the plan.
-        """
-        if not 0 <= number < len(self._steps):
-            raise BackendError(
-                f"the plan calls Python step {number}, which belongs to another "
-                "process; compile the function here"
-            )
-        return self._steps[number]
-
-
-HOST_STEPS: Final = HostSteps()
+HOST_STEPS: Final = NumberedTable[HostStep]("Python step")
+"""The host steps of this process\'s plans."""
 
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
@@ -162,7 +140,8 @@ def operator_call_of(
 ) -> LibraryCall:
     """The library call that computes an ``operator_call`` by ``kernel``.
 
-    Results in ``destinations`` are written into the arrays named there.
+    ``reads`` has the array behind each operand. Results in ``destinations`` are written
+    into the arrays named there.
     """
     step = HostStep(
         kernel.operator,
@@ -189,7 +168,11 @@ def operator_call_of(
 def _call(
     provider: str, step: HostStep, equation: Equation, reads: Reads, text: str
 ) -> LibraryCall:
-    """The library call of host step ``step``; ``text`` names it in the plan."""
+    """The library call that runs ``step``, with the arrays of ``equation``.
+
+    ``provider`` names it for the runtime, ``text`` in the plan; ``reads`` has the array
+    behind each operand.
+    """
     number = HOST_STEPS.add(step)
     return LibraryCall(
         provider=f"{provider}_{number}",

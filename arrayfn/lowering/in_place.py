@@ -60,7 +60,7 @@ class Storage:
 
     @contextmanager
     def keeping(self, results: Sequence[Var]) -> Generator[None]:
-        """A context in which Vars joined with ``results`` lie in the memory of these.
+        """Within this context, Vars joined with ``results`` lie in the memory of these.
 
         The values of a branch are lowered in it: they may share the memory of its
         results, which the plan outside knows.
@@ -87,16 +87,20 @@ class Scope:
     donated: Mapping[Var, Var | None] = field(default_factory=dict[Var, Var | None])
 
     def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
-        """Whether ``result`` may be written over ``operand``, if that is donated."""
+        """Whether ``result`` may be written over ``operand``, as far as donation goes.
+
+        A donated input may be promised to one output alone.
+        """
         only_result = self.donated.get(operand)
         return only_result is None or storage.of(only_result) is storage.of(result)
 
 
 def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
-    """Store results of ``steps`` in the memory of operands that are dead by then.
+    """Stores results of ``steps`` in the memory of operands that are dead by then.
 
-    Nests are replaced in ``steps``. Loops get the buffers of their carried values, and
-    a copy before them of an initial value that is needed later.
+    ``storage`` is updated; ``scope`` says which arrays may be overwritten. Nests are
+    replaced in ``steps``. Loops get the buffers of their carried values, and a copy
+    before them of an initial value that is needed later.
     """
     of = storage.of
     last: dict[Var, int] = {}
@@ -167,9 +171,10 @@ def _write_over(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> None:
-    """Store a call's result in the memory of an operand that is dead afterwards.
+    """Stores a call's result in the memory of an operand that is dead afterwards.
 
-    ``dying`` are the arrays that nothing reads after ``step``.
+    ``step.over`` has the pairs that its library can overwrite. ``dying`` are the arrays
+    that nothing reads after ``step``, ``outputs`` those whose memory is fixed.
     """
     for result, operand in step.over:
         root = storage.of(operand)
@@ -191,9 +196,10 @@ def _place_loop(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> list[PlanStep]:
-    """Choose memory for the carried values of ``step``; return copies to make first.
+    """Chooses memory for the carried values of ``step``; returns copies to make first.
 
-    ``dying`` are the arrays that nothing reads after the loop.
+    ``dying`` are the arrays that nothing reads after the loop, ``outputs`` those whose
+    memory is fixed.
     """
     of = storage.of
     roots = [of(var) for var in step.operands]
@@ -250,11 +256,17 @@ def _choose_buffers(
     storage: Storage,
     outputs: AbstractSet[Var],
 ) -> None:
-    """Choose the two buffers so that the last iteration writes the result.
+    """Chooses two buffers of ``carry``: the last iteration is to write the result.
 
-    The first iteration reads the initial value, so only the second may write over it:
-    it may if ``is_free``. ``is_spare`` says whether the initial value's memory may be
-    the other buffer.
+    The first iteration reads the initial value, so only the second may write over it.
+
+    Args:
+        carry: the carried value, whose buffers are set.
+        count: the trip count, if it is known.
+        is_free: whether the initial value may be written over.
+        is_spare: whether its memory may be the other buffer.
+        storage: in which array each Var lies, which is updated.
+        outputs: the arrays whose memory is fixed.
     """
     odd = count is not None and count % 2 == 1
     if is_free and not odd:
@@ -270,7 +282,10 @@ def _choose_buffers(
 def _join(
     result: Var, operand: Var, storage: Storage, outputs: AbstractSet[Var]
 ) -> None:
-    """Store both in ``result``'s memory if that is an output, else in ``operand``'s."""
+    """Stores both in one memory: ``result``'s if that is fixed, else ``operand``'s.
+
+    ``outputs`` are the arrays whose memory is fixed.
+    """
     if storage.of(result) in outputs:
         storage.put(operand, into=result)
     else:
@@ -329,7 +344,8 @@ def write_in_place(
     """``nest`` with results stored over operands where possible; updates ``storage``.
 
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
-    donated inputs that nothing reads later.
+    donated inputs that nothing reads later. ``outputs`` are those whose memory is
+    fixed.
     """
     if nest.has_computed_indices or nest.is_in_order or nest.has_totals:
         return nest
@@ -356,7 +372,8 @@ def _operand_to_overwrite(
 ) -> int | None:
     """The number of an operand that result number ``written`` may be written over.
 
-    Donated operands come first. None if there is no such operand.
+    It is one of the arrays ``dying``, donated ones first, which the kernel reads at the
+    element that it writes. None if there is none.
     """
     target = nest.operands[written]
     store = next(

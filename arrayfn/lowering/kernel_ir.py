@@ -67,7 +67,10 @@ class Constant:
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """The Constant of ``literal``; half precision is rounded to 16 bits."""
+    """The Constant of ``literal``, in its compute dtype.
+
+    A 16-bit float is rounded first.
+    """
     dtype = literal.type.dtype
     value = literal.value
     if dtype in dtypes.HALF_PRECISION:

@@ -122,7 +122,10 @@ class KernelPrinter(KernelText, ABC):
     # Indices.
 
     def stride(self, operand: int, axis: int) -> str:
-        """The expression of a stride: a product of extents, else a parameter."""
+        """The expression of the stride of ``operand`` along ``axis``.
+
+        It is a product of extents where that is the value, else a parameter.
+        """
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
             return str(value)
@@ -135,9 +138,10 @@ class KernelPrinter(KernelText, ABC):
         return self.integer(f"{self.pointer(operand)}_s{axis}", value)
 
     def index(self, operand: int, variables: dict[int, str]) -> str:
-        """The affine index of ``operand`` at the loop variables.
+        """The expression of the affine index of ``operand``.
 
-        The part along ``offset_axes`` is the hoisted offset.
+        ``variables`` has the text of the index along each axis. The part along
+        ``offset_axes`` is the hoisted offset.
         """
         terms: list[str] = []
         if self.offsets.get(operand, "0") != "0":
@@ -156,7 +160,7 @@ class KernelPrinter(KernelText, ABC):
         return " + ".join(terms) or "0"
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
-        """Print lines that split a flat index into the variables of ``axes``.
+        """Prints lines that split a flat index into an index along each of ``axes``.
 
         ``text`` is the flat index. Returns the variable of each axis.
         """
@@ -177,7 +181,10 @@ class KernelPrinter(KernelText, ABC):
         return variables
 
     def hoist_offsets(self, variables: dict[int, str]) -> None:
-        """Print a variable for each operand's offset along the given axes."""
+        """Prints a variable for the part of each operand's index along some axes.
+
+        ``variables`` has these axes, and the text of the index along each.
+        """
         seen: dict[str, str] = {}
         offsets: dict[int, str] = {}
         for operand in range(len(self.nest.operands)):
@@ -195,19 +202,26 @@ class KernelPrinter(KernelText, ABC):
     # Statements.
 
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
-        """The element of ``operand`` at its affine index, as ``x_in[i0 + row]``."""
+        """The expression of an operand's element, as ``x_in[i0 + row]``.
+
+        ``variables`` has the text of the index along each axis.
+        """
         if operand in self.staged:
             return self.staged[operand]
         return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
 
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The element that ``s`` loads or stores, computed index terms included."""
+        """The expression of the element that ``s`` loads or stores.
+
+        ``variables`` has the text of the index along each axis; computed terms are
+        added.
+        """
         if not s.indices or s.operand in self.staged:
             return self.element_at(s.operand, variables)
         return f"{self.pointer(s.operand)}[{self.full_index(s, variables)}]"
 
     def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The index of that element: the affine index and the computed terms."""
+        """The index of that element: the affine index, and the computed terms."""
         terms = " + ".join(
             self.index_term(s.operand, k, term) for k, term in enumerate(s.indices)
         )
@@ -263,9 +277,10 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def expression(self, function: str, arguments: Sequence[str]) -> str:
-        """The expression that applies a function of the scalar vocabulary.
+        """The expression of a function of the scalar vocabulary on ``arguments``.
 
-        Additions and products of floats are operators.
+        ``function`` has its dtype suffix. Additions and products of floats are printed
+        as operators.
         """
         name, _, suffix = function.rpartition("_")
         if name == "identity":
@@ -303,7 +318,10 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
 
     def emit(self, s: Statement, variables: dict[int, str]) -> None:
-        """Print a statement at the loop variables; a reduction prints nothing."""
+        """Prints statement ``s``; a reduction prints nothing.
+
+        ``variables`` has the text of the index along each axis.
+        """
         if isinstance(s, Load):
             self.load(s, variables)
         elif isinstance(s, Compute):

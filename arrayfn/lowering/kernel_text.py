@@ -57,11 +57,16 @@ _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 def with_kernel_names(
     names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
 ) -> dict[Var, str]:
-    """``names``, with an underscore after those that kernels cannot give arguments.
+    """``names`` with ``_`` after each that cannot be an argument of a kernel.
 
     Such a name is a word that kernels use, or another variable's name followed by
-    ``_...``, as pointers' names are. ``reserved`` are the target's words. Names stay
-    distinct: one that already ends in ``_`` gets one more.
+    ``_...``, as pointers' names are. Names stay distinct: one that already ends in
+    ``_`` gets one more.
+
+    Args:
+        names: the name of each Var in the Program's text.
+        arguments: the Vars that may become arguments.
+        reserved: words of the target's kernels.
     """
     all_names = set(names.values())
     return names | {
@@ -74,7 +79,11 @@ def with_kernel_names(
 def _clashes(
     name: str, all_names: AbstractSet[str], reserved: AbstractSet[str]
 ) -> bool:
-    """Whether ``name`` may be that of a kernel's variable, or a word it uses."""
+    """Whether ``name`` may be that of a kernel's own variable, or a word it uses.
+
+    ``all_names`` are the names of the other Vars, ``reserved`` words of the target's
+    kernels.
+    """
     parts = name.split("_")
     return (
         name in _WORDS
@@ -276,7 +285,10 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The variable of a constant that is an argument, as extents may change it."""
+        """The variable of a constant that is passed to the kernel as an argument.
+
+        Constants that shapes may change are passed, so that the kernel stays the same.
+        """
         name = self.constants.get(id(constant))
         if name is None:
             name = f"c{len(self.constants)}"
@@ -292,7 +304,10 @@ class KernelText(Body):
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
-        """A constant's bits as an integer argument, and the text that unpacks them."""
+        """The bits of ``constant`` as an integer, and the text that unpacks them.
+
+        ``name`` is the int64 parameter that holds them.
+        """
         dtype = constant.dtype
         array = np.array(constant.value).astype(dtype)
         if dtype in dtypes.FLOATS:
@@ -349,7 +364,14 @@ def function_text(
 ) -> str:
     """The source of a kernel: a comment, imports, and one function.
 
-    ``imports`` are ``(module, names)`` pairs; modules are below ``arrayfn.lowering``.
+    Args:
+        name: the function's name.
+        arguments: the names of its parameters.
+        lines: the lines of its body, indented.
+        comment: the line above all.
+        imports: pairs of a module below ``arrayfn.lowering`` and the names imported
+            from it.
+        doc: the function's docstring.
     """
     head = [comment]
     for room, names in imports:

@@ -74,7 +74,11 @@ def lower(
 ) -> CompiledProgram:
     """``program`` as kernels and an execution plan for CPUs.
 
-    Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
+    Args:
+        program: a Program, before the passes.
+        donated: the numbers of the inputs that may be overwritten.
+        check: whether types are verified between passes.
+        options: what the caller chose about lowering.
     """
     chosen = _PASSES if options.library_products else _PASSES_WITHOUT_LIBRARY
     *passes, _ = chosen  # the last one assigns layouts, without donated inputs
@@ -93,9 +97,14 @@ def in_two_parts(
     donated: frozenset[int],
     lowered: Callable[[Program, frozenset[int]], CompiledProgram],
 ) -> CompiledProgram:
-    """``program``, whose layouts are to be assigned, ``lowered`` in two parts.
+    """``program`` lowered in two parts: what depends on constants alone, and the rest.
 
-    What depends on its constants alone is computed once.
+    The first part is computed once, before the first call.
+
+    Args:
+        program: a Program after all passes but layout assignment.
+        donated: the numbers of the inputs that may be overwritten.
+        lowered: lowers a part, given the inputs that may be overwritten.
     """
     first, rest = split_known(program)
     made = lowered(rest, donated)
@@ -236,7 +245,7 @@ class Lowering:
             self.steps.append(NestStep(nest, []))
 
     def partial(self, nest: Nest, partials: list[Partial]) -> None:
-        """Add the first half of a split reduction.
+        """Adds the first half of a split reduction, which stores ``partials``.
 
         If the previous step computes rows of the same arrays, both become one nest.
         """
@@ -313,10 +322,10 @@ class Lowering:
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        """Add the steps of an equation that is lowered by itself.
+        """Adds the steps of an equation that is lowered by itself.
 
         A registered kernel of an operator goes before all else; then the kernel form of
-        the primitive decides.
+        the primitive decides. ``outputs`` are the Program's.
         """
         primitive = primitive_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
@@ -355,7 +364,7 @@ class Lowering:
             )
 
     def template(self, form: Template, equation: Equation) -> None:
-        """Add the nests that a template gives for ``equation``."""
+        """Adds the nests that the template of ``form`` gives for ``equation``."""
         if form.in_place:
             self.take_over(equation)
         for nest in templates.nests(form.name, equation, self.reads, self.names):
@@ -396,13 +405,16 @@ class Lowering:
         return lanes if lanes >= BLOCK or not loop.serial else 0
 
     def is_serial(self, equation: Equation) -> bool:
-        """Whether a loop becomes one kernel, because its body is small."""
+        """Whether a loop becomes one kernel, because its body is small.
+
+        A branch becomes none.
+        """
         programs = equation.subprograms()
         is_loop = equation.primitive.name != "cond"
         return is_loop and all(is_small(p) and not has_products(p) for p in programs)
 
     def library(self, call: LibraryCall) -> None:
-        """Add the step of a library call, with its kernel.
+        """Adds the step of a library call, and its kernel.
 
         A call that one thread runs gets temporaries in place of scratch memory, which
         every thread would have.

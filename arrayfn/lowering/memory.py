@@ -118,7 +118,10 @@ def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Add the gap from ``begin`` to ``end`` to ``gaps``, merged with its neighbours."""
+    """Adds the bytes from ``begin`` to ``end`` to the free ``gaps``.
+
+    Gaps are ordered, and merged where they touch.
+    """
     if begin == end:
         return
     index = bisect_left(gaps, (begin, end))

@@ -85,7 +85,10 @@ class OperatorKernel:
     def accepts(
         self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
     ) -> bool:
-        """Whether the kernel takes operands of these types and static arguments."""
+        """Whether the kernel takes operands of these types (None: not given).
+
+        ``static`` are the static arguments by name.
+        """
         return self.when is None or self.when(*types, **static)
 
 
@@ -115,7 +118,7 @@ def operators_of(program: Program) -> Iterator[str]:
 
 
 def _is_noted(kernel: OperatorKernel) -> bool:
-    """Whether transformations that use the body in its place say so."""
+    """Whether transformations that use the body instead of ``kernel`` warn."""
     return kernel.check is not False and not kernel.compiles_body
 
 
@@ -155,6 +158,7 @@ class KernelTable:
         self._changed(kernel.operator)
 
     def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
+        """Inserts ``kernel`` at ``place`` among those of its operator and backend."""
         key = kernel.operator, kernel.backend
         self._kernels.setdefault(key, []).insert(place, kernel)
         if _is_noted(kernel):
@@ -177,7 +181,7 @@ class KernelTable:
         self._changed(kernel.operator)
 
     def _take(self, kernel: OperatorKernel) -> int:
-        """Take ``kernel`` out; its place among the kernels of its backend."""
+        """Takes ``kernel`` out; returns its place among the kernels of its backend."""
         key = kernel.operator, kernel.backend
         place = self._kernels[key].index(kernel)
         del self._kernels[key][place]
@@ -221,7 +225,12 @@ class KernelTable:
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
-        """The first kernel that accepts these operands; None if the body is to run."""
+        """The first kernel that accepts these operands; None if the body is to run.
+
+        ``types`` are the operands' (None: not given), ``static`` the static arguments
+        by name. Kernels whose results vary from run to run are left out if results must
+        be ``deterministic``.
+        """
         for kernel in self._kernels.get((operator, backend), ()):
             allowed = kernel.deterministic or not deterministic
             if allowed and kernel.accepts(types, static):
@@ -235,6 +244,7 @@ class KernelTable:
 
         None too if a transformation changed the operator's body: a kernel computes the
         operator itself, or its ``vmap`` if the kernel has a method for that.
+        ``deterministic`` is as for ``find``.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":

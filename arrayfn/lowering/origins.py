@@ -114,10 +114,10 @@ class Origins:
     def _complete(
         self, program: Program, calls_by_line: dict[int, list[CallStep]]
     ) -> None:
-        """Do so for ``program`` and the Programs in it.
+        """Adds equations without a step to those of their readers, or else makers.
 
-        ``calls_by_line`` has the calls that each line of the Program's text is an
-        origin of.
+        ``program`` is the whole one or one inside. ``calls_by_line`` has the calls that
+        each line of the Program's text is an origin of.
         """
         users: dict[Var, list[Equation]] = {}
         for equation in program.equations:
@@ -159,7 +159,10 @@ class Origins:
     def _made_by(
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
-        """The equation that ``statement`` computes a part of; None if unknown."""
+        """The equation that ``statement`` computes a part of; None if unknown.
+
+        It is found by the source line and the name of the statement's result.
+        """
         if isinstance(statement, (Load, Store)):
             return None
         if not self.by_name:  # all Programs have their names by now
@@ -186,7 +189,10 @@ class Origins:
 
 
 def merged(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """``origins`` with one for each line, in order; their operations are added up."""
+    """``origins`` with one for each line of the text, in order.
+
+    Operations of one line are added up.
+    """
     by_line: dict[int, Origin] = {}
     for origin in origins:
         previous = by_line.get(origin.line)

@@ -42,7 +42,11 @@ def make_plan(
     steps: Sequence[PlanStep],
     storage: Storage,
 ) -> ExecutionPlan:
-    """The plan of ``steps``, whose kernels are printed."""
+    """The plan of ``steps``, whose kernels are printed, with buffers for all arrays.
+
+    ``donated`` are the inputs that results may be written over, and ``storage`` has the
+    array in whose memory each Var lies.
+    """
     return _Planner(program, donated, storage).plan(steps)
 
 
@@ -73,7 +77,10 @@ class _Planner:
             self.add(var, "constant")
 
     def add(self, var: Var, kind: BufferKind, donor: int | None = None) -> None:
-        """Give ``var`` a buffer, the next of its kind."""
+        """Gives ``var`` a buffer, the next of its ``kind``.
+
+        ``donor`` is the number of the input that an output is written over.
+        """
         index = self.counts.get(kind, 0)
         self.counts[kind] = index + 1
         self.numbers[var] = len(self.buffers)
@@ -96,7 +103,7 @@ class _Planner:
     # Lifetimes.
 
     def live(self, steps: Sequence[PlanStep]) -> None:
-        """Number all steps, and set the lifetimes of temporaries."""
+        """Numbers all ``steps``, and sets the lifetimes of temporaries."""
         for step in steps:
             self.extend_lifetimes(step.arrays())
             self.time += 1

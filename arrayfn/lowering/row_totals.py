@@ -124,7 +124,7 @@ class _Merger:
         self.levels[value.name], self.stages[value.name] = level, stage
 
     def add(self, s: Statement, totals: Nest) -> bool:
-        """Add a statement; return False if it does not fit among the rows."""
+        """Adds statement ``s`` of the nest ``totals``; False if it does not fit."""
         match s:
             case Load():
                 return self.load(s, totals.operands[s.operand])
@@ -172,7 +172,7 @@ class _Merger:
         )
 
     def load(self, s: Load, operand: ArrayOperand) -> bool:
-        """Load ``operand``, or use what the rows load or store at the same index.
+        """Loads ``operand`` by ``s``, or uses what the rows load or store there.
 
         Returns False if that is impossible.
         """

@@ -32,7 +32,7 @@ from arrayfn.lowering.titles import computed
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
-    """Cut a reduction into chunks: ``(partial nest, combining nest, partials)``.
+    """Cuts a reduction into chunks: ``(partial nest, combining nest, partials)``.
 
     The partial nest has the element-level statements and the reductions of each chunk.
     The combining nest reduces ``partials``, the arrays of partial results, and has the
@@ -128,8 +128,13 @@ def _combination(
 ) -> Nest:
     """The nest that reduces partial results over the axis of chunks.
 
-    ``outer`` and ``columns`` are the kept axes before and after that axis;
-    ``final_statements`` follow the reductions.
+    Args:
+        nest: the nest that was split.
+        partials: its reductions, with the arrays of their partial results.
+        shape: the shape of those arrays.
+        outer: the kept axes of ``nest`` before the axis of chunks.
+        columns: the kept axes after it.
+        final_statements: the statements that follow the reductions.
     """
     order: list[int | None] = [*outer, None, *columns]
     axes = tuple(

@@ -484,7 +484,10 @@ ndarray = arrays.Array
 
 
 def __getattr__(name: str) -> object:
-    """``special``, where the array API and SciPy look for special functions."""
+    """``special``, where the array API and SciPy look for special functions.
+
+    AttributeError for any other ``name`` that is not in the module.
+    """
     if name == "special":
         return import_module(Namespace.special_module)
     raise AttributeError(f"module 'arrayfn.numpy' has no attribute {name!r}")

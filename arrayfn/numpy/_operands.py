@@ -74,6 +74,7 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
     """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
+    dtypes.check_numeric(dtype)
     if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
         limits = dtypes.limits(dtype)
         if not limits.min <= value <= limits.max:
@@ -96,6 +97,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
     x = x if type(x) is np.ndarray else adopted(x)
     if x.dtype == dtype:
         return x
+    dtypes.check_numeric(dtype)
     if weak:
         return apply(conversion.convert_element_type, x, dtype=dtype, weak=True)
     return apply(conversion.convert_element_type, x, dtype=dtype)
@@ -172,6 +174,11 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
         return np.broadcast_to(value, shape)
     axes = tuple(range(len(shape) - len(have), len(shape)))
     return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
+
+
+def from_lists(x: Any) -> Any:
+    """Nested lists and tuples of numbers as an array; others as is."""
+    return np.asarray(x) if isinstance(x, (list, tuple)) else x
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
@@ -280,9 +287,11 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
 def placed(name: str, x: Any, device: Any) -> Any:
     """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    Inside ``jit`` the function's device decides. Raises ArgumentError for an unknown
-    device.
+    ``device`` is a backend's name, or a Device, which stands for the backend that
+    computes on it. Inside ``jit`` the function's device decides. Raises ArgumentError
+    for an unknown device.
     """
+    device = getattr(device, "backend", device)
     if device is not None and not has_backend(device):
         raise ArgumentError(
             f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "

@@ -165,8 +165,12 @@ def iinfo(int_type: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x's dtype is complex."""
-    return ops.type_of_operand("iscomplexobj", x).dtype in dtypes.COMPLEX
+    """Whether x's dtype is complex; of any object, as NumPy would convert it."""
+    if isinstance(x, ImmutableArray):
+        return x.dtype in dtypes.COMPLEX
+    if isinstance(x, (list, tuple)):
+        return any(map(iscomplexobj, x))
+    return np.iscomplexobj(x)
 
 
 def isrealobj(x: Any) -> Any:
@@ -188,6 +192,10 @@ def issubdtype(arg1: Any, arg2: Any) -> Any:
     >>> issubdtype("float32", np.floating)
     True
     """
+    if arg1 is dtypes.KEY:
+        return arg2 is arg1 or (
+            isinstance(arg2, type) and issubclass(dtypes.prng_key, arg2)
+        )
     first, second = (_ml_dtype(arg) for arg in (arg1, arg2))
     if first is None and second is None:
         return np.issubdtype(arg1, arg2)

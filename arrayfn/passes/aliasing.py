@@ -15,7 +15,7 @@ from arrayfn.primitives.base import Control, Library, Template, primitive_of
 
 
 def overwritten(equation: Equation) -> tuple[int, ...]:
-    """The indices of the operands that ``equation`` overwrites."""
+    """The indices of the operands whose memory ``equation`` writes over."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, (Template, Library)):
         return (0,) if primitive.kernel.in_place else ()

@@ -13,9 +13,9 @@ from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
-from arrayfn.passes.member_sums import in_bodies
 from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_reduce
+from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_
 
 SMALL_BYTES: Final = 1 << 18  # of an array that is copied to a bucket
@@ -48,7 +48,13 @@ def with_buckets(program: Program) -> Program:
 
 
 class _Walk:
-    """Emits the new Program."""
+    """Emits the new Program, in which sums wait in buckets.
+
+    Attributes:
+        environment: the new Atom of each Var of the old Program.
+        buckets: the buckets that are open.
+        waiting: the bucket in which the sum that makes a Var waits.
+    """
 
     def __init__(self, builder: ProgramBuilder, program: Program) -> None:
         self.builder = builder
@@ -75,7 +81,7 @@ class _Walk:
             return
         self.builder.source = equation.source
         if equation.subprograms():
-            params = in_bodies(equation, with_buckets)
+            params = with_programs(equation.params, with_buckets)
             results = self.builder.emit(equation.primitive, operands, params)
         else:
             results = self.builder.keep(equation, operands)
@@ -96,12 +102,16 @@ class _Walk:
 
 
 def _is_small(equation: Equation) -> bool:
+    """Whether ``equation`` is a sum over members that is worth a copy to a bucket."""
     is_sum = equation.primitive is all_reduce
     return is_sum and 0 < equation.inputs[0].type.nbytes <= SMALL_BYTES
 
 
 def _joined(operands: list[Atom], equation: Equation) -> list[Atom]:
-    """The sums of all operands, by one collective with the params of ``equation``."""
+    """The sums over members of all ``operands``, by one collective.
+
+    Its params are those of ``equation``.
+    """
     if len(operands) == 1:
         return [all_reduce(operands[0], **equation.params)]
     flat = [views.reshape(x, shape=(x.type.size,)) for x in operands]

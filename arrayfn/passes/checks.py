@@ -62,7 +62,7 @@ IsWhole = Callable[[Equation], bool]
 
 
 def kinds_of(checks: object) -> frozenset[str]:
-    """The ``KINDS`` that ``jit``'s ``checks`` asks for.
+    """The ``KINDS`` that ``checks``, an argument of ``jit``, asks for.
 
     True means ``"index"``, and ``"all"`` means all. Raises ArgumentError for others.
     """
@@ -124,8 +124,9 @@ class _Checker:
         return builder.build([*outputs, *found])
 
     def walk(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
-        """Emit ``program`` and the checks of its equations.
+        """Emits ``program`` and the checks of its equations.
 
+        ``environment`` has the new Atom of each input; those of all Vars are added.
         Returns the values of the user's checks, then the first fault.
         """
         builder = current_builder()
@@ -135,11 +136,6 @@ class _Checker:
             builder.source = equation.source
             primitive = primitive_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
-            body = (
-                equation.params.get("body")
-                if isinstance(primitive.kernel, Body)
-                else None
-            )
             if primitive is in_bounds:
                 environment[equation.outputs[0]] = operands[0]
                 faults += self._index(operands[0], equation)
@@ -151,26 +147,32 @@ class _Checker:
                 environment.update(zip(equation.outputs, results, strict=True))
                 kept += values
                 faults.append(fault)
-            elif body is not None and not self.is_whole(equation):
+            elif (body := self._entered(equation)) is not None:
                 environment.update(builder.bind_inputs(body, operands))
                 *values, fault = self.walk(body, environment)
                 kept += values
                 faults.append(fault)
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
-            elif equation.subprograms() and isinstance(primitive.kernel, Composition):
-                expansion = self._expanded(equation)
-                environment.update(builder.bind_inputs(expansion, operands))
-                *values, fault = self.walk(expansion, environment)
-                kept += values
-                faults.append(fault)
-                results = [rename(a, environment) for a in expansion.outputs]
-                environment.update(zip(equation.outputs, results, strict=True))
             else:
                 builder.replay(equation, environment)
                 results = [environment[v] for v in equation.outputs]
                 faults += self._numbers(equation, primitive, operands, results)
         return [*kept, _first(faults)]
+
+    def _entered(self, equation: Equation) -> Program | None:
+        """The Program inside ``equation`` whose equations are checked, if any.
+
+        It is the body of a call that no kernel computes as a whole, or the expansion of
+        a Composition that holds Programs.
+        """
+        kernel = primitive_of(equation).kernel
+        if isinstance(kernel, Body) and "body" in equation.params:
+            if not self.is_whole(equation):
+                return equation.params["body"]
+        elif equation.subprograms() and isinstance(kernel, Composition):
+            return self._expanded(equation)
+        return None
 
     def _expanded(self, equation: Equation) -> Program:
         """The Program that a Composition with Programs expands to."""
@@ -190,7 +192,7 @@ class _Checker:
         return _with_literals(program, equation.inputs)
 
     def _condition(self, condition: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a condition that the user asserts."""
+        """The fault of a ``condition`` that the user asserts by a ``check``."""
         params, type = equation.params, _plain(condition.type)
         site = Site(
             CHECK,
@@ -207,7 +209,7 @@ class _Checker:
         return [self._fault([(site, bad)], _positions(type))]
 
     def _index(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The faults of the indices that an ``in_bounds`` equation passes on."""
+        """The faults of the ``index`` that an ``in_bounds`` equation passes on."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
@@ -263,7 +265,7 @@ class _Checker:
         return faults
 
     def _divisor(self, primitive: Primitive, y: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a divisor ``y`` that is 0."""
+        """The fault of a divisor ``y`` that is 0, of an equation of ``primitive``."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, primitive.name, _plain(y.type), equation.source)
@@ -373,10 +375,10 @@ _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
 
 
 def _carrying(body: Program, before: int, carry: int, count: int) -> Program:
-    """A scan's ``body`` of ``count`` results, carrying the first fault and its values.
+    """A scan's body that carries the first fault and the values of its check.
 
-    These are the other results of ``body``, the fault last. Its inputs before number
-    ``before`` are constants and carries; there are ``carry`` carries.
+    ``body`` returns ``count`` results, then values, the fault last. Its inputs before
+    number ``before`` are constants and carries; there are ``carry`` carries.
     """
     builder = ProgramBuilder(body.name)
     with builder:
@@ -394,7 +396,11 @@ def _carrying(body: Program, before: int, carry: int, count: int) -> Program:
 def _with_values_of_all(
     branch: Program, count: int, values: Sequence[Sequence[Atom]], number: int
 ) -> Program:
-    """Branch ``number`` with zeros for the values of the other branches' checks."""
+    """A branch of a cond that returns values for the checks of all branches.
+
+    ``branch`` is number ``number`` and has ``count`` results; then come its own values
+    and its fault. ``values`` has those of each branch: zeros stand for the others'.
+    """
     if not any(values):
         return branch
     builder = ProgramBuilder(branch.name)
@@ -414,7 +420,10 @@ def _zeros(values: Iterable[Atom]) -> list[Atom]:
 
 
 def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
-    """A loop's ``condition`` with more carries: ``values``, and a fault to stop at."""
+    """A loop's condition that also stops at a fault.
+
+    It takes more carries than ``condition``: ``values``, and the fault.
+    """
     builder = ProgramBuilder(condition.name)
     with builder:
         inputs = builder.inputs_of(condition)
@@ -431,7 +440,8 @@ def _step(
 ) -> Program:
     """A loop's ``body`` that also carries the values and faults of both Programs.
 
-    Both return a fault last; ``first`` is the number of the condition's constants.
+    ``condition`` and ``body`` return a fault last; ``first`` is the number of the
+    condition's constants. ``values`` are carried besides.
     """
     builder = ProgramBuilder(body.name)
     with builder:

@@ -35,7 +35,7 @@ Simplify = Callable[[Program], Program]
 def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     """``program`` with every loop and branch simplified as the module describes.
 
-    ``simplify`` runs the pipeline up to this pass on a Program.
+    ``simplify`` runs the pipeline up to this pass on a Program inside.
     """
     if not any(_is_control(equation) for equation in program.equations):
         return program
@@ -112,7 +112,10 @@ class _Loop:
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
     def live(self, always: frozenset[int]) -> set[Var | Atom | int]:
-        """The Vars of the body that results need, and the numbers of kept carries."""
+        """What results need: Vars of the body, and the numbers of kept carries.
+
+        The carries ``always`` are kept in any case.
+        """
         kept = {k for k in self.carry if self.is_used[k] or k in always}
         while True:
             live: set[Var | Atom | int] = {
@@ -187,7 +190,11 @@ def _scan(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a scan, simplified; ``is_used`` says which are read."""
+    """The results of a scan, simplified.
+
+    ``operands`` are the new ones, ``is_used`` says which results are read, and
+    ``simplify`` runs the passes on a Program inside.
+    """
     return _scanned(equation.params, equation.outputs, operands, is_used, simplify)
 
 
@@ -200,8 +207,9 @@ def _scanned(
 ) -> Results:
     """The results of a scan with these params and operands, simplified.
 
-    ``outputs`` have the types of its results, and ``is_used`` says which are read. It
-    emits the scan of what these need, or none if there is nothing to compute.
+    It emits the scan of what the results that ``is_used`` marks need, or none if there
+    is nothing to compute. ``outputs`` have the types of its results, and ``simplify``
+    runs the passes on the body.
     """
     params = dict(params)
     carry_begin = params["consts"]
@@ -237,7 +245,10 @@ def _while_loop(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a while_loop, simplified; a scan if its trip count is known."""
+    """The results of a while_loop, simplified; a scan if its trip count is known.
+
+    The parameters are those of ``_scan``.
+    """
     params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
@@ -323,7 +334,10 @@ def _cond(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a branch, simplified; its body if the index is a literal."""
+    """The results of a branch, simplified; its body if the index is a literal.
+
+    The parameters are those of ``_scan``.
+    """
     index, *operands_of_branches = operands
     branches = [simplify(b) for b in equation.params["branches"]]
     if isinstance(index, Literal):

@@ -52,6 +52,7 @@ def expand(
     """``program`` with every equation expanded that has no kernel.
 
     Expansion repeats until no Composition is left, except those that ``keep`` accepts.
+    ``products`` are the dtypes of matrices that the target's library multiplies.
     """
     changed = True
     while changed:
@@ -91,8 +92,9 @@ def _product(
 ) -> Atom | None:
     """A dot_general that the library cannot compute, as other equations.
 
-    None if the library computes it. A kernel fuses what computes a matrix that
-    ``is_read_once``.
+    None if the library computes it. ``operands`` are the new ones of ``equation``, and
+    ``products`` the dtypes that the library multiplies. A kernel fuses what computes a
+    matrix that ``is_read_once``.
     """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
@@ -126,8 +128,8 @@ def _integer_product(
 ) -> Atom | None:
     """An int8 product by the library, summed in int32; None if impossible.
 
-    The library needs rows that begin at multiples of 4 bytes: other extents are padded
-    with zeros.
+    ``x`` and ``y`` are the operands of ``equation``. The library needs rows that begin
+    at multiples of 4 bytes: other extents are padded with zeros.
     """
     dtype, result_dtype = x.type.dtype, equation.outputs[0].type.dtype
     contract, batch = equation.params["contract"], equation.params["batch"]
@@ -222,7 +224,10 @@ def _padded(x: Atom, axes: Sequence[int]) -> Atom:
 def sum_of_products(
     x: Atom, y: Atom, contract: contraction.AxesPair, batch: contraction.AxesPair
 ) -> Atom:
-    """A dot_general as a broadcast product and a sum over the contracted axes."""
+    """A dot_general as a broadcast product and a sum over the contracted axes.
+
+    ``contract`` and ``batch`` are its params.
+    """
     left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
     right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
     x = views.transpose(x, permutation=(*batch[0], *left, *contract[0]))

@@ -66,7 +66,11 @@ class Site:
     loops: Loops = ()
 
     def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
-        """The error for a fault at this site, whose check has these ``values``."""
+        """The error for a fault at this site.
+
+        ``detail`` is the fault's, as the module's docstring says; ``values`` are those
+        of the user's check.
+        """
         if self.kind == CHECK:
             text = failure(
                 self.name, self.names, self.loops, self.type.shape, detail, values

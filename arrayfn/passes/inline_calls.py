@@ -24,7 +24,10 @@ def keep_none(equation: Equation) -> bool:
 def inline_calls(
     program: Program, keep: Callable[[Equation], bool] = keep_none
 ) -> Program:
-    """``program`` with every call inlined that ``keep`` does not accept."""
+    """``program`` with every call replaced by its body, nested calls too.
+
+    Those that ``keep`` accepts stay.
+    """
     builder = ProgramBuilder(program.name)
     inputs = builder.inputs_of(program)
     environment = builder.bind_inputs(program, inputs)
@@ -34,24 +37,22 @@ def inline_calls(
             primitive = primitive_of(equation)
             is_call = isinstance(primitive.kernel, Body)
             if is_call and "body" in equation.params and not keep(equation):
-                body: Program = equation.params["body"]
-                operands = [rename(a, environment) for a in equation.inputs]
-                environment.update(builder.bind_inputs(body, operands))
-                walk(body)
-                results = [rename(a, environment) for a in body.outputs]
-                environment.update(zip(equation.outputs, results, strict=True))
+                replace_by(equation.params["body"], equation)
             elif primitive is shard_map:
-                alone = one_device(equation)
-                operands = [rename(a, environment) for a in equation.inputs]
-                environment.update(builder.bind_inputs(alone, operands))
-                walk(alone)
-                results = [rename(a, environment) for a in alone.outputs]
-                environment.update(zip(equation.outputs, results, strict=True))
+                replace_by(one_device(equation), equation)
             elif primitive is custom_vjp_linear:
                 error = forward_mode_error(equation.params["name"])
                 raise located(error, equation.source)
             else:
                 builder.replay(equation, environment)
+
+    def replace_by(body: Program, equation: Equation) -> None:
+        """Emits ``body``, whose outputs become those of ``equation``."""
+        operands = [rename(a, environment) for a in equation.inputs]
+        environment.update(builder.bind_inputs(body, operands))
+        walk(body)
+        results = [rename(a, environment) for a in body.outputs]
+        environment.update(zip(equation.outputs, results, strict=True))
 
     walk(program)
     return builder.build([rename(a, environment) for a in program.outputs])

@@ -15,10 +15,11 @@ MAX_PARTS = 64  # terms of a sum that becomes one array
 def joined_parts(
     xs: Sequence[Atom], definitions: Mapping[Var, Equation]
 ) -> Atom | None:
-    """The sum ``xs`` of zero-padded parts, as their concatenation.
+    """The sum of ``xs``, zero-padded parts of one array, as their concatenation.
 
-    The gradient of an array that was cut into slices is such a sum. None if the parts
-    overlap, or are not adjacent along one axis.
+    The gradient of an array that was cut into slices is such a sum. ``definitions`` has
+    the equation of each Var. None if the parts overlap, or are not adjacent along one
+    axis.
     """
     parts = _padded_parts(xs, definitions)
     if parts is None or len(parts) < 2:
@@ -79,8 +80,8 @@ def _padded_parts(
             if len(parts) + len(pending) > MAX_PARTS:
                 return None
             continue
-        if definition.primitive is not slicing.pad or not _is_zero(
-            definition.inputs[1]
+        if definition.primitive is not slicing.pad or not is_literal(
+            definition.inputs[1], 0
         ):
             return None
         if any(
@@ -91,8 +92,10 @@ def _padded_parts(
     return parts[::-1]
 
 
-def _is_zero(atom: Atom) -> bool:
-    """Whether ``atom`` is 0, and not -0."""
-    if not isinstance(atom, Literal) or atom.value != 0:
-        return False
-    return not np.signbit(np.real(atom.value))
+def is_literal(atom: Atom, value: complex) -> bool:
+    """Whether ``atom`` is the literal ``value``; 0 does not stand for -0."""
+    return (
+        isinstance(atom, Literal)
+        and atom.value == value
+        and not (value == 0 and np.signbit(np.real(atom.value)))
+    )

@@ -24,9 +24,10 @@ def known_trip_count(
     body_consts: Sequence[Atom],
     carry: Sequence[Atom],
 ) -> int | None:
-    """The trip count of the loop; None if it is not known.
+    """The trip count of a while_loop; None if it is not known.
 
-    It is not known if the counter would overflow before the loop ends.
+    It is not known if the counter would overflow before the loop ends. ``condition``
+    takes ``cond_consts`` and the carry, ``body`` takes ``body_consts`` and the carry.
     """
     comparison = _binary_definition(condition, condition.outputs[0])
     if comparison is None or comparison.primitive.name not in _MIRRORED:
@@ -52,7 +53,10 @@ def known_trip_count(
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """The increment of carry ``number`` in each iteration; None if unknown."""
+    """What each iteration adds to carry ``number``; None if unknown.
+
+    ``consts`` are the operands of the first inputs of ``body``.
+    """
     value = body.inputs[len(consts) + number]
     addition = _binary_definition(body, body.outputs[number])
     if addition is None or addition.primitive.name not in ("add", "sub"):
@@ -70,7 +74,7 @@ def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
 def _binary_definition(program: Program, atom: Atom) -> Equation | None:
     """The equation of two operands that makes ``atom``, or None."""
     for equation in program.equations:
-        if equation.outputs[0] is atom and len(equation.inputs) == 2:
+        if atom in equation.outputs and len(equation.inputs) == 2:
             return equation
     return None
 
@@ -90,14 +94,20 @@ def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
 
 
 def _below(start: int, step: int, limit: int) -> int | None:
-    """The iterations while the counter is less than ``limit``; None if endless."""
+    """The iterations of a counter while it is less than ``limit``.
+
+    It begins at ``start`` and grows by ``step``; None if it never ends.
+    """
     if start >= limit:
         return 0
     return -(-(limit - start) // step) if step > 0 else None
 
 
 def _unlike(start: int, step: int, limit: int) -> int | None:
-    """The iterations while the counter is not ``limit``; None if endless."""
+    """The iterations of a counter while it is not ``limit``.
+
+    It begins at ``start`` and grows by ``step``; None if it never ends.
+    """
     if start == limit:
         return 0
     count, remainder = divmod(limit - start, step) if step else (-1, 0)

@@ -76,10 +76,13 @@ def assign_layouts(
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
-    The inputs whose indices are in ``writable`` may be overwritten, and the outputs in
-    ``returned`` may be such inputs themselves. ``takes_view`` says which calls accept
-    an operand without a copy, ``along`` for which products a copy is worth its time.
-    Kernels of calls and libraries need memory aligned to ``aligned`` bytes.
+    Args:
+        program: a Program after the other passes.
+        writable: the numbers of inputs that may be overwritten.
+        returned: the numbers of outputs that may be such inputs themselves.
+        takes_view: which calls accept an operand without a copy.
+        along: for which products contiguous operands are worth a copy.
+        aligned: the alignment in bytes that kernels of calls and libraries need.
     """
     return _Assignment(program, writable, returned, takes_view, along, aligned).run()
 
@@ -217,7 +220,10 @@ class _Assignment:
         self.record()
 
     def own(self, operand: Atom, equation: Equation, number: int) -> Atom:
-        """Operand ``number``, or a copy of it, that ``equation`` may overwrite."""
+        """Operand ``number``, or a copy of it, that ``equation`` may overwrite.
+
+        It is a copy if anything else uses the operand's memory later.
+        """
         if operand in self.owned or operand in self.writable:
             roots, last = self.last_uses
             target = roots.get(equation.inputs[number])
@@ -257,6 +263,7 @@ class _Assignment:
         """The Program of a loop or branch with layouts.
 
         Its inputs are row-major, even where captured values outside are not.
+        ``writable`` and ``returned`` are those of ``assign_layouts``.
         """
         return _Assignment(
             program,

@@ -82,7 +82,7 @@ def factors(length: int) -> tuple[int, int] | None:
 
 
 def _by_kind(x: Atom, kind: str, length: int) -> Atom:
-    """The transform of this kind, without normalisation."""
+    """The transform of this ``kind`` and ``length``, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
     if kind == "irfft":
@@ -103,7 +103,10 @@ def _four_steps(x: Atom, sign: int) -> Atom:
 
 
 def _transform(x: Atom, sign: int) -> Atom:
-    """The complex transform of each row, without normalisation."""
+    """The complex transform of each row, without normalisation.
+
+    ``sign`` is that of the exponent: -1 for "fft", 1 for "ifft".
+    """
     kind, norm = ("fft", "backward") if sign < 0 else ("ifft", "forward")
     return fourier.fft(x, kind=kind, length=x.type.shape[-1], norm=norm)
 

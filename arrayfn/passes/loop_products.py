@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
-from arrayfn.primitives import contraction, views
+from arrayfn.passes.reads import is_zeros
+from arrayfn.primitives import contraction
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Control, has_effect, needed, primitive_of
 from arrayfn.transforms.batching import batch_varying
@@ -38,7 +39,7 @@ def products_out_of_loops(program: Program) -> Program:
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         if _has_products(equation):
             return _Scan(current_builder(), equation, operands, zeros).emit()
-        if not _is_zeros(equation):
+        if not is_zeros(equation):
             return None
         outputs = current_builder().keep(equation, operands)
         zeros.update(outputs)
@@ -52,14 +53,6 @@ def _has_products(equation: Equation) -> bool:
     if equation.primitive.name != "scan" or equation.params["length"] < 2:
         return False
     return any(_is_large(inner) for inner in equation.params["program"].equations)
-
-
-def _is_zeros(equation: Equation) -> bool:
-    """Whether ``equation`` makes an array of zeros."""
-    if equation.primitive is not views.broadcast_in_dim:
-        return False
-    value = equation.inputs[0]
-    return isinstance(value, Literal) and value.value == 0
 
 
 def _is_large(equation: Equation) -> bool:

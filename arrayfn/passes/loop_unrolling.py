@@ -31,6 +31,7 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
 
 
 def _is_unrolled(equation: Equation) -> bool:
+    """Whether ``equation`` is a scan that is to be unrolled, or of one iteration."""
     if equation.primitive.name != "scan":
         return False
     length = equation.params["length"]
@@ -95,7 +96,11 @@ class _Unrolled:
         xs: Sequence[Atom],
         numbers: range,
     ) -> tuple[list[Atom], list[list[Atom]]]:
-        """Emit consecutive iterations: ``(final carry, results of each in order)``."""
+        """Emits the iterations ``numbers``; returns the final carry, and their results.
+
+        ``fixed`` are the constants, ``state`` is the carry before them, and ``xs`` are
+        the arrays that are sliced. The results are in the order of the slices.
+        """
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
             slices = [_slice(x, number) for x in xs]
@@ -122,9 +127,10 @@ class _Unrolled:
         begin: int,
         count: int,
     ) -> tuple[list[Atom], list[Atom]]:
-        """Emit a scan over groups of the ``count`` iterations from ``begin`` on.
+        """Emits a scan over groups of the ``count`` iterations from ``begin`` on.
 
-        Returns the final carry, and the results of all these iterations.
+        The parameters are those of ``steps``. Returns the final carry, and the results
+        of all these iterations.
         """
         groups = count // self.factor
         grouped = [_grouped(x, begin, count, self.factor) for x in xs]
@@ -174,7 +180,10 @@ def _slice(x: Atom, number: int) -> Atom:
 
 
 def _grouped(x: Atom, begin: int, count: int, factor: int) -> Atom:
-    """``count`` slices of ``x`` from ``begin`` on, in groups along a new axis 0."""
+    """``count`` slices of ``x`` from ``begin`` on, in groups along a new axis 0.
+
+    A group has ``factor`` slices.
+    """
     shape = x.type.shape
     if count < shape[0]:
         x = slicing.slice_along(x, 0, begin, begin + count)

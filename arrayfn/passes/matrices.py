@@ -38,7 +38,8 @@ def as_matrix(
 ) -> Matrix | None:
     """The operand as a (batched) matrix of the axes ``rows`` and ``columns``.
 
-    None if BLAS cannot read it without a copy.
+    ``type`` is its type and ``read`` how it is read from memory; ``batch`` are its
+    other axes. None if BLAS cannot read it without a copy.
     """
     base = read.base.type
     base_strides = base.layout.strides(base.shape)

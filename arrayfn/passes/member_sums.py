@@ -7,9 +7,8 @@ What members gather is reduced in their order, by kernels of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from arrayfn.ir import Atom, Equation, Params, Program
+from arrayfn.ir import Atom, Equation, Program
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import reductions
 from arrayfn.primitives.collectives import (
@@ -18,6 +17,7 @@ from arrayfn.primitives.collectives import (
     all_to_all,
     reduce_scatter,
 )
+from arrayfn.primitives.control_flow import with_programs
 
 _REDUCTIONS = {
     "sum": reductions.reduce_sum,
@@ -26,21 +26,10 @@ _REDUCTIONS = {
 }
 
 
-def in_bodies(equation: Equation, change: Callable[[Program], Program]) -> Params:
-    """The params of ``equation`` with the Programs in them changed."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, Program):
-            return change(value)
-        return tuple(map(changed, value)) if isinstance(value, tuple) else value
-
-    return {name: changed(value) for name, value in equation.params.items()}
-
-
 def with_member_sums(
     program: Program, sizes: Mapping[str, int], does: Callable[[Equation], bool]
 ) -> Program:
-    """``program`` with gathers and sums for the collectives an engine does not do.
+    """``program`` with gathers and sums for collectives that an engine does not do.
 
     ``sizes`` has the size of each axis of its mesh; ``does`` says which collectives the
     engine does itself.
@@ -53,7 +42,7 @@ def with_member_sums(
         """The sum of all members' parts, gathered; None leaves ``equation``."""
         primitive = equation.primitive
         if equation.subprograms():
-            params = in_bodies(equation, inner)
+            params = with_programs(equation.params, inner)
             return list(current_builder().emit(primitive, operands, params))
         if primitive not in (all_reduce, reduce_scatter) or does(equation):
             return None

@@ -62,7 +62,7 @@ def has_mesh(equation: Equation) -> bool:
 def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
     """``program`` with the shardings of inputs that all their readers ask for.
 
-    The host then gives each device its part of these inputs, not the whole.
+    The host then gives each device of ``mesh`` its part of these inputs, not the whole.
     """
     specs_by_input: dict[Atom, set[PartitionSpec | None]] = {}
     for equation in program.equations:

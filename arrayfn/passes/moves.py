@@ -32,7 +32,7 @@ def moved(
     """``x``, a device's part by spec ``have``, as its part by spec ``want``.
 
     ``indices`` are the device's indices along the axes of the mesh, which have
-    ``sizes``.
+    ``sizes``. A spec has, for each axis of the array, the mesh axes that cut it.
     """
     spec = list(have)
     while spec != list(want):
@@ -56,7 +56,10 @@ def moved(
 
 
 def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
-    """The device's part, along ``dim``, of the sum of all ``x`` over ``axis``."""
+    """The device's part, along ``dim``, of the sum of all ``x``.
+
+    The sum is over the ``count`` members along mesh axis ``axis``.
+    """
     return reduce_scatter(_split(x, dim, count), axis_name=axis, members=count)
 
 
@@ -100,13 +103,16 @@ def _part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
 
 
 def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
-    """The parts of all devices along mesh axis ``axis``, joined along ``dim``."""
+    """The parts of ``count`` devices along mesh axis ``axis``, joined along ``dim``."""
     parts = all_gather(x, axis_name=axis, members=count)
     return _merged(move_axis(parts, 0, dim), dim)
 
 
 def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
-    """``x`` cut along ``target`` instead of ``dim``, over the mesh axis ``axis``."""
+    """``x`` cut along ``target`` instead of ``dim``, over the mesh axis ``axis``.
+
+    That axis has ``count`` members.
+    """
     parts = _split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)
     return _merged(move_axis(received, 0, dim), dim)

@@ -160,7 +160,7 @@ class Partition:
         return self.equation(equation, [self.summed(x) for x in operands])
 
     def whole(self, atom: Atom) -> Placed:
-        """``atom``, of which every device has all, with its spec."""
+        """``atom`` as a value of which every device has all."""
         return Placed(atom, ((),) * atom.type.ndim)
 
     def move(self, x: Placed, spec: Spec) -> Atom:
@@ -233,7 +233,10 @@ class Partition:
         return self.on_every(equation, operands)
 
     def on_every(self, equation: Equation, placed: Sequence[Placed]) -> list[Placed]:
-        """Emit ``equation`` on whole operands, on every device."""
+        """Emits ``equation`` on whole operands, on every device.
+
+        If they were cut, ``not_cut`` says so.
+        """
         if not all(x.is_whole for x in placed):
             location = "" if equation.source is None else f" at {equation.source}"
             self.not_cut.append(
@@ -318,7 +321,11 @@ class Partition:
     def cut(
         self, equation: Equation, placed: Sequence[Placed], equation_factors: Factors
     ) -> list[Placed]:
-        """Emit ``equation`` on parts, with its factors cut as its operands are."""
+        """Emits ``equation`` on parts of its operands, cut along its factors.
+
+        ``placed`` are the operands. Partial results of reduced factors are combined, or
+        left pending where they are sums.
+        """
         chosen = self.chosen(equation, placed, equation_factors)
 
         def spec(dims: Sequence[int | None]) -> Spec:
@@ -372,6 +379,13 @@ class Partition:
         """The equation in blocks, whose sums are added by one tree on any mesh.
 
         None where that changes nothing, or where it cannot be; ``not_fixed`` says why.
+
+        Args:
+            equation: the equation.
+            operands: its operands' parts on this device.
+            equation_factors: its factors.
+            chosen: the mesh axes that cut each factor.
+            outputs: the specs of its outputs.
         """
         cut = [(f, axis) for f, entry in chosen.items() for axis in entry]
         (factor, axis), *others = cut
@@ -455,7 +469,10 @@ class Partition:
         factor: int,
         entry: tuple[str, ...],
     ) -> float:
-        """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``."""
+        """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``.
+
+        ``operands`` are those of ``equation``, with their current specs.
+        """
         count = math.prod(self.sizes[axis] for axis in entry)
         total = 0.0
         for x, dims in zip(operands, equation_factors.inputs, strict=True):
@@ -490,10 +507,13 @@ class Partition:
         result_specs: Sequence[Spec] | None = None,
         front: int = 0,
     ) -> tuple[Program, list[Spec]]:
-        """``(a device's part of program, specs of its outputs)``.
+        """A device's part of the Program of a loop or branch, and its outputs' specs.
 
-        The device's indices become inputs number ``front`` and following. Outputs are
-        moved to ``result_specs``, if given.
+        Args:
+            program: the Program for all devices.
+            specs: the specs of its inputs.
+            result_specs: the specs that outputs are moved to, if given.
+            front: the device's indices become the inputs from this number on.
         """
         builder = ProgramBuilder(program.name)
         with builder:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def _kept_specs(
     start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
 ) -> list[Spec]:
-    """The specs of carries; ``run`` gives the body's result specs for some specs."""
+    """The specs that the carry of a loop keeps in all iterations.
+
+    ``start`` are those of the initial value; ``run`` gives the body's result specs for
+    some specs.
+    """
     specs = list(start)
     result_specs = list(run(specs))
     if result_specs != specs and list(run(result_specs)) == result_specs:
@@ -30,7 +34,7 @@ def _kept_specs(
 
 
 def _scan(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
-    """Emit a device's part of a scan."""
+    """Emits a device's part of a scan. ``placed`` are its operands."""
     params = equation.params
     body, consts, carry = params["program"], params["consts"], params["carry"]
     fixed, state = placed[:consts], placed[consts : consts + carry]
@@ -61,7 +65,7 @@ def _scan(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[
 def _while(
     emitter: Partition, equation: Equation, placed: list[Placed]
 ) -> list[Placed]:
-    """Emit a device's part of a while_loop."""
+    """Emits a device's part of a while_loop. ``placed`` are its operands."""
     params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
@@ -96,7 +100,7 @@ def _while(
 
 
 def _cond(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
-    """Emit a device's part of a branch."""
+    """Emits a device's part of a branch. ``placed`` are its operands."""
     branches: tuple[Program, ...] = equation.params["branches"]
     index, *arguments = placed
     specs = [x.spec for x in arguments]

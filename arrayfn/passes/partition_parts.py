@@ -18,7 +18,9 @@ from arrayfn.primitives.slicing import concatenate, slice_
 
 
 def reason_against(parts: int, devices: int, extents: Sequence[int]) -> str:
-    """Why an axis of these extents has no such tree; empty if it has.
+    """Why an axis has no tree of ``parts`` leaves over ``devices``; "" if it has.
+
+    ``extents`` are those of the axis in the operands.
 
     >>> reason_against(8, 2, [32]), reason_against(8, 3, [24])
     ('', '3 devices are no power of two of at most 8')
@@ -53,7 +55,10 @@ def pairwise(values: Sequence[Atom]) -> Atom:
 
 
 def summed_over_devices(x: Atom, axis: str, devices: int) -> Atom:
-    """The sum of all members' ``x``, by a binary tree, on each of them."""
+    """The sum of all members' ``x`` over a mesh axis, by a binary tree, on each member.
+
+    The axis ``axis`` has ``devices`` members.
+    """
     if devices == 1:
         return x
     every = all_gather(x, axis_name=axis, members=devices)
@@ -67,7 +72,10 @@ def in_blocks(
     count: int,
     emit: Callable[[Sequence[Atom]], Sequence[Atom]],
 ) -> list[Sequence[Atom]]:
-    """What ``emit`` gives for each block of the operands along ``dims``."""
+    """What ``emit`` gives for each of ``count`` blocks of the operands.
+
+    An operand is cut along its entry of ``dims``; with None each block has all of it.
+    """
     pairs = zip(operands, dims, strict=True)
     blocks = [blocks_of(x, dim, count) for x, dim in pairs]
     return [emit(block) for block in zip(*blocks, strict=True)]

@@ -81,7 +81,7 @@ def spec_of_type(type: ArrayType) -> Spec:
 
 
 def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
-    """The type of a device's part of an array, without its sharding."""
+    """The type of a device's part of an array of ``type`` that ``spec`` cuts."""
     shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
     return ArrayType(shape, type.dtype, weak=type.weak)
 

@@ -44,15 +44,18 @@ def pipeline(
     along: Along = along_any,
     aligned: int = 1,
 ) -> tuple[Pass, ...]:
-    """The passes for a target.
+    """The passes for a target, in order.
 
-    * ``products``: the dtypes that the target's library multiplies.
-    * ``keep``: which calls the target computes itself, so they are not inlined.
-    * ``arrange``: a pass of the target that runs before primitives are expanded.
-    * ``pairs``: loops compute products of up to so many multiplications as sums, not by
-      the library; by default only small loops do.
-    * ``transforms``: whether long Fourier transforms are cut.
-    * ``takes_view``, ``along``, ``aligned``: see ``assign_layouts``.
+    Args:
+        products: the dtypes of matrices that the target's library multiplies.
+        keep: which calls the target computes itself, so they are not inlined.
+        arrange: a pass of the target that runs before primitives are expanded.
+        pairs: loops compute products of up to so many multiplications as sums, not by
+            the library; by default only small loops do.
+        transforms: whether long Fourier transforms are cut.
+        takes_view: which calls accept an operand without a copy.
+        along: for which products contiguous operands are worth a copy.
+        aligned: the alignment in bytes that kernels of calls and libraries need.
     """
 
     def unrolled(program: Program, done: Simplified | None = None) -> Program:

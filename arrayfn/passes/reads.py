@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import AxisMap, View, primitive_of
 
@@ -60,7 +60,10 @@ def _in_place(ndim: int) -> tuple[AxisMap, ...]:
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:
-    """The read of a view, given the ``read`` of its operand."""
+    """The read of a view's result: ``read`` is that of its operand.
+
+    ``view`` has an AxisMap for each axis of the operand.
+    """
     axes: list[AxisMap] = []
     for outer in read.axes:
         if outer.axis is None:
@@ -96,6 +99,14 @@ def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
     source: Atom = equation.inputs[0]
     assert isinstance(source, Var)
     reads[equation.outputs[0]] = compose(view, reads[source])
+
+
+def is_zeros(equation: Equation) -> bool:
+    """Whether ``equation`` makes an array of zeros."""
+    if equation.primitive is not views.broadcast_in_dim:
+        return False
+    value = equation.inputs[0]
+    return isinstance(value, Literal) and value.value == 0
 
 
 def resolve_reads(program: Program) -> dict[Var, Read]:

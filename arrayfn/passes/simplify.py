@@ -16,7 +16,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
-from arrayfn.passes.joined_parts import joined_parts
+from arrayfn.passes.joined_parts import is_literal, joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
 from arrayfn.primitives.base import (
     Atoms,
@@ -68,7 +68,11 @@ def _rule_of(equation: Equation) -> Rule | None:
 def _scalars_unspread(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
-    """Use rank-0 values directly, instead of broadcasting them to an array's shape."""
+    """The operands of ``equation`` with scalars in place of their broadcasts.
+
+    An elementwise operation takes scalars beside arrays, so the broadcast is not
+    needed.
+    """
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, Scalar) or primitive.family != "elementwise":
         return operands
@@ -96,7 +100,7 @@ def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
 def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """Fold an equation of literals; compute a value before it is broadcast."""
+    """Folds an equation of literals; computes a value before it is broadcast."""
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, (Scalar, Convert)) or not operands:
         return None
@@ -128,7 +132,7 @@ def _elementwise(
 
 
 def _empty_reduction(operands: Sequence[Atom], equation: Equation) -> Atom | None:
-    """A reduction over no elements is its identity, so no kernel has this case."""
+    """The identity for a reduction over no elements, which no kernel then computes."""
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, Reduction):
         return None
@@ -136,15 +140,6 @@ def _empty_reduction(operands: Sequence[Atom], equation: Equation) -> Atom | Non
     if operands[0].type.size or not output.size:
         return None
     return views.broadcast_literal(primitive.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
-
-
-def _is(atom: Atom, value: complex) -> bool:
-    """Whether ``atom`` is the literal ``value``; 0 does not stand for -0."""
-    return (
-        isinstance(atom, Literal)
-        and atom.value == value
-        and not (value == 0 and np.signbit(np.real(atom.value)))
-    )
 
 
 def _number(atom: Atom, definitions: Definitions) -> Atom:
@@ -174,7 +169,10 @@ def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
 
 
 def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    # x + 0 is x except for x = -0, which integers do not have.
+    """x + (-y) becomes x - y; parts of one array are joined; integers drop a 0.
+
+    x + 0 stays for floats: it is 0 for x = -0.
+    """
     x, y = xs
     if (opposite := _negated(y, definitions)) is not None:
         return elementwise.sub(x, opposite)
@@ -183,23 +181,25 @@ def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     joined = joined_parts(xs, definitions)
     if joined is not None or x.type.dtype in dtypes.INEXACT:
         return joined
-    if _is(y, 0):
+    if is_literal(y, 0):
         return _same(x, eq)
-    return _same(y, eq) if _is(x, 0) else None
+    return _same(y, eq) if is_literal(x, 0) else None
 
 
 def _sub(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """x - (-y) becomes x + y, and x - 0 becomes x."""
     if (opposite := _negated(xs[1], definitions)) is not None:
         return elementwise.add(xs[0], opposite)
-    return _same(xs[0], eq) if _is(xs[1], 0) else None
+    return _same(xs[0], eq) if is_literal(xs[1], 0) else None
 
 
 def _mul(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """x * 1 becomes x, unless it is complex, and x * x a square."""
     x, y = xs
     is_real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
-    if _is(_number(y, definitions), 1) and is_real:
+    if is_literal(_number(y, definitions), 1) and is_real:
         return _same(x, eq)
-    if _is(_number(x, definitions), 1) and is_real:
+    if is_literal(_number(x, definitions), 1) and is_real:
         return _same(y, eq)
     if x is y and isinstance(x, Var):
         return elementwise.square(x)
@@ -207,34 +207,37 @@ def _mul(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _div(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """x / 1 becomes x, unless it is complex, and 1 / y a reciprocal."""
     x, y = xs
-    if _is(y, 1) and x.type.dtype not in dtypes.COMPLEX:
+    if is_literal(y, 1) and x.type.dtype not in dtypes.COMPLEX:
         return _same(x, eq)
-    if _is(x, 1) and x.type.shape == y.type.shape:
+    if is_literal(x, 1) and x.type.shape == y.type.shape:
         return elementwise.reciprocal(y)
     return None
 
 
 def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """Powers of -1, 0, 1, 2, 3 and 4 become products or a reciprocal."""
     x, y = xs
     if not isinstance(y, Literal) or eq.outputs[0].type.weak:
         return None
-    if _is(y, 1):
+    if is_literal(y, 1):
         return _same(x, eq)
-    if _is(y, 2):
+    if is_literal(y, 2):
         return elementwise.square(x)
-    if _is(y, -1) and x.type.dtype in dtypes.INEXACT:
+    if is_literal(y, -1) and x.type.dtype in dtypes.INEXACT:
         return elementwise.reciprocal(x)
-    if _is(y, 3):
+    if is_literal(y, 3):
         return elementwise.mul(elementwise.square(x), x)
-    if _is(y, 4):
+    if is_literal(y, 4):
         return elementwise.square(elementwise.square(x))
-    if _is(y, 0) and x.type.shape == ():
+    if is_literal(y, 0) and x.type.shape == ():
         return conversion.literal(1, x.type.dtype)
     return None
 
 
 def _neg(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """-(-x) becomes x, and a negated literal a literal."""
     (x,) = xs
     if isinstance(x, Literal) and not isinstance(x.value, bool):
         if x.type.dtype in dtypes.INEXACT:
@@ -247,6 +250,10 @@ def _neg(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _convert(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """Drops a conversion that changes nothing, alone or after a wider one.
+
+    A select between literals selects in the new dtype.
+    """
     (x,) = xs
     if isinstance(x, Literal):
         return conversion.convert(x, eq.params["dtype"])
@@ -277,6 +284,10 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """Drops a transpose that changes nothing, and joins two.
+
+    A transposed product becomes the product of its operands exchanged.
+    """
     (x,) = xs
     permutation = eq.params["permutation"]
     if permutation == tuple(range(len(permutation))):
@@ -296,7 +307,10 @@ def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None
 
 
 def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom | None:
-    """A product with its operands exchanged, if ``permutation`` transposes it so."""
+    """A product with its operands exchanged, if that transposes it.
+
+    ``permutation`` is that of its result's axes; None if it is another one.
+    """
     x, y = product.inputs
     contract, batch = product.params["contract"], product.params["batch"]
     batches = len(batch[0])
@@ -314,6 +328,7 @@ def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom |
 
 
 def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """Joins a broadcast of a broadcast; drops one that changes nothing."""
     (x,) = xs
     definition = definitions.get(x) if isinstance(x, Var) else None
     if definition is not None and definition.primitive is views.broadcast_in_dim:
@@ -328,6 +343,7 @@ def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None
 
 
 def _reshape(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """Joins a reshape of a reshape, or of a broadcast; drops one without effect."""
     (x,) = xs
     definition = definitions.get(x) if isinstance(x, Var) else None
     if definition is not None and definition.primitive is views.reshape:
@@ -347,6 +363,7 @@ def _reshape(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """A select by a literal, or between equal values, becomes the value."""
     condition, x, y = xs
     if isinstance(condition, Literal):
         return _same(x if condition.value else y, eq)
@@ -354,7 +371,7 @@ def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    # Axes of extent 1 are dropped, not reduced.
+    """Drops axes of extent 1 by a reshape, as nothing is reduced along them."""
     (x,) = xs
     axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
@@ -383,7 +400,7 @@ def _sum_of_one(primitive: Primitive, x: Atom) -> Atom:
 
 
 def _gather(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    # All positions are outside an empty array.
+    """A gather from an empty array is the fill value: all positions are outside."""
     type = eq.outputs[0].type
     if xs[0].type.size and type.size:
         return None
@@ -391,12 +408,13 @@ def _gather(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _scatter(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """A scatter of no updates, or into an empty array, is the operand."""
     x, _indices, updates = xs
     return None if x.type.size and updates.type.size else _same(x, eq)
 
 
 def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    # A value that needs no memory is not kept, so a barrier has no effect.
+    """Drops a barrier around a value that needs no memory, which nothing would keep."""
     x = xs[0]
     if isinstance(x, Literal):
         return _same(x, eq)
@@ -408,7 +426,7 @@ def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _stop_gradient(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    # Derivatives have been taken by now.
+    """Drops it: derivatives have been taken by now."""
     return _same(xs[0], eq)
 
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
+from arrayfn.passes.reads import is_zeros
 from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Convert, Scalar, primitive_of
@@ -43,7 +44,10 @@ def single_index(program: Program) -> Program:
 def _gather(
     operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
 ) -> Atom | None:
-    """A gather of one element per row as a masked maximum; None for others."""
+    """A gather of one element per row as a masked maximum; None for others.
+
+    ``definitions`` has the equation of each new Var.
+    """
     x, indices = operands
     axis = _row_axis(x, indices, equation.params)
     is_supported = (
@@ -73,14 +77,16 @@ def _gather(
 def _scatter(
     operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
 ) -> Atom | None:
-    """A scatter_add of one element per row into zeros as a select; None for others."""
+    """A scatter_add of one element per row into zeros as a select.
+
+    ``definitions`` has the equation of each new Var; None for other scatters.
+    """
     x, indices, updates = operands
     axis = _row_axis(x, indices, equation.params)
-    if (
-        axis is None
-        or not _is_zeros(x, definitions)
-        or equation.params["mode"] == "clip"
-    ):
+    target = definitions.get(x) if isinstance(x, Var) else None
+    if axis is None or target is None or equation.params["mode"] == "clip":
+        return None
+    if not is_zeros(target):
         return None
     hit = _index_mask(x, indices, axis)
     kept = reductions.kept_axes(x.type.ndim, (axis,))
@@ -90,7 +96,10 @@ def _scatter(
 
 
 def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
-    """The mask of the elements of ``x`` that each row's index selects."""
+    """A bool for each element of ``x``: whether its row's index selects it.
+
+    Rows run along ``axis``.
+    """
     shape = x.type.shape
     kept = reductions.kept_axes(len(shape), (axis,))
     index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
@@ -128,12 +137,3 @@ def _is_computed(x: Atom, definitions: dict[Var, Equation]) -> bool:
     return definition is not None and isinstance(
         primitive_of(definition).kernel, (Scalar, Convert)
     )
-
-
-def _is_zeros(x: Atom, definitions: dict[Var, Equation]) -> bool:
-    """Whether ``x`` is an array of zeros."""
-    definition = definitions.get(x) if isinstance(x, Var) else None
-    if definition is None or definition.primitive is not views.broadcast_in_dim:
-        return False
-    value = definition.inputs[0]
-    return isinstance(value, Literal) and value.value == 0

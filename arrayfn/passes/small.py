@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program
 from arrayfn.ir.builder import current_builder, rewritten
@@ -22,6 +22,7 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+from arrayfn.primitives.control_flow import with_programs
 
 MAX_ELEMENTS: Final = 1 << 15
 """The most elements, and terms of sums, that a small Program computes."""
@@ -91,8 +92,8 @@ def small_loops(
 ) -> Program:
     """``program`` with the matrix products of small loops written as sums.
 
-    With ``limit``, products of at most that many multiplications are written so in all
-    loops, large ones too.
+    ``simplify`` runs the passes on a body that changed. With ``limit``, products of at
+    most that many multiplications are written so in all loops, large ones too.
     """
     if not any(equation.subprograms() for equation in program.equations):
         return program
@@ -134,22 +135,13 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     """
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
-        params = {k: _inside(value, limit) for k, value in equation.params.items()}
+        params = with_programs(equation.params, lambda inner: with_sums(inner, limit))
         if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
             x, y = operands
             return [sum_of_products(x, y, params["contract"], params["batch"])]
         return current_builder().emit(equation.primitive, operands, params)
 
     return rewritten(program, summed)
-
-
-def _inside(value: Any, limit: int | None) -> Any:
-    """The param ``value``, with the products of Programs in it written as sums."""
-    if isinstance(value, Program):
-        return with_sums(value, limit)
-    if isinstance(value, tuple):
-        return tuple(_inside(part, limit) for part in value)
-    return value
 
 
 def _pairs(equation: Equation) -> int:

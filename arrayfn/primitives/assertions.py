@@ -45,10 +45,17 @@ def failure(
     position: int,
     values: Sequence[Any],
 ) -> str:
-    """``message`` formatted with the values of the member whose condition is false.
+    """The error text of a failed check: ``message`` formatted with the check's values.
 
-    The condition has this ``shape``, and is false at the row-major ``position``. Values
-    without a name are positional.
+    Args:
+        message: a format string, for ``str.format``.
+        names: the keyword of each of ``values`` in ``message``; "" if it is positional.
+        loops: the mapped axes of the call, as in the module's docstring.
+        shape: the shape of the condition, mapped axes first.
+        position: the row-major index of its first False element. The values of that
+            member of the mapped axes are shown.
+        values: the arrays to format, with the mapped axes that ``loops`` says they
+            have.
 
     >>> failure("{0} < {limit}", ("", "limit"), (), (3,), 1, (2.0, 1.0))
     '2.0 < 1.0 (the condition is false at [1])'
@@ -80,7 +87,10 @@ class _Formatter(Formatter):
 
     @override
     def format_field(self, value: Any, format_spec: str) -> str:
-        """``value`` in a format."""
+        """``value`` by ``format_spec``, each element of an array by itself.
+
+        Falls back to ``str(value)`` where the value has no such format.
+        """
         try:
             if isinstance(value, np.ndarray) and format_spec:
                 each = {"all": lambda x: format(x, format_spec)}
@@ -97,6 +107,7 @@ def _types(
     names: tuple[str, ...],
     loops: Loops,
 ) -> tuple[ArrayType, ...]:
+    """Type rule of check: a bool condition and any values, no outputs."""
     if condition.dtype != dtypes.bool_:
         raise DTypeError(f"check: the condition is of bools, not {condition}")
     return ()
@@ -109,6 +120,10 @@ def _reference(
     names: tuple[str, ...],
     loops: Loops,
 ) -> tuple[Any, ...]:
+    """Raises CheckError if an element of ``condition`` is False; gives no outputs.
+
+    The params are those of ``failure``.
+    """
     bad = np.flatnonzero(~np.asarray(condition))
     if bad.size:
         shape, first = np.shape(condition), int(bad[0])
@@ -117,7 +132,10 @@ def _reference(
 
 
 def _expand(*operands: Atom, **params: Any) -> list[Atom]:
-    """Nothing: whoever compiles a Program with checks reads them by ``with_checks``."""
+    """Emits nothing, so that a check costs nothing where nobody reads its result.
+
+    ``passes.checks`` has already replaced the checks whose results are read.
+    """
     return []
 
 
@@ -130,6 +148,10 @@ def _batch(
     names: tuple[str, ...],
     loops: Loops,
 ) -> Batched:
+    """Batching rule: one check of all members, with the mapped axis added to ``loops``.
+
+    The condition gets the mapped axis in front even if only values are mapped.
+    """
     condition, *values = in_front(inputs, dims)
     if dims[0] is None:
         condition = repeated(size, condition, None)
@@ -140,6 +162,7 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
+    """A check that holds, with two float32 values to format, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 73, -3.0, 3.0)
     params = {"message": "{x} is not {y}", "names": ("x", "y"), "loops": ()}
     yield Sample((np.ones((2,), np.bool_), x, x[0]), params, ())
@@ -185,6 +208,12 @@ def only_if(program: Program) -> Program:
 
 
 def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> None:
+    """Emits the equations of ``program``, with checks only where ``active`` is True.
+
+    ``environment`` maps Vars of ``program`` to Atoms of the current builder: its inputs
+    on entry, all of its Vars on return. ``active``, a bool scalar, is passed on to the
+    Programs of operator calls, branches and loops.
+    """
     builder = current_builder()
     for equation in program.equations:
         builder.source = equation.source

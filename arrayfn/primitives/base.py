@@ -69,7 +69,7 @@ OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs v
 
 
 def not_differentiable(reason: str) -> Marker:
-    """Refuses to differentiate, with the reason."""
+    """The jvp rule of a primitive without derivative: it raises with ``reason``."""
     return Marker("not_differentiable", reason)
 
 
@@ -302,7 +302,7 @@ class Factors:
 
 
 def has_effect(equation: Equation) -> bool:
-    """Whether ``equation``, or one inside its Programs, has a side effect."""
+    """Whether ``equation``, or one in the Programs among its params, has an effect."""
     primitive = equation.primitive
     if isinstance(primitive, Primitive) and primitive.effect:
         return True
@@ -316,9 +316,9 @@ def has_effect(equation: Equation) -> bool:
 def needed(
     equations: Sequence[Equation], outputs: Iterable[Atom], *, effects: bool = True
 ) -> list[Equation]:
-    """The ``equations`` that ``outputs`` depend on, in order.
+    """The ``equations``, in order, that ``outputs`` depend on.
 
-    With ``effects``, those with side effects too.
+    With ``effects``, those with side effects are kept too, with what they depend on.
     """
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []
@@ -359,7 +359,11 @@ class Primitive:
     def output_types(
         self, types: Sequence[ArrayType], params: Params
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs for operands of ``types``, as a tuple."""
+        """The output types for operands of ``types``, always as a tuple.
+
+        Unless the type rule decides it (``OWN_VARIANCE``), outputs vary along the mesh
+        axes along which any operand varies.
+        """
         result = self.types(*types, **params)
         outputs = result if isinstance(result, tuple) else (result,)
         for type in types:
@@ -374,9 +378,10 @@ class Primitive:
         params: Params,
         source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs, as a tuple.
+        """The output types for the operands ``inputs``, as a tuple.
 
-        An error of the type rule gets the line ``source``.
+        An error of the type rule names the user's line: ``source``, or else the line of
+        the current call.
         """
         try:
             return self.output_types([a.type for a in inputs], params)
@@ -395,7 +400,10 @@ class Primitive:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _literals(self, operands: Sequence[Any]) -> list[Atom]:
-        """``operands`` with Python scalars as Literals."""
+        """``operands`` as Atoms: Python scalars get the first array's dtype.
+
+        Raises DifferentiationError if an operand is Linear.
+        """
         for a in operands:
             if isinstance(a, Linear):
                 value_of(a, self.name)

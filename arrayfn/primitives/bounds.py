@@ -25,12 +25,18 @@ from arrayfn.primitives.rules import batched_along
 
 
 def _types(index: ArrayType, *, extent: int, axis: int, length: int) -> ArrayType:
+    """Type rule: the indices, unchanged.
+
+    ``extent`` is the length of the indexed axis, ``axis`` its number and ``length`` how
+    many elements an index reads, all for the error message.
+    """
     if index.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"in_bounds: indices are integers, not {index}")
     return ArrayType(index.shape, index.dtype, weak=index.weak)
 
 
 def _samples() -> Iterable[Sample]:
+    """Indices within an axis of extent 5, signed and unsigned, for the table tests."""
     for dtype in (dtypes.int32, dtypes.uint8):
         x = families.random_array(dtype, (3, 4), 64, 0, 5)
         yield Sample((x,), {"extent": 5, "axis": 1, "length": 0}, ())

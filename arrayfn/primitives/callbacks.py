@@ -8,7 +8,6 @@ function is called for each member, one after the other.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +18,6 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
-    ProgramError,
     ShapeError,
     SourceLocation,
 )
@@ -39,6 +37,7 @@ from arrayfn.primitives.base import (
     not_differentiable,
 )
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
+from arrayfn.primitives.numbered import NumberedTable
 from arrayfn.primitives.rules import all_mapped, all_of, in_front
 
 Form = tuple[Shape, DType]
@@ -73,33 +72,8 @@ class CallSite:
             raise
 
 
-class SiteTable:
-    """The call sites of this process's compiled Programs, by number."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._sites: dict[int, CallSite] = {}
-
-    def add(self, site: CallSite) -> int:
-        """Store ``site``; return the number under which compiled code finds it."""
-        number = next(self._numbers)
-        self._sites[number] = site
-        return number
-
-    def find(self, number: int) -> CallSite:
-        """The call site with this number.
-
-        Raises ProgramError if another process compiled the call.
-        """
-        if number not in self._sites:
-            raise ProgramError(
-                f"the plan calls Python function number {number}, which belongs to "
-                "another process; compile the function here"
-            )
-        return self._sites[number]
-
-
-SITES: Final = SiteTable()
+SITES: Final = NumberedTable[CallSite]("Python function")
+"""The call sites of this process\'s compiled Programs."""
 
 
 def keep_callbacks(equations: Iterable[Equation]) -> None:
@@ -114,9 +88,17 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 def call(
     operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
 ) -> list[Array]:
-    """Call the function on arrays, once for each member of mapped axes.
+    """Calls the named Python function, once for each member of the mapped axes.
 
-    Raises ShapeError or ArgumentError unless its results match ``results``.
+    Args:
+        operands: the arrays, each with the mapped axes that ``loops`` says it has, in
+            front.
+        callback: the function's name in ``FUNCTIONS``.
+        results: the shape and dtype of each result, mapped axes included.
+        loops: the mapped axes, outermost first. Members are called one after the other.
+
+    Returns an array for each of ``results``. Raises ShapeError or ArgumentError if the
+    function returns anything else.
     """
     if not loops:
         arrays = FUNCTIONS.find(callback).function(*operands)
@@ -141,10 +123,10 @@ def call(
 
 
 def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[Array]:
-    """``arrays`` as a list, if they match ``results``.
+    """``arrays``, which the Python function ``name`` returned, as a list.
 
-    Raises ArgumentError for another number of arrays, ShapeError for other shapes or
-    dtypes.
+    Raises ArgumentError if their number, and ShapeError if a shape or dtype, is not as
+    declared in ``results``.
     """
     if len(arrays) != len(results):
         raise ArgumentError(
@@ -168,7 +150,11 @@ def _form(shape: Shape, dtype: DType) -> str:
 def _with_mapped_axis(
     size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
-    """The operands with the mapped axis in front, and ``loops`` with it."""
+    """The operands of a batched call, and its ``loops`` with the mapped axis added.
+
+    The axis has extent ``size``, and is axis ``dims[k]`` of input k (None: not mapped).
+    It is in front of the operands that are returned.
+    """
     operands = in_front(inputs, dims)
     return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
 
@@ -184,12 +170,14 @@ def _with_size(size: int, results: Results) -> Results:
 def _pure_types(
     *operands: ArrayType, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the shapes and dtypes that the user declared in ``results``."""
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
 def _pure_reference(
     *operands: Array, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[Array, ...]:
+    """Calls the Python function on the operands."""
     return tuple(call(operands, callback=callback, results=results, loops=loops))
 
 
@@ -203,7 +191,12 @@ def _pure_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """The batching rule: call the function for each member, or once, by ``method``."""
+    """Batching rule: calls the function for each member or once, as ``method`` says.
+
+    ``method`` is the user's ``vmap_method``: "sequential" calls it for each member,
+    "broadcast_all" once with every operand mapped in front, "expand_dims" once with an
+    axis of extent 1 where an operand is not mapped. Raises ArgumentError for any other.
+    """
     if method == "sequential" or (loops and method):
         operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     elif method == "broadcast_all":
@@ -235,6 +228,7 @@ _SAMPLE_FUNCTION = FUNCTIONS.name(_turned, "turned")
 
 
 def _pure_samples() -> Iterable[Sample]:
+    """A call with two operands and two results, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 71, -3.0, 3.0)
     params = {
         "callback": _SAMPLE_FUNCTION,
@@ -275,7 +269,10 @@ def _io_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """The batching rule: call the function for each member, unless ordered."""
+    """Batching rule: calls the function for each member, in no promised order.
+
+    Raises ArgumentError if ``method`` is "ordered".
+    """
     if method == "ordered":
         raise ArgumentError(
             f"vmap of the Python function {callback}: its calls are ordered, and "
@@ -313,10 +310,12 @@ io_callback = Primitive(
 def _debug_types(
     *operands: ArrayType, callback: str, loops: Loops
 ) -> tuple[ArrayType, ...]:
+    """Type rule: any operands, no outputs."""
     return ()
 
 
 def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any, ...]:
+    """Calls the Python function for its effect; gives no outputs."""
     call(operands, callback=callback, results=(), loops=loops)
     return ()
 
@@ -324,6 +323,7 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 def _debug_batch(
     size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
 ) -> Batched:
+    """Batching rule: calls the function for each member."""
     operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
@@ -337,6 +337,7 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 
 
 def _debug_samples() -> Iterable[Sample]:
+    """A call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
     yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
 

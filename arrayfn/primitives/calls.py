@@ -12,21 +12,16 @@ from arrayfn.errors import ArrayfnError, ShapeError, located
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, views
+from arrayfn.primitives import families
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     OWN_VARIANCE,
     THROUGH_BODY,
     Array,
     Body,
     Primitive,
     Sample,
-    View,
-    not_differentiable,
     primitive_of,
 )
-from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import batched_along
 
 
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
@@ -49,7 +44,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
-    """The array of ``atom``: that in ``environment``, or the Literal's."""
+    """The array of ``atom``: a Var's in ``environment``, or a Literal's number."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -58,9 +53,9 @@ def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
 def body_types(
     *operands: ArrayType, body: Program, **params: Any
 ) -> ArrayType | tuple[ArrayType, ...]:
-    """The types of the body's outputs.
+    """Type rule of a call: the output types of the called Program ``body``.
 
-    Raises ShapeError if ``operands`` do not fit the body.
+    Raises ShapeError if the operands differ from its inputs in shape or dtype.
     """
     expected = body.input_types
     actual = [(t.shape, t.dtype) for t in operands]
@@ -73,7 +68,10 @@ def body_types(
 
 
 def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
-    """Interpret the body."""
+    """Interprets the called Program ``body`` on the operands.
+
+    ``params`` are other params of the call, which do not change its results.
+    """
     return tuple(evaluate(body, operands))
 
 
@@ -88,6 +86,7 @@ def sample_body() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
+    """A call of ``sample_body`` on two float32 arrays, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 61, -3.0, 3.0)
     y = families.random_array(dtypes.float32, (3, 4), 62, -3.0, 3.0)
     yield Sample((x, y), {"name": "double_product", "body": sample_body()})
@@ -105,25 +104,4 @@ operator_call = Primitive(
     batch=THROUGH_BODY,
     samples=_samples,
     doc="A named function whose body a registered kernel may replace.",
-)
-
-# A value that a function with a custom rule captures: the rule has no derivative by it.
-
-
-closed_over = Primitive(
-    name="closed_over",
-    family="call",
-    types=lambda x: x.plain(),
-    reference=lambda x: x,
-    kernel=View(views.unchanged),
-    jvp=not_differentiable(
-        "a function with a derivative rule of its own closes over this value, and the "
-        "rule gives derivatives by arguments only; pass it as an argument"
-    ),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("closed_over")),
-    samples=lambda: [
-        Sample((families.random_array(dtypes.float32, (3, 4), 63, -3.0, 3.0),), {})
-    ],
-    doc="The operand; differentiating by it is an error.",
 )

@@ -76,7 +76,11 @@ def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
 def _transposed(
     primitive: Callable[[], Callable[..., Atom]],
 ) -> Callable[..., list[Atom | None]]:
-    """The transpose rule that emits ``primitive()`` with the same params."""
+    """The transpose rule that applies another collective, with the same params.
+
+    ``primitive()`` gives that collective, which may be defined later in this module.
+    The rule is for primitives of one operand.
+    """
 
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
@@ -93,15 +97,18 @@ def _batched(
     place: int | None,
     result: int,
 ) -> ByAxis:
-    """The batching rule: ``over_axis`` along the axis itself, else ``primitive``.
+    """The batching rule of a collective of one operand.
 
-    Along another axis, the mapped axis is axis ``place`` of the operand (None: any),
-    and axis ``result`` of the result.
+    Along the collective's own axis it is ``over_axis``, which computes with the mapped
+    array. Along any other axis the collective stays, as ``primitive()``: the mapped
+    axis is moved to axis ``place`` of the operand (None: it stays where it is), and
+    comes out as axis ``result`` (with ``place`` None: where it was).
     """
 
     def rule(
         axis: MappedAxis, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
     ) -> tuple[list[Atom], list[Dim]]:
+        """Applies ``over_axis`` or emits the collective, as the axis says."""
         (x,), (dim,) = inputs, dims
         if axis.name == params["axis_name"]:
             output, out_dim = over_axis(axis.size, x, dim, **params)
@@ -114,7 +121,11 @@ def _batched(
 
 
 def _samples(leading: int, **params_besides: Any) -> Iterable[Sample]:
-    """Samples with ``leading`` axes of extent 1, and these further params."""
+    """Samples for an axis "i" of one member, for the table tests.
+
+    They have shape (1,) * ``leading`` + (3, 4); ``params_besides`` are the params
+    besides ``axis_name``.
+    """
     params = {"axis_name": "i", **params_besides}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
         if dtype.kind == "c" and params_besides.get("op", "sum") != "sum":
@@ -186,6 +197,11 @@ _REDUCTIONS: Final = {
 
 
 def _reduce_types(x: ArrayType, *, axis_name: str, op: str) -> ArrayType:
+    """Type rule: the operand's type, which no longer varies along ``axis_name``.
+
+    Raises DTypeError for storage dtypes and bools, and for complex numbers unless
+    ``op`` is "sum".
+    """
     if x.dtype in dtypes.STORAGE:
         raise dtypes.storage_error("all_reduce", x.dtype)
     if x.dtype == dtypes.bool_ or (op != "sum" and x.dtype.kind == "c"):
@@ -201,7 +217,10 @@ def _reduce_jvp(
     axis_name: str,
     op: str,
 ) -> list[Atom | None]:
-    """The jvp rule: members that have the extremum share its derivative equally."""
+    """The jvp rule of all_reduce: a sum of tangents, or an extremum's derivative.
+
+    Members that have the extremum share its derivative equally.
+    """
     (x,), (extremum,), (tangent,) = primals, outputs, tangents
     if tangent is None or op == "sum":
         return [None if tangent is None else summed_over(tangent, axis_name)]
@@ -230,7 +249,10 @@ def _reduce_transpose(
 def _reduce_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, op: str
 ) -> tuple[Atom, Dim]:
-    """The sum or extremum over the mapped axis."""
+    """The sum or extremum (``op``) over the mapped axis ``dim`` of ``x``.
+
+    Where ``x`` is not mapped (``dim`` None), all ``size`` members have the same ``x``.
+    """
     if dim is None:
         return (e.mul(x, size) if op == "sum" else x), None
     return _REDUCTIONS[op](x, axes=(dim,)), None
@@ -257,6 +279,7 @@ def summed_over(x: Atom, axis_name: str) -> Atom:
 
 
 def _same_over(size: int, x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
+    """``x`` itself, mapped along ``dim`` as before: what pvary is to a mapped array."""
     return x, dim
 
 
@@ -277,7 +300,7 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The values of all members, from the mapped axis."""
+    """The values of all members, in front, which each member gets."""
     return repeated(members, x, dim), None
 
 
@@ -302,7 +325,10 @@ all_gather = _collective(
 def _scatter_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """Each member's part of the sum over the mapped axis."""
+    """Each member's part of the sum over the mapped axis ``dim``.
+
+    The parts lie along axis 0 of each member's array, which becomes the mapped axis.
+    """
     if dim is None:
         return e.mul(x, members), 0
     return reductions.reduce_sum(move_axis(x, dim, 0), axes=(0,)), 0
@@ -327,6 +353,7 @@ reduce_scatter = _collective(
 
 
 def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
+    """Type rule: the operand's type, with a part for each member along axis 0."""
     _parts("all_to_all", x, members)
     return x.with_shape(x.shape).with_varying(x.varying)
 
@@ -334,7 +361,10 @@ def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
 def _exchange_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """Exchange the mapped axis with the axis of parts."""
+    """The exchange as a transposition: member k gets the k-th part of every member.
+
+    It swaps the mapped axis ``dim`` with the axis of parts.
+    """
     return move_axis(repeated(members, x, dim), 1, 0), 0
 
 
@@ -358,10 +388,12 @@ all_to_all = _collective(
 def _permute_types(
     x: ArrayType, *, axis_name: str, members: int, permutation: Permutation
 ) -> ArrayType:
+    """Type rule: the operand's type."""
     return x.with_shape(x.shape).with_varying(x.varying)
 
 
 def _permute_reference(x: Array, *, permutation: Permutation, **params: Any) -> Array:
+    """The reference for one member: a copy if it sends to itself, else zeros."""
     moved = _alone(x, **params)
     return np.array(moved) if permutation else np.zeros_like(moved)
 
@@ -373,6 +405,7 @@ def _permute_transpose(
     permutation: Permutation,
     **params: Any,
 ) -> list[Atom | None]:
+    """Transpose rule: sends the cotangents back, by the inverse permutation."""
     (cotangent,) = cotangents
     if cotangent is None:
         return [None]
@@ -383,7 +416,10 @@ def _permute_transpose(
 def _permute_over(
     size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
 ) -> tuple[Atom, Dim]:
-    """The values permuted along the mapped axis, with zeros for missing sources."""
+    """The slices of ``x`` along its mapped axis ``dim``, permuted.
+
+    Members that no pair (source, target) of ``permutation`` names as target get zeros.
+    """
     if dim is None and len(permutation) == size:
         return x, None
     members_values = repeated(size, x, dim)

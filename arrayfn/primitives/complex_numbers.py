@@ -24,6 +24,7 @@ from arrayfn.primitives.rules import jvp_alone
 
 
 def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
+    """Type rule: the complex dtype of two float32 or float64 arrays of one shape."""
     allowed = frozenset({dtypes.float32, dtypes.float64})
     dtype = common_dtype("complex", (re, im), allowed)
     return ArrayType(common_shape("complex", (re, im)), dtypes.complex_of(dtype))

@@ -12,7 +12,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -43,16 +43,29 @@ Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
 
 
-_FULL: Final = (None, "default", "highest", "float32")
-_TF32: Final = ("high", "tensorfloat32", "tf32")
+# What leaves float32 as it is, and what allows TensorFloat-32: names of precisions, and
+# of algorithms (the dtypes of operands, of products and of sums).
+_FULL: Final = (
+    *(None, "default", "highest", "float32"),
+    *("DEFAULT", "F16_F16_F32", "BF16_BF16_F32", "F32_F32_F32", "F64_F64_F64"),
+)
+_TF32: Final = ("high", "tensorfloat32", "tf32", "TF32_TF32_F32")
+
+Precision: TypeAlias = str | tuple[str | None, str | None] | None
 
 
-def precision_params(name: str, precision: str | None) -> dict[str, str]:
-    """The params of a dot_general for the user's ``precision`` argument.
+def precision_params(name: str, precision: Precision) -> dict[str, str]:
+    """The params of a dot_general for a user's ``precision`` argument of ``name``.
+
+    A pair has a precision for each operand; operands are rounded if both allow it.
+    Raises ArgumentError for a precision that is none of JAX's names.
 
     >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
     ({'precision': 'tf32'}, {})
     """
+    if isinstance(precision, (tuple, list)):
+        each = [precision_params(name, one) for one in precision]
+        return each[0] if len(each) == 2 and each[0] == each[1] else {}
     if precision in _FULL:
         return {}
     if precision in _TF32:
@@ -76,7 +89,12 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
-    """The type rule: paired axes have equal extents; the output has the others."""
+    """Type rule: axes that are paired have equal extents; the output has the others.
+
+    ``contract`` and ``batch`` are pairs: the axes of ``x``, and the axes of ``y`` that
+    belong to them, in the same order. ``preferred_element_type`` is the dtype of
+    products, sums and output.
+    """
     _check_dtypes(x, y, preferred_element_type)
     for operand, axes in (
         (x, (*contract[0], *batch[0])),
@@ -138,7 +156,11 @@ def _reference(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    """The product by ``np.einsum``, computed in the compute dtype."""
+    """The contraction by ``np.einsum``.
+
+    float16 and bfloat16 are multiplied and summed in float32, and rounded once.
+    ``precision`` has no influence.
+    """
     result_dtype = preferred_element_type or x.dtype
     compute_dtype = dtypes.compute_dtype(result_dtype)
     left = list(range(x.ndim))
@@ -169,6 +191,7 @@ def _transpose(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Tangents:
+    """Transpose rule: contracts the cotangent with the operand that is known."""
     (ct,), (x, y) = cotangents, inputs
     assert ct is not None
     params = precision_params("dot_general", precision)
@@ -189,9 +212,16 @@ def _cotangent(
     *,
     left: bool,
 ) -> Atom:
-    """The cotangent of one operand, the first or (``left`` false) the second.
+    """The cotangent of one operand of a dot_general, the left or the right one.
 
-    ``contract`` and ``batch`` name this operand's axes first, then those of ``other``.
+    Args:
+        ct: the cotangent of the output.
+        operand_type: the type of the operand whose cotangent this is.
+        other: the other operand, whose value is known.
+        contract: the contracted axes of this operand, then those of ``other``.
+        batch: the batch axes of this operand, then those of ``other``.
+        params: the precision, as a param of the dot_general to emit.
+        left: whether this operand is the left one.
     """
     other = value_of(other, "dot_general")
     if other.type.dtype != ct.type.dtype:
@@ -228,7 +258,7 @@ def _batch(
     batch: AxesPair,
     **params: Any,
 ) -> Batched:
-    """The batching rule: the mapped axis becomes a batch axis, or a free one."""
+    """Batching rule: the mapped axis becomes a batch axis, or free if one has it."""
     x, y = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
     lead = (0,) if all(mapped) else ()
@@ -247,9 +277,10 @@ def _batch(
 
 
 def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> AxesPair:
-    """The axes of both operands, shifted by a new axis 0 where one is ``mapped``.
+    """A pair of axes after the operands got their mapped axis in front.
 
-    ``lead`` are axes to put before them.
+    ``mapped`` says which operand has one; its axes are shifted by 1. ``lead`` are axes
+    to put before those of both.
     """
     left, right = axes
     return (
@@ -259,6 +290,7 @@ def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> Ax
 
 
 def _samples() -> Iterable[Sample]:
+    """Products of all dtypes, mixed dtypes and several axes, for the table tests."""
     plain: AxesPair = ((), ())
     for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype == dtypes.bool_:

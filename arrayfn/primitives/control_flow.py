@@ -18,7 +18,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var, joined_variance
+from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives.base import Array, Atoms, Primitive, needed
 from arrayfn.primitives.calls import evaluate
@@ -90,6 +90,11 @@ class Parts:
     unknown: list[bool]
     residuals: int
 
+    @property
+    def residual_outputs(self) -> Atoms:
+        """The outputs of ``known`` that are residuals: the last ones."""
+        return self.known.outputs[len(self.known.outputs) - self.residuals :]
+
 
 class Split(Protocol):
     """Splits a Program: (program, unknown inputs, outputs that count as unknown)."""
@@ -122,7 +127,7 @@ def either(*flags: Iterable[bool]) -> list[bool]:
 
 
 def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
-    """``items`` split into lists of these lengths, and the rest."""
+    """``items`` cut into lists of these lengths, and a last list with the rest."""
     pieces: list[list[T]] = []
     begin = 0
     for count in counts:
@@ -131,8 +136,48 @@ def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
     return [*pieces, list(items[begin:])]
 
 
+def agreeing(
+    branches: Sequence[Program],
+    count: int,
+    transform: Callable[[Program, list[bool]], tuple[T, list[bool]]],
+) -> tuple[list[T], list[bool]]:
+    """Transforms the branches of a cond so that all give the same results.
+
+    ``transform(branch, dense)`` returns the transformed branch, and for each of
+    ``count`` results whether it exists: whether a tangent varies, or an output is
+    mapped. Results marked in ``dense`` exist in any case. Returns the transformed
+    branches, and the flags that they agree on.
+    """
+    alone = [transform(branch, [False] * count) for branch in branches]
+    exists = either(*(flags for _, flags in alone))
+    return [
+        result if flags == exists else transform(branch, exists)[0]
+        for branch, (result, flags) in zip(branches, alone, strict=True)
+    ], exists
+
+
+def fixed_point(
+    transform: Callable[[list[bool]], tuple[T, list[bool]]], carry: list[bool]
+) -> tuple[T, list[bool]]:
+    """Transforms the body of a loop for flags of its carry that an iteration keeps.
+
+    A flag says whether an array varies, is mapped or is unknown. ``transform(carry)``
+    transforms the body for a carry with these flags. It returns the result, and the
+    flags of the body's outputs, the carry first: a flag that is set stays set. What
+    is returned is that for the fewest flags, ``carry`` among them, that stay the same.
+    """
+    while True:
+        result, flags = transform(carry)
+        if flags[: len(carry)] == carry:
+            return result, flags
+        carry = flags[: len(carry)]
+
+
 def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program:
-    """``program`` with other inputs and outputs, by the same equations."""
+    """The equations of ``program`` under another signature.
+
+    ``inputs`` and ``outputs`` are Vars and Atoms of ``program``, in any order.
+    """
     return Program(program.name, tuple(inputs), program.equations, tuple(outputs))
 
 
@@ -143,11 +188,22 @@ def equation(
     outputs: Sequence[Var],
     like: Equation,
 ) -> Equation:
-    """An Equation with the given outputs and the source line of ``like``."""
+    """An Equation that defines ``outputs``, and has the source line of ``like``."""
     frozen_params = MappingProxyType(params)
     return Equation(
         primitive, tuple(inputs), frozen_params, tuple(outputs), like.source
     )
+
+
+def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
+    """``params`` of an equation, with ``change`` applied to the Programs in them."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Program):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in params.items()}
 
 
 def building(like: Equation) -> ProgramBuilder:
@@ -165,9 +221,10 @@ def plain(type: ArrayType) -> ArrayType:
 def check_types(
     what: str, types: Sequence[ArrayType], wanted_types: Sequence[ArrayType]
 ) -> None:
-    """Raise ShapeError or DTypeError unless shapes and dtypes are equal.
+    """Raises unless ``types`` equal ``wanted_types`` in shapes, dtypes and order.
 
-    ``what`` says in the message what has these types.
+    ``what`` begins the error message: what has these types. Raises DTypeError if only
+    dtypes differ, else ShapeError.
     """
     have = [(t.shape, t.dtype) for t in types]
     want = [(t.shape, t.dtype) for t in wanted_types]
@@ -200,7 +257,11 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 def built(
     name: str, emit: Callable[..., Sequence[Atom]], types: Sequence[ArrayType]
 ) -> Program:
-    """The Program of ``emit``, called with a Var for each type."""
+    """A new Program called ``name``.
+
+    ``emit`` is called with an input Var for each of ``types``, emits its equations, and
+    returns its outputs.
+    """
     builder = ProgramBuilder(name)
     with builder:
         inputs = [builder.input(plain(t)) for t in types]
@@ -215,9 +276,10 @@ def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
 def pruned(
     program: Program, outputs: Atoms, *, effects: bool = False
 ) -> tuple[Program, set[Atom]]:
-    """``program`` reduced to ``outputs``, and the set of Vars that it reads.
+    """``program`` with other ``outputs``, and only the equations that they need.
 
-    Equations with side effects are kept if ``effects`` is true.
+    Returns it with the set of all Atoms that it reads. With ``effects``, equations with
+    side effects are kept too.
     """
     kept = needed(program.equations, outputs, effects=effects)
     live = {*outputs, *(a for kept_equation in kept for a in kept_equation.inputs)}
@@ -230,7 +292,11 @@ def pruned(
 def cond_types(
     index: ArrayType, *operands: ArrayType, branches: tuple[Program, ...]
 ) -> tuple[ArrayType, ...]:
-    """The result types, which all branches share."""
+    """Type rule of cond: the result types of the branches, which must agree.
+
+    ``index`` is an int32 scalar. A result is weak if it is in all branches. It varies
+    along the mesh axes of ``index`` and of any branch's result.
+    """
     check_closed("cond", *branches)
     if index.shape or index.dtype != dtypes.int32:
         raise DTypeError(f"cond: the index is i32[], not {index}")
@@ -257,7 +323,10 @@ def cond_reference(
     branches: tuple[Program, ...],
     run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
-    """The results of the branch with this index, clamped to the existing branches."""
+    """The results of branch number ``index``, clamped to the existing branches.
+
+    ``run`` interprets its Program.
+    """
     chosen = min(max(int(index), 0), len(branches) - 1)
     return tuple(_arrays(run(branches[chosen], _arrays(operands))))
 
@@ -272,7 +341,11 @@ def while_types(
     cond_consts: int,
     body_consts: int,
 ) -> tuple[ArrayType, ...]:
-    """The types of the carry, which the body preserves."""
+    """Type rule of while_loop: the types of the carry, which the body must preserve.
+
+    The operands are ``cond_consts`` constants for the condition, ``body_consts``
+    constants for the body, and the carry.
+    """
     check_closed("while_loop", cond_program, body_program)
     first, second = cond_consts, cond_consts + body_consts
     carry = operands[second:]
@@ -305,9 +378,12 @@ def limited_while(
     run: Interpret = evaluate,
     watch: Callable[[list[Array]], None] = lambda carry: None,
 ) -> tuple[tuple[Array, ...], int]:
-    """``(final carry, iterations)`` of at most ``limit`` iterations.
+    """Interprets a while_loop for at most ``limit`` iterations.
 
-    ``watch`` is called with the carry before each iteration.
+    The operands are constants of the condition, constants of the body, and the carry;
+    ``cond_consts`` and ``body_consts`` are the numbers of constants. ``run`` interprets
+    a Program. ``watch`` is called with the carry before the first iteration and after
+    each one. Returns the final carry and the number of iterations.
     """
     second = cond_consts + body_consts
     values = _arrays(operands)
@@ -334,7 +410,18 @@ def scan_types(
     carry: int,
     unroll: int,
 ) -> tuple[ArrayType, ...]:
-    """The types of the carry, and of the stacked results of iterations."""
+    """Type rule of scan: the types of the carry, and of the stacked results.
+
+    Args:
+        operands: the constants, the initial carry, and arrays to slice along axis 0.
+        program: the body. It takes constants, carry and slices; it returns carry and
+            results.
+        length: the number of iterations, the extent of axis 0 of the sliced arrays.
+        reverse: whether iterations run from the last slice to the first.
+        consts: the number of constants.
+        carry: the number of arrays of the carry.
+        unroll: iterations of the body to compile in a row, at least 1.
+    """
     check_closed("scan", program)
     if length < 0 or unroll < 1:
         raise ArgumentError(f"scan: length is {length}, unroll is {unroll}")
@@ -365,7 +452,10 @@ def scan_reference(
     unroll: int,
     run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
-    """The final carry, and the stacked results of all iterations."""
+    """The final carry, and the results stacked over iterations.
+
+    Params are as in ``scan_types``; ``run`` interprets the body.
+    """
     fixed, state, xs = parts_of(_arrays(operands), consts, carry)
     ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
     for step in reversed(range(length)) if reverse else range(length):

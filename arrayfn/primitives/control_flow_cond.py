@@ -34,10 +34,10 @@ from arrayfn.primitives.control_flow import (
     Parts,
     Split,
     Transpose,
+    agreeing,
     arranged,
     cond_reference,
     cond_types,
-    either,
     equation,
     unless,
     where,
@@ -61,12 +61,9 @@ def _jvp(
     """The jvp rule: a cond of the branches' jvps, which agree on what varies."""
     wrt = [t is not None for t in tangents[1:]]
     count = len(branches[0].outputs)
-    jvps = [jvp(branch, wrt, [False] * count) for branch in branches]
-    varies = either(*(results for _, results in jvps))
-    jvp_branches = [
-        program if results == varies else jvp(branch, wrt, varies)[0]
-        for branch, (program, results) in zip(branches, jvps, strict=True)
-    ]
+    jvp_branches, varies = agreeing(
+        branches, count, lambda branch, dense: jvp(branch, wrt, dense)
+    )
     varying_tangents = present(tangents[1:])
     outputs = all_of(cond(*primals, *varying_tangents, branches=tuple(jvp_branches)))
     return outputs[:count], placed(outputs[count:], varies)
@@ -80,13 +77,11 @@ def _batch(
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
         return _batch_by_selection(batch, size, index, operands, mapped, branches)
-    count = len(branches[0].outputs)
-    batched = [batch(b, size, mapped, [False] * count) for b in branches]
-    varies = either(*(results for _, results in batched))
-    batched_branches = [
-        program if results == varies else batch(branch, size, mapped, varies)[0]
-        for branch, (program, results) in zip(branches, batched, strict=True)
-    ]
+    batched_branches, varies = agreeing(
+        branches,
+        len(branches[0].outputs),
+        lambda branch, dense: batch(branch, size, mapped, dense),
+    )
     outputs = all_of(cond(index, *operands, branches=tuple(batched_branches)))
     return outputs, [0 if v else None for v in varies]
 
@@ -158,20 +153,27 @@ def _batch_by_selection(
 
 
 def _passed_on(branch: Program, number: int) -> int | None:
-    """The number of the input that output ``number`` of ``branch`` equals, or None."""
+    """Which input ``branch`` returns as its output ``number``, or None."""
     output = branch.outputs[number]
     return next((k for k, v in enumerate(branch.inputs) if v is output), None)
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
-    """The slices of ``x`` along axis 0 where ``flags`` hold, else those of ``y``."""
+    """Slices along axis 0 of ``x`` where ``flags`` are True, else of ``y``.
+
+    ``flags`` is a bool vector with an entry for each slice.
+    """
     if x.type.ndim > 1:
         flags = views.broadcast_in_dim(flags, shape=x.type.shape, axes=(0,))
     return e.select(flags, x, y)
 
 
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
-    """Each slice along the leading axis from the array with its ``index``."""
+    """Slice k along axis 0 of ``values[index[k]]``, for each k; indices are clamped.
+
+    ``index`` is an int32 vector; all of ``values``, one array for each branch, have the
+    same shape.
+    """
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
         result = _where(discrete.le(index, number), values[number], result)
@@ -187,13 +189,12 @@ def _split(
     """Split a cond: ``(equations of known outputs and residuals, linear cond)``."""
     branches: Branches = whole.params["branches"]
     index, operands, unknown_operands = whole.inputs[0], whole.inputs[1:], unknown[1:]
-    count = len(whole.outputs)
-    parts = [split(branch, unknown_operands, [False] * count) for branch in branches]
-    varies = either(*(part.unknown for part in parts))
-    parts = [
-        part if part.unknown == varies else split(branch, unknown_operands, varies)
-        for part, branch in zip(parts, branches, strict=True)
-    ]
+
+    def split_branch(branch: Program, linear: list[bool]) -> tuple[Parts, list[bool]]:
+        parts = split(branch, unknown_operands, linear)
+        return parts, parts.unknown
+
+    parts, varies = agreeing(branches, len(whole.outputs), split_branch)
     known_operands = unless(operands, unknown_operands)
     slots = _Slots(parts, known_operands)
     known_outputs = unless(whole.outputs, varies)
@@ -247,8 +248,7 @@ class _Slots:
         """The number of the residual in each slot that this branch fills."""
         free = list(range(len(self.types)))
         placed: dict[int, int] = {}
-        residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
-        for number, var in enumerate(residuals):
+        for number, var in enumerate(p.residual_outputs):
             if var in p.known.inputs:
                 continue
             form = (var.type.shape, var.type.dtype)
@@ -260,7 +260,11 @@ class _Slots:
         return placed
 
     def known(self, p: Parts, outputs: int) -> Program:
-        """The known branch of ``p``, with a value in every slot: zeros if unused."""
+        """The known part of a branch, with a value for every slot.
+
+        It returns the first ``outputs`` results of ``p.known``, then the slots. Slots
+        that this branch does not use hold zeros.
+        """
         placed = self._placed(p)
         builder = ProgramBuilder(p.known.name)
         with builder:
@@ -273,12 +277,16 @@ class _Slots:
             return builder.build([*results[:outputs], *filled])
 
     def linear(self, p: Parts) -> Program:
-        """The linear branch of ``p``: of known operands, slots and unknown operands."""
+        """The branch of the linear cond.
+
+        It takes the known operands, all slots, and the unknown operands.
+        """
         placed = self._placed(p)
         inner = p.linear.inputs
-        residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
         read = {
-            var: number for number, var in enumerate(residuals) if var in p.known.inputs
+            var: number
+            for number, var in enumerate(p.residual_outputs)
+            if var in p.known.inputs
         }
         operands = [
             inner[read[v]] if v in read else Var(v.type) for v in p.known.inputs
@@ -296,8 +304,8 @@ class _Slots:
 
 def _kept(p: Parts) -> list[Var]:
     """The residuals of ``p`` that are not inputs of its known part."""
-    residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
-    return [v for v in residuals if isinstance(v, Var) and v not in p.known.inputs]
+    inputs = p.known.inputs
+    return [v for v in p.residual_outputs if isinstance(v, Var) and v not in inputs]
 
 
 def _transpose(
@@ -308,16 +316,11 @@ def _transpose(
     assert not isinstance(index, Linear)
     linear = [isinstance(x, Linear) for x in operands]
     given_cotangents = [ct is not None for ct in cotangents]
-    transposes = [
-        transpose(b, linear, given_cotangents, [False] * sum(linear)) for b in branches
-    ]
-    has_cotangent = either(*(results for _, results in transposes))
-    transposed_branches = [
-        program
-        if results == has_cotangent
-        else transpose(branch, linear, given_cotangents, has_cotangent)[0]
-        for branch, (program, results) in zip(branches, transposes, strict=True)
-    ]
+    transposed_branches, has_cotangent = agreeing(
+        branches,
+        sum(linear),
+        lambda branch, dense: transpose(branch, linear, given_cotangents, dense),
+    )
     known = values_of(operands)
     results: list[Atom] = []
     if any(has_cotangent):
@@ -348,6 +351,7 @@ def _sample_branches() -> Branches:
 
 
 def _samples() -> Iterable[Sample]:
+    """Each of three branches chosen once, for the table tests."""
     x = random_array(dtypes.float32, (3,), 74, -2.0, 2.0)
     y = random_array(dtypes.float32, (3,), 75, -2.0, 2.0)
     for index in range(3):

@@ -19,7 +19,7 @@ def count_of(value: int) -> Literal:
 
 
 def starts_of(x: Atom, index: Atom) -> list[Atom]:
-    """The start indices of entry ``index`` of ``x`` along axis 0."""
+    """The start indices of a dynamic slice of ``x`` at ``index`` of axis 0."""
     return [index, *[count_of(0)] * (x.type.ndim - 1)]
 
 
@@ -44,9 +44,10 @@ def repeat(
     consts: Values,
     carry: Values,
 ) -> list[Atom]:
-    """Emit a while_loop whose condition and body are Python functions.
+    """Emits a while_loop whose condition and body are Python functions of Atoms.
 
-    Both take the constants and the carry. Returns the final carry.
+    ``goes_on(consts, carry)`` returns a bool scalar, ``step(consts, carry)`` the next
+    carry. Returns the final carry.
     """
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]

@@ -64,12 +64,15 @@ class Residuals:
             for linear_equation in parts.linear.equations
             for v in linear_equation.outputs
         }
-        residuals = [v for v in body.outputs[count:] if isinstance(v, Var)]
+        residuals = [v for v in parts.residual_outputs if isinstance(v, Var)]
         for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
             self.keep(var)
 
     def keep(self, var: Var) -> None:
-        """Make ``var`` available in the linear step."""
+        """Makes ``var``, a residual, available in the linear step.
+
+        It is read if it is available, recomputed if that is cheap, else stacked.
+        """
         if self.is_available(var):
             self.read(var)
             return
@@ -105,7 +108,11 @@ class Residuals:
             self.sliced[var] = self.stacks[var]
 
     def recipe(self, var: Var) -> list[Equation] | None:
-        """Cheap equations that compute ``var`` from available values, or None."""
+        """At most four cheap equations that compute ``var`` from available values.
+
+        None if there are none, or if they would make the linear loop read more than two
+        further arrays.
+        """
         recipe: dict[Var, Equation] = {}
         leaves: set[Var] = set()
         pending = [var]
@@ -157,7 +164,7 @@ def _is_cheap(equation: Equation) -> bool:
 
 
 def _invariant_definitions(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
-    """The equations whose results depend on the inputs ``fixed`` alone."""
+    """The equation of each Var of ``body`` that depends on ``fixed`` inputs alone."""
     invariant = set(fixed)
     definitions: dict[Var, Equation] = {}
     for equation in body.equations:

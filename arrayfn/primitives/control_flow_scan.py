@@ -34,10 +34,12 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
+    Parts,
     Split,
     Transpose,
     arranged,
     equation,
+    fixed_point,
     parts_of,
     scan_reference,
     scan_types,
@@ -73,12 +75,10 @@ def _jvp(
     has_tangent = [t is not None for t in tangents]
     of_consts, varies, of_xs = parts_of(has_tangent, consts, carry)
     ys = len(program.outputs) - carry
-    while True:
-        wrt = [*of_consts, *varies, *of_xs]
-        body, results = jvp(program, wrt, [*varies, *[False] * ys])
-        if results[:carry] == varies:
-            break
-        varies = results[:carry]
+    body, results = fixed_point(
+        lambda v: jvp(program, [*of_consts, *v, *of_xs], [*v, *[False] * ys]), varies
+    )
+    varies = results[:carry]
     values, state, xs = parts_of(primals, consts, carry)
     to_consts, to_state, to_xs = parts_of(tangents, consts, carry)
     initial_tangents = views.dense(
@@ -128,12 +128,11 @@ def _batch(
     mapped = [dim is not None for dim in dims]
     of_consts, varies, of_xs = parts_of(mapped, consts, carry)
     ys = len(program.outputs) - carry
-    while True:
-        mapped_inputs = [*of_consts, *varies, *of_xs]
-        body, results = batch(program, size, mapped_inputs, [*varies, *[False] * ys])
-        if results[:carry] == varies:
-            break
-        varies = results[:carry]
+    body, results = fixed_point(
+        lambda v: batch(program, size, [*of_consts, *v, *of_xs], [*v, *[False] * ys]),
+        varies,
+    )
+    varies = results[:carry]
     operands: list[Atom] = []
     for k, (x, dim) in enumerate(zip(inputs, dims, strict=True)):
         if k >= consts + carry:  # sliced along axis 0, so the mapped axis comes second
@@ -163,12 +162,15 @@ def _split(
     consts, carry = params["consts"], params["carry"]
     of_consts, varies, of_xs = parts_of(unknown, consts, carry)
     ys = len(program.outputs) - carry
-    while True:
-        unknown_inputs = [*of_consts, *varies, *of_xs]
-        parts = split(program, unknown_inputs, [*varies, *[False] * ys])
-        if parts.unknown[:carry] == varies:
-            break
-        varies = parts.unknown[:carry]
+
+    def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
+        linear_outputs = [*varies, *[False] * ys]
+        parts = split(program, [*of_consts, *varies, *of_xs], linear_outputs)
+        return parts, parts.unknown
+
+    parts, results = fixed_point(split_body, varies)
+    varies = results[:carry]
+    unknown_inputs = [*of_consts, *varies, *of_xs]
     kept_residuals = Residuals(whole, parts, unknown_inputs)
     known_outputs = unless(whole.outputs, parts.unknown)
     known: list[Equation] = []
@@ -191,44 +193,45 @@ def _split(
                 whole,
             )
         )
+    unknown_operands = parts_of(
+        where(whole.inputs, unknown_inputs), sum(of_consts), sum(varies)
+    )
+    linear = _linear_scan(whole, parts, kept_residuals, unknown_operands)
+    return [*kept_residuals.hoisted, *known], [linear]
+
+
+def _linear_scan(
+    whole: Equation, parts: Parts, kept: Residuals, unknown: Sequence[Atoms]
+) -> Equation:
+    """The scan of the linear part of the body, which reads the ``kept`` residuals.
+
+    ``whole`` is the scan that is split, ``parts`` its split body. ``unknown`` has its
+    unknown constants, carries and slices.
+    """
     step = parts.linear
-    counts = sum(of_consts), sum(varies)
-    inside = parts_of(step.inputs[parts.residuals :], *counts)
-    outside = parts_of(where(whole.inputs, unknown_inputs), *counts)
+    consts, carry, slices = unknown
+    inside = parts_of(step.inputs[parts.residuals :], len(consts), len(carry))
     program = Program(
         step.name,
+        (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
         (
-            *kept_residuals.fixed,
-            *inside[0],
-            *inside[1],
-            *kept_residuals.sliced,
-            *inside[2],
-        ),
-        (
-            *kept_residuals.recomputed,
-            *(q for q in step.equations if q not in kept_residuals.recomputed),
+            *kept.recomputed,
+            *(q for q in step.equations if q not in kept.recomputed),
         ),
         step.outputs,
     )
-    linear = equation(
+    return equation(
         scan,
-        [
-            *kept_residuals.fixed.values(),
-            *outside[0],
-            *outside[1],
-            *kept_residuals.sliced.values(),
-            *outside[2],
-        ],
+        [*kept.fixed.values(), *consts, *carry, *kept.sliced.values(), *slices],
         {
-            **params,
+            **whole.params,
             "program": program,
-            "consts": len(kept_residuals.fixed) + counts[0],
-            "carry": counts[1],
+            "consts": len(kept.fixed) + len(consts),
+            "carry": len(carry),
         },
         where(whole.outputs, parts.unknown),
         whole,
     )
-    return [*kept_residuals.hoisted, *known], [linear]
 
 
 def _transpose(
@@ -258,16 +261,13 @@ def _transpose(
     from_ys = [ct is not None for ct in ct_ys]
     carry_cotangents = [ct is not None for ct in ct_carry]
     total, count = sum(of_consts), sum(of_xs)
-    sums_exist = [False] * total
-    while True:
-        dense = [*sums_exist, *carry_cotangents, *[False] * count]
-        body, has_cotangent = transpose(
-            program, linear, [*carry_cotangents, *from_ys], dense
-        )
-        new_parts = parts_of(has_cotangent, total, carry)
-        if new_parts[:2] == [sums_exist, carry_cotangents]:
-            break
-        sums_exist, carry_cotangents = new_parts[0], new_parts[1]
+    body, has_cotangent = fixed_point(
+        lambda v: transpose(
+            program, linear, [*v[total:], *from_ys], [*v, *[False] * count]
+        ),
+        [*[False] * total, *carry_cotangents],
+    )
+    sums_exist, carry_cotangents, _ = parts_of(has_cotangent, total, carry)
     step = _backward_step(
         body,
         len(linear) - sum(linear),
@@ -314,9 +314,20 @@ def _transpose(
 def _backward_step(
     body: Program, known: int, consts: int, sums_exist: Sequence[bool], state: int
 ) -> Program:
-    """The transposed step ``body`` with the summed cotangents as a carry.
+    """The step of a transposed scan: cotangents of constants are summed in the carry.
 
-    It takes known constants, known slices, and cotangents of the carry and the results.
+    Args:
+        body: the transposed step. It takes known constants, known slices, cotangents of
+            the carry and cotangents of the results; it returns cotangents of constants,
+            carry and slices.
+        known: the number of known constants and slices.
+        consts: the number of known constants.
+        sums_exist: for each linear constant, whether ``body`` returns a cotangent of
+            it.
+        state: the number of cotangents of the carry.
+
+    The result takes known constants, the sums, cotangents of the carry, known slices
+    and cotangents of results.
     """
     builder = ProgramBuilder(body.name)
     of_consts, of_xs, ct_state, ct_ys = parts_of(
@@ -338,6 +349,10 @@ def _backward_step(
 
 
 def _sample_program() -> Program:
+    """The body of the sample scans.
+
+    It has a constant vector, a counter and a vector as carry, and a slice.
+    """
     builder = ProgramBuilder("step")
     vector = ArrayType((2,), dtypes.float32)
     with builder:
@@ -352,6 +367,7 @@ def _sample_program() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
+    """Scans forwards, backwards, and of no iterations, for the table tests."""
     w = random_array(dtypes.float32, (2,), 71, -1.0, 1.0)
     state = random_array(dtypes.float32, (2,), 72, -1.0, 1.0)
     xs = random_array(dtypes.float32, (4, 2), 73, -1.0, 1.0)

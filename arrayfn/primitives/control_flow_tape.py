@@ -26,8 +26,10 @@ from arrayfn.primitives.control_flow import (
     Parts,
     arranged,
     building,
+    either,
     emitted,
     equation,
+    fixed_point,
     parts_of,
     pruned,
     unless,
@@ -46,7 +48,10 @@ _TAPE_BYTES = 2**24
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
-    """The number of entries of a tape: 16 to 1024, fewer for a larger carry."""
+    """How many copies of a carry of these types a tape holds.
+
+    1024, halved until they take at most 16 MiB, but at least 16.
+    """
     entry_bytes = max(1, sum(t.nbytes for t in carry))
     entries = _MAX_ENTRIES
     while entries > _MIN_ENTRIES and entries * entry_bytes > _TAPE_BYTES:
@@ -60,10 +65,15 @@ def entries_of(carry: Sequence[ArrayType]) -> int:
 def split_while(
     whole: Equation, parts: Parts, condition: Program, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a while_loop into one that fills a tape and a ``while_linear``.
+    """Splits a while_loop into a loop that fills a tape, and a ``while_linear``.
 
-    ``parts`` is the split body, and ``unknown`` marks its unknown inputs. ``condition``
-    takes only the known ones. Returns (known equations, linear equations).
+    Args:
+        whole: the equation of the while_loop.
+        parts: its body, split into known and linear part.
+        condition: its condition, of known inputs alone.
+        unknown: for each constant and carry of the body, whether it is unknown.
+
+    Returns the known equations, then the linear ones.
     """
     first = whole.params["cond_consts"]
     for_cond, operands = whole.inputs[:first], whole.inputs[first:]
@@ -106,23 +116,21 @@ def split_while(
 
 
 def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
-    """The known step without the carries that residuals do not need.
+    """The known step that the backward pass runs again, with the carries that it needs.
 
-    Returns (program, is_taped): ``program`` takes the constants and the carries marked
-    in ``is_taped``; it returns these carries and the residuals.
+    ``body`` is the known step: it takes ``consts`` constants and the carry, and returns
+    the carry and residuals. Returns a Program and, for each carry, whether it is on the
+    tape. The Program takes the constants and the taped carries, and returns these
+    carries and the residuals.
     """
     state = body.inputs[consts:]
     results, residuals = parts_of(body.outputs, len(state))
-    is_taped = [False] * len(state)
-    while True:
+
+    def pruned_body(is_taped: list[bool]) -> tuple[Program, list[bool]]:
         program, live = pruned(body, [*where(results, is_taped), *residuals])
-        needed_now = [
-            v in live or was_needed
-            for v, was_needed in zip(state, is_taped, strict=True)
-        ]
-        if needed_now == is_taped:
-            break
-        is_taped = needed_now
+        return program, either(is_taped, (v in live for v in state))
+
+    program, is_taped = fixed_point(pruned_body, [False] * len(state))
     inputs = [*program.inputs[:consts], *where(state, is_taped)]
     return arranged(program, inputs, program.outputs), is_taped
 
@@ -148,7 +156,10 @@ class _Recording:
         self.half = self.entries // 2
 
     def emit(self, fixed: Values, state: Values) -> list[Atom]:
-        """Emit the loop; return its trip count, the stride, the tape and the carry."""
+        """Emits the loop from constants ``fixed`` and the initial carry ``state``.
+
+        Returns its trip count, the tape's stride, the tape and the final carry.
+        """
         goes_on = self.going(fixed, state)
         if not self.taped:
             zero = count_of(0)
@@ -165,11 +176,17 @@ class _Recording:
         return [trips, stride, *rest[:-1]]
 
     def going(self, fixed: Values, state: Values) -> Atom:
-        """Whether the loop goes on with this carry."""
+        """Whether the loop goes on with the carry ``state``: a bool scalar."""
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
     def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Iterate until the tape is half full or the loop ends, then thin the tape."""
+        """One step of the outer loop: thins a full tape, then writes until it is full.
+
+        ``carry`` has the next free slot, the stride, the trip count, the tape, the
+        loop's carry and whether the loop goes on. The tape counts as full when half of
+        its entries are written. It is thinned by dropping every other entry, and the
+        stride doubles. Returns the next carry.
+        """
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
         # Move every other entry to the front, in place.
@@ -195,7 +212,11 @@ class _Recording:
         return [results[0], stride, *results[1:]]
 
     def entry(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Write the carry to the tape, and run up to ``stride`` iterations."""
+        """Writes the loop's carry to the tape, then runs up to a stride of iterations.
+
+        ``fixed`` ends with the stride. ``carry`` has the slot, the trip count, the
+        tape, the loop's carry and whether it goes on; the next one is returned.
+        """
         slot, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
         saved = where(state[:-1], self.kept)
@@ -204,7 +225,11 @@ class _Recording:
         return [e.add(slot, 1), e.add(trips, steps), *tape, *state]
 
     def advanced(self, fixed: Values, carry: Values, limit: Atom | None) -> list[Atom]:
-        """Run and count iterations until the loop ends, at most ``limit`` of them."""
+        """Runs the loop until it ends, or for at most ``limit`` iterations.
+
+        ``carry`` is a count, the loop's carry, and whether it goes on; the final one is
+        returned.
+        """
 
         def goes_on(consts: Values, values: Values) -> Atom:
             if limit is None:

@@ -33,10 +33,12 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
+    Parts,
     Split,
     arranged,
     built,
     emitted,
+    fixed_point,
     parts_of,
     where,
     while_reference,
@@ -67,11 +69,7 @@ def _jvp(
     """
     has_tangent = [t is not None for t in tangents]
     _, of_consts, varies = parts_of(has_tangent, cond_consts, body_consts)
-    while True:
-        body, results = jvp(body_program, [*of_consts, *varies], varies)
-        if results == varies:
-            break
-        varies = results
+    body, varies = fixed_point(lambda v: jvp(body_program, [*of_consts, *v], v), varies)
     for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
     _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
     types = [x.type for x in where(state, varies)]
@@ -112,7 +110,11 @@ def _batch(
     cond_consts: int,
     body_consts: int,
 ) -> Batched:
-    """The batching rule: a loop that runs until no member goes on."""
+    """Batching rule: a loop that runs until no member goes on.
+
+    Which carries are mapped is a fixed point: a carry is mapped if the body makes it
+    so, and if it changes while members stop at different times.
+    """
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
     carry_inputs = body_program.inputs[body_consts:]
@@ -166,10 +168,18 @@ def _until_all_stop(
     state: Sequence[Atom],
     mapped: Sequence[bool],
 ) -> list[Atom]:
-    """A loop that runs while any member does; stopped members keep their values.
+    """Emits a loop that runs while any member does; the others keep their values.
 
-    Carries that are not ``mapped`` do not change. The last carry says which members
-    continue.
+    Args:
+        condition: the batched condition. It returns a bool for each member.
+        body: the batched body. If it has checks, its first input says which members
+            run.
+        for_cond: the constants of the condition.
+        for_body: the constants of the body.
+        state: the initial carry.
+        mapped: whether each carry has the mapped axis in front. Others do not change.
+
+    Returns the final carry.
     """
     going = emitted(condition, [*for_cond, *state])[0]
     conds, bodies = len(for_cond), len(for_body)
@@ -178,6 +188,7 @@ def _until_all_stop(
         return [reductions.reduce_or(values[-1], axes=(0,))]
 
     def step(*values: Atom) -> list[Atom]:
+        """The body's results for members that go on, old values for the others."""
         fixed, inner, (*before, goes_on) = parts_of(values, conds, bodies)
         # The body's results for stopped members must not contribute derivatives.
         guarded = [
@@ -213,7 +224,7 @@ def _until_all_stop(
 
 
 def _along(flags: Atom, type: ArrayType) -> Atom:
-    """A flag for each slice of an array, broadcast to its elements."""
+    """``flags``, one for each slice along axis 0, broadcast to an array of ``type``."""
     if type.ndim == 1:
         return flags
     return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
@@ -230,11 +241,12 @@ def _split(
     first = params["cond_consts"]
     body: Program = params["body_program"]
     of_cond, of_consts, varies = parts_of(unknown, first, params["body_consts"])
-    while True:
+
+    def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
         parts = split(body, [*of_consts, *varies], varies)
-        if parts.unknown == varies:
-            break
-        varies = parts.unknown
+        return parts, parts.unknown
+
+    parts, varies = fixed_point(split_body, varies)
     condition: Program = params["cond_program"]
     stops = split(condition, [*of_cond, *varies], [False])
     if stops.unknown[0]:
@@ -251,6 +263,7 @@ def _split(
 
 
 def _samples() -> Iterable[Sample]:
+    """Loops of three iterations and of none, for the table tests."""
     vector, count = ArrayType((2,), dtypes.float32), ArrayType((), dtypes.int32)
 
     def condition(limit: Atom, k: Atom, x: Atom) -> list[Atom]:

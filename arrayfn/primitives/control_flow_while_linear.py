@@ -43,6 +43,7 @@ from arrayfn.primitives.control_flow import (
     built,
     check_types,
     emitted,
+    fixed_point,
     parts_of,
     plain,
     pruned,
@@ -68,6 +69,12 @@ def _types(
     consts: int,
     linear_consts: int,
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the types of the linear carry.
+
+    The operands are those of the module's docstring; ``tape``, ``consts`` and
+    ``linear_consts`` are the numbers of arrays of the tape, of constants of the known
+    step, and of constants of the linear one.
+    """
     count = (ArrayType((), dtypes.int64),) * 2
     check_types("while_linear: trips and stride", (trips, stride), count)
     tapes, known, rest = parts_of(operands, tape, consts)
@@ -91,7 +98,10 @@ def _expand(
     consts: int,
     linear_consts: int,
 ) -> list[Atom]:
-    """The loop over known and linear steps, from the first entry of the tape."""
+    """Emits one loop over the known and the linear step, from the tape's first entry.
+
+    Returns the final linear carry. Operands and params are those of the type rule.
+    """
     trips, _, *rest = operands
     tapes, fixed, tail = parts_of(rest, tape, consts + linear_consts)
     begin = [read(t, count_of(0)) for t in tapes]
@@ -115,11 +125,15 @@ def _expand(
 
 
 def _expansion(types: Sequence[ArrayType], params: Any) -> Program:
-    """The Program that a while_linear of these types expands to."""
+    """The Program that a while_linear expands to, for operands of ``types``.
+
+    ``params`` are those of the equation.
+    """
     return built("while_linear", lambda *v: _expand(*v, **params), types)
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Any, ...]:
+    """Interprets the expansion on arrays."""
     types = [ArrayType(np.shape(x), np.asarray(x).dtype) for x in operands]
     return tuple(evaluate(_expansion(types, params), operands))
 
@@ -168,7 +182,7 @@ def _transpose(
     consts: int,
     linear_consts: int,
 ) -> Tangents:
-    """Run the iterations backwards: the transpose rule.
+    """Transpose rule: runs the iterations backwards.
 
     Cotangents of the linear constants are summed, those of the carry passed on. Which
     of them can be nonzero is a fixed point, which is found first.
@@ -178,15 +192,11 @@ def _transpose(
     residuals = len(known_program.outputs) - tape
     linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
     # The sums and cotangents that are nonzero in some iteration.
-    sums_exist = [False] * linear_consts
-    varies = [ct is not None for ct in cotangents]
-    while True:
-        backward, has_cotangent = transpose(
-            linear_program, linear, varies, [*sums_exist, *varies]
-        )
-        if has_cotangent == [*sums_exist, *varies]:
-            break
-        sums_exist, varies = parts_of(has_cotangent, linear_consts)
+    backward, has_cotangent = fixed_point(
+        lambda v: transpose(linear_program, linear, v[linear_consts:], v),
+        [*[False] * linear_consts, *(ct is not None for ct in cotangents)],
+    )
+    sums_exist, varies = parts_of(has_cotangent, linear_consts)
     operands = inputs[2 + tape + consts :]
     sums = [views.zeros(x.type) for x in where(operands[:linear_consts], sums_exist)]
     types = [x.type for x in where(operands[linear_consts:], varies)]
@@ -205,7 +215,17 @@ def _transpose(
 class _Backwards:
     """Emits the iterations from the last to the first, each from its initial carry.
 
-    The tape has the carries of ``top`` iterations, whose numbers are in ``iterations``.
+    The tape is a stack: entry k has the carry before iteration ``iterations[k]``, and
+    its first ``top`` entries are in use.
+
+    Args:
+        known: the known step. It takes constants and the carry; it returns carry and
+            residuals.
+        backward: the transposed linear step. It takes residuals and cotangents; it
+            returns cotangents of the constants, then of the carry.
+        tape: the number of arrays of the carry, each of which has a tape.
+        consts: the number of constants of the known step.
+        sums: the number of constants whose cotangents are summed.
     """
 
     def __init__(
@@ -221,7 +241,13 @@ class _Backwards:
     def emit(
         self, trips: Atom, stride: Atom, known: Values, cotangents: Values
     ) -> list[Atom]:
-        """Emit the backward loop; return the sums and cotangents at the beginning."""
+        """Emits the backward loop; returns the sums and cotangents before iteration 0.
+
+        ``trips`` is the number of iterations and ``stride`` the number of iterations
+        between entries, both int64 scalars. ``known`` are the tapes and the known
+        step's constants. ``cotangents`` are the sums so far, and those of the final
+        carry.
+        """
         tapes, fixed = parts_of(known, self.tape)
         if not tapes:
             results = repeat(
@@ -243,7 +269,11 @@ class _Backwards:
         return results[3 + self.tape :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
-        """One backward iteration."""
+        """One backward iteration: finds the carry before it, and pulls cotangents back.
+
+        ``fixed`` are the known step's constants. ``carry`` has the number of iterations
+        left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
+        """
         iterations_left, top, iterations, *rest = carry
         tapes, cotangents = parts_of(rest, self.tape)
         top, iterations, *tapes = repeat(
@@ -260,10 +290,12 @@ class _Backwards:
         return [iterations_left, top, iterations, *tapes, *new_cotangents]
 
     def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Iterate from the last entry towards iteration ``iterations_left - 1``.
+        """Iterates from the last entry towards the next iteration; adds one entry.
 
-        The free entries are spread over the distance, and half of them are kept for the
-        part after it, so that there are always entries near its end.
+        ``fixed`` are the known step's constants and the number of iterations left;
+        ``carry`` has ``top``, ``iterations`` and the tapes. The free entries are spread
+        over the distance, and half of them are kept for the part after it, so that
+        there are always entries near its end.
         """
         *consts, iterations_left = fixed
         top, iterations, *tapes = carry
@@ -291,7 +323,11 @@ class _Backwards:
     def pulled_back(
         self, fixed: Values, state: Values, cotangents: Values
     ) -> list[Atom]:
-        """The sums and cotangents, one iteration earlier."""
+        """The sums and ``cotangents`` one iteration earlier.
+
+        ``fixed`` are the known step's constants, ``state`` the carry before the
+        iteration.
+        """
         residuals = emitted(self.known, [*fixed, *state])[self.tape :]
         sums, carried = parts_of(cotangents, self.sums)
         results = emitted(self.backward, [*residuals, *carried])
@@ -303,6 +339,7 @@ class _Backwards:
 
 
 def _samples() -> Iterable[Sample]:
+    """Two iterations of x -> sin(w * x) and its tangent, for the table tests."""
     vector = ArrayType((2,), dtypes.float32)
 
     def known(w: Atom, x: Atom) -> list[Atom]:

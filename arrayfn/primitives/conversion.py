@@ -37,7 +37,10 @@ def literal(value: PythonScalar, dtype: DType) -> Literal:
 
 
 def convert(x: Atom, dtype: DType) -> Atom:
-    """``x`` as ``dtype``; ``x`` itself if it has that dtype."""
+    """``x`` as ``dtype``, not weak.
+
+    A Literal is converted at once, and ``x`` itself is returned if it has that type.
+    """
     if x.type.dtype == dtype and not x.type.weak:
         return x
     keeps_kind = dtype in dtypes.COMPLEX or x.type.dtype not in dtypes.COMPLEX
@@ -47,13 +50,20 @@ def convert(x: Atom, dtype: DType) -> Atom:
 
 
 def as_dtype(x: Atom, dtype: DType) -> Atom:
-    """``x`` with a ``dtype`` that is not weak; ``x`` itself if it has that type."""
+    """``x`` as ``dtype``; ``x`` itself if it has that dtype, even if it is weak."""
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 
 def _types(
     x: ArrayType, *, dtype: DType, weak: bool = False, excess: bool = False
 ) -> ArrayType:
+    """Type rule: the operand's shape with ``dtype``.
+
+    Raises DTypeError from complex to real numbers.
+
+    ``excess`` marks a float32 copy of a 16-bit float that only keeps more precision
+    between two steps. It does not change the type.
+    """
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(
             f"a complex array ({x}) does not convert to "
@@ -65,6 +75,7 @@ def _types(
 def _reference(
     x: Array, *, dtype: DType, weak: bool = False, excess: bool = False
 ) -> Array:
+    """``x`` as ``dtype``. Floats that become integers are truncated and clamped."""
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype in dtypes.INT4 or x.dtype in dtypes.FLOAT8:
@@ -95,18 +106,21 @@ def _to_integer(x: Array, dtype: DType) -> Array:
 def _jvp(
     x: Atom, y: Atom, t: Atom, *, dtype: DType, weak: bool = False, **params: Any
 ) -> list[Atom | None]:
+    """The jvp rule: the tangent converted; None for integer and bool results."""
     if dtype not in dtypes.DIFFERENTIABLE:
         return [None]
     return [convert_element_type(t, dtype=dtype, **params)]
 
 
 def _transpose(ct: Atom, type: ArrayType, *, dtype: DType, **params: Any) -> Atom:
+    """Transpose rule: converts the cotangent back; of a complex one, the real part."""
     if dtype in dtypes.COMPLEX and type.dtype not in dtypes.COMPLEX:
         ct = emitters.real(ct)
     return convert(ct, type.dtype)
 
 
 def _samples() -> Iterable[Sample]:
+    """Conversions between all pairs of dtypes, for the table tests."""
     for source in dtypes.SHORT_NAMES:
         for target in dtypes.SHORT_NAMES:
             if source in dtypes.COMPLEX and target not in dtypes.COMPLEX:
@@ -142,6 +156,7 @@ convert_element_type = Primitive(
 
 
 def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
+    """Type rule: the operand's shape with ``dtype``, which has the same width."""
     if x.dtype.itemsize != dtype.itemsize:
         raise DTypeError(
             f"bitcast keeps the width, but {x} has {x.dtype.itemsize} bytes an element "
@@ -151,6 +166,7 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
 
 
 def _bitcast_samples() -> Iterable[Sample]:
+    """Floats to integers and back, for the table tests."""
     for source, target in (
         (dtypes.float32, dtypes.int32),
         (dtypes.float32, dtypes.uint32),

@@ -65,7 +65,10 @@ from arrayfn.primitives.windowed import (
 
 
 def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
-    """Raise ShapeError unless ``roles`` name each axis of ``type`` once."""
+    """Raises ShapeError unless ``roles`` name each axis of an array of ``type`` once.
+
+    ``name`` says in the message which array that is.
+    """
     axes = sorted(axis for role in roles for axis in role)
     if axes != list(range(type.ndim)):
         raise ShapeError(
@@ -75,7 +78,10 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
 
 
 def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
-    """The type rule: paired axes agree, and the output has the windows' counts."""
+    """Type rule: paired axes agree, and spatial extents are the numbers of windows.
+
+    ``x`` is the operand, ``w`` the kernel; ``params`` are the fields of a ``Form``.
+    """
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
@@ -120,7 +126,10 @@ def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
 
 
 def _reference(x: Array, w: Array, **params: Any) -> Array:
-    """The sum of products by ``np.einsum``, over all windows of the operand."""
+    """The convolution by ``np.einsum``, over all windows of the operand ``x``.
+
+    ``params`` are the fields of a ``Form``.
+    """
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out
     compute_dtype = dtypes.compute_dtype(x.dtype)
@@ -146,6 +155,7 @@ def _reference(x: Array, w: Array, **params: Any) -> Array:
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
+    """Transpose rule: the cotangent of the operand or of the kernel, as is linear."""
     (ct,), (x, w) = cotangents, inputs
     assert ct is not None
     form = Form(**params)
@@ -156,7 +166,14 @@ def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangent
 
 
 def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The operand's cotangent: the reversed kernel over the dilated cotangent."""
+    """The operand's cotangent: a convolution of the dilated cotangent.
+
+    Args:
+        ct: the output's cotangent.
+        x: the operand's type.
+        w: the kernel, which is reversed.
+        form: the params of the convolution that is transposed.
+    """
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
     if not ct.type.size:
@@ -187,7 +204,10 @@ def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The operand's cotangent: a product gives that of windows, which are added up."""
+    """The operand's cotangent: its windows' cotangents, added up where they overlap.
+
+    The arguments are those of ``to_operand``.
+    """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     windows = contraction.dot_general(
         ct,
@@ -210,7 +230,14 @@ def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
-    """The kernel's cotangent: strides and dilations are exchanged."""
+    """The kernel's cotangent: a convolution with strides and dilations exchanged.
+
+    Args:
+        ct: the output's cotangent, which slides over the operand.
+        x: the operand.
+        w: the kernel's type.
+        form: the params of the convolution that is transposed.
+    """
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
     if not ct.type.size:
@@ -240,7 +267,7 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
 
 
 def with_mapped(roles: Roles, role: int) -> Roles:
-    """``roles`` with a mapped axis 0 in ``role``."""
+    """``roles`` of an array that got a mapped axis 0, of the role ``role``."""
     with_axis = [shifted(axes) for axes in roles]
     with_axis[role] = (0, *with_axis[role])
     return with_axis[0], with_axis[1], with_axis[2], with_axis[3]
@@ -256,7 +283,7 @@ def _batch(
     out: Roles,
     **params: Any,
 ) -> Batched:
-    """The batching rule: the mapped axis joins a role, or becomes a group."""
+    """Batching rule: the mapped axis joins a role, or is a group if both have it."""
     x, w = in_front(inputs, dims)
     both_mapped = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
@@ -273,7 +300,11 @@ def _batch(
 
 
 def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
-    """The convolution as a sum of slices, or as windows and a matrix product."""
+    """Emits the convolution of ``x`` by kernel ``w`` as other primitives.
+
+    It is a sum of slices if only a short window is contracted, else windows and a
+    matrix product.
+    """
     type, form = _types(x.type, w.type, **params), Form(**params)
     inner = math.prod(extents_of(w.type, form.rhs[INNER]))
     window = math.prod(extents_of(w.type, form.rhs[SPATIAL]))
@@ -307,6 +338,8 @@ _PLAIN: Final[Sides] = (_ROWS, _ROWS, _ROWS)
 
 
 def _samples() -> Iterable[Sample]:
+    """Several layouts, groups, strides and dtypes, for the table tests."""
+
     def sample(
         shapes: tuple[Shape, Shape],
         sides: Sides,

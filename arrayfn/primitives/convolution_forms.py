@@ -82,7 +82,7 @@ def convolution_factors(
 
 
 def extents_of(type: ArrayType, axes: Axes) -> Shape:
-    """The extents of ``type`` along ``axes``."""
+    """The extents of ``type`` along ``axes``, in their order."""
     return tuple(type.shape[axis] for axis in axes)
 
 
@@ -110,9 +110,15 @@ class Form:
 
 
 def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
-    """A depthwise convolution, which contracts only the window, as a sum of slices.
+    """A convolution that contracts nothing but the window, as a sum of slices.
 
     It fuses into one kernel that reads the operand directly.
+
+    Args:
+        x: the operand.
+        w: the kernel, with one element along contracted axes.
+        type: the output's type.
+        form: roles of the axes, strides and dilations.
     """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     x_axes = [0] * x.type.ndim
@@ -152,7 +158,10 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
 
 
 def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
-    """The slice of the kernel at one index of its window."""
+    """The slice of the kernel ``w`` at one index of its window.
+
+    ``taps`` names the kernel's spatial axes, ``index`` the index along each.
+    """
     start = dict(zip(taps.axes, index, strict=True))
     begin = [start.get(axis, 0) for axis in range(w.type.ndim)]
     limit = [start[k] + 1 if k in start else n for k, n in enumerate(w.type.shape)]
@@ -160,9 +169,9 @@ def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
 
 
 def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> Atom:
-    """``x`` without axes ``dropped`` (of extent 1), broadcast to ``shape``.
+    """``x`` without the axes ``dropped``, of extent 1, and broadcast to ``shape``.
 
-    The other axes become the axes ``positions`` of the result.
+    Each other axis k becomes axis ``positions[k]`` of the result.
     """
     kept = [axis for axis in range(x.type.ndim) if axis not in dropped]
     order = sorted(kept, key=lambda axis: positions[axis])
@@ -246,10 +255,16 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
 def _innermost(
     order: Sequence[int], extents: Shape, ndim: int, axes: Axes
 ) -> tuple[bool, int]:
-    """How contiguous a copy into ``order`` is: a key for ``max``.
+    """How contiguous a copy of windows into ``order`` is: a key for ``max``.
 
-    It is best along the operand's last axis, or the axis of windows along that; then a
-    longer last axis is better.
+    A copy is best along the operand's last axis, or the axis of windows along that;
+    then a longer last axis is better.
+
+    Args:
+        order: the axes of the copy; those from ``ndim`` on are axes inside windows.
+        extents: the extent of each of these axes.
+        ndim: the number of axes of the operand.
+        axes: the operand's axis along which each axis inside windows lies.
     """
     last = next((a for a in reversed(order) if extents[a] > 1), order[-1])
     along = axes[last - ndim] if last >= ndim else last
@@ -257,7 +272,10 @@ def _innermost(
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
-    """The windows with axes in ``order``; a view if they or their elements are one."""
+    """The windows of ``x``, with axes in ``order``.
+
+    A view if there is one window, or if windows have one element each.
+    """
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))
         x = views.reshape(x, shape=(*x.type.shape, *geometry.sizes))
@@ -272,7 +290,7 @@ def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
 
 
 def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
-    """The only window: the operand with its spatial axes last."""
+    """The only window of ``x``; its axes come last, spatial axes get extent 1."""
     ndim, axes = x.type.ndim, geometry.axes
     limit, strides = list(x.type.shape), [1] * ndim
     for axis, size, step in zip(axes, geometry.sizes, geometry.dilations, strict=True):
@@ -289,7 +307,7 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
 
 
 def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:
-    """The kernel repeated along new leading axes, and the number of these."""
+    """The kernel ``w`` repeated along new leading axes of ``extents``; their number."""
     shape = (*extents, *w.type.shape)
     axes = tuple(range(len(extents), len(shape)))
     return views.broadcast_in_dim(w, shape=shape, axes=axes), len(extents)

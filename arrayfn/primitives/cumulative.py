@@ -36,15 +36,26 @@ def _cumulative(
     transpose: Any = NOT_LINEAR,
     doc: str,
 ) -> Primitive:
-    """A cumulative Primitive, whose reference runs ``accumulate`` along the axis."""
+    """A cumulative Primitive, with params ``axis`` and ``reverse``.
+
+    Args:
+        name: the primitive's, and its template's.
+        accumulate: the reference along an axis, as ``np.cumsum``.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        doc: what it computes.
+    """
 
     def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
+        """Type rule: the operand's type."""
         families.check_defined(name, x, accepts)
         if not 0 <= axis < x.ndim:
             raise ShapeError(f"{name}: {x} has no axis {axis}")
         return x.with_shape(x.shape)
 
     def reference(x: Array, *, axis: int, reverse: bool) -> Array:
+        """``accumulate`` in the compute dtype; from the end if ``reverse``."""
         wide = x.astype(dtypes.compute_dtype(x.dtype))
         with np.errstate(all="ignore"):
             if reverse:
@@ -54,6 +65,7 @@ def _cumulative(
         return np.asarray(result).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
+        """Both axes and both directions in each dtype, for the table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
@@ -85,10 +97,16 @@ def _doubling(
     axis: int,
     reverse: bool,
 ) -> tuple[Atom, ...]:
-    """The scan by an associative ``combine(earlier, later)``, in log2(n) steps.
+    """An inclusive scan by an associative function, in log2(n) steps.
 
-    ``fills`` are the identities of the values. Hillis and Steele, Data parallel
-    algorithms (1986).
+    Hillis and Steele, Data parallel algorithms (1986).
+
+    Args:
+        values: the arrays that are scanned together.
+        fills: the identity of ``combine`` for each of them.
+        combine: ``combine(earlier, later)`` of two tuples of arrays, elementwise.
+        axis: the axis to scan along.
+        reverse: whether the scan begins at the axis's end.
     """
     extent = values[0].type.shape[axis]
     step = 1
@@ -103,7 +121,10 @@ def _doubling(
 
 
 def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
-    """``x`` moved by ``step`` elements along ``axis``, with ``fill`` at its begin."""
+    """``x`` moved by ``step`` elements along ``axis``; ``fill`` fills the free places.
+
+    A negative ``step`` moves towards index 0.
+    """
     config = tuple(
         (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
     )
@@ -123,9 +144,14 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
 
 
 def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
-    """The jvp rule of running extrema: elements that are equal share the derivative."""
+    """The jvp rule of running extrema: elements that are equal share the derivative.
+
+    ``extremum`` is the primitive of two operands. ``sign`` times infinity is its
+    identity: -1 for a maximum, 1 for a minimum.
+    """
 
     def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
+        """Scans extrema, sums of their tangents and how many elements equal them."""
         zero = conversion.literal(0, x.type.dtype)
 
         def combine(

@@ -59,6 +59,7 @@ def _batch(
     body: Program,
     rule: str,
 ) -> Batched:
+    """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
     program, given = FUNCTIONS.find(rule).function(size, mapped)
     call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
@@ -74,12 +75,17 @@ def _jvp(
     body: Program,
     rule: str,
 ) -> WithTangents:
-    """The derivative is mapped by the derivative of the rule."""
+    """The jvp rule: the body's derivative, mapped by that of the custom rule."""
     varies = [t is not None for t in tangents]
     count = len(body.outputs)
     derivative, given = jvp(body, varies, [False] * count)
 
     def mapped_derivative(size: int, mapped: tuple[bool, ...]) -> Mapped:
+        """The derivative of the mapped function, for these mapped operands.
+
+        ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
+        and which of its outputs are mapped, as a custom rule does.
+        """
         values, directions = parts_of(mapped, len(varies))
         together = either(values, _flags_in_place(directions, varies))
         # A value and its direction are mapped together.
@@ -114,7 +120,7 @@ def _jvp(
 
 
 def _flags_in_place(flags: Sequence[bool], there: Sequence[bool]) -> list[bool]:
-    """``flags`` where ``there`` is true, and False elsewhere."""
+    """The next of ``flags`` where ``there`` is True, else False."""
     rest = iter(flags)
     return [next(rest) if is_there else False for is_there in there]
 
@@ -135,8 +141,7 @@ def _split(
     """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(whole.outputs))
-    outputs = parts.known.outputs
-    residuals = [Var(a.type) for a in outputs[len(outputs) - parts.residuals :]]
+    residuals = [Var(a.type) for a in parts.residual_outputs]
     name = whole.params["name"]
     known = equation(
         operator_call,
@@ -160,11 +165,13 @@ _SAMPLE_TYPE = ArrayType((3, 4), dtypes.float64)
 
 
 def _double_product(x: Atom, y: Atom) -> list[Atom]:
+    """2 * x * y, the function of the samples."""
     product = e.mul(x, y)
     return [e.add(product, product)]
 
 
 def _sample_rule(size: int, mapped: tuple[bool, ...]) -> Mapped:
+    """The custom batching rule of the samples' function."""
     builder = ProgramBuilder("double_product")
     with builder:
         operands: list[Atom] = []
@@ -179,6 +186,7 @@ _SAMPLE_RULE = FUNCTIONS.name(_sample_rule, "double_product")
 
 
 def _samples() -> Iterable[Sample]:
+    """A call with a rule of its own, for the table tests."""
     operands = tuple(
         families.random_array(dtypes.float64, (3, 4), seed, -3.0, 3.0)
         for seed in (61, 62)

@@ -10,6 +10,9 @@ A rule may also be the name of a function that makes the Program when it is need
 the inputs that vary: ``jvp_body(varies)`` takes only their tangents.
 ``forward(varies)`` returns the pair (forward, backward). A named ``backward`` is called
 with flags for the given cotangents, and takes only those.
+
+The last ``captured`` operands are values that the function closes over. It has no
+derivative by them; what its rules compute of them has.
 """
 
 from __future__ import annotations
@@ -52,13 +55,40 @@ Rule = Program | str
 Results = tuple[tuple[Shape, DType], ...]
 
 
+def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
+    """DifferentiationError if one of the last ``captured`` tangents is not zero."""
+    own = len(tangents) - captured
+    if any(tangent is not None for tangent in tangents[own:]):
+        raise DifferentiationError(
+            f"{name} has a derivative rule and closes over a value that is "
+            "differentiated; the rule gives derivatives by arguments only; pass the "
+            "value as an argument"
+        )
+
+
+def _closing_over(captured: int) -> dict[str, int]:
+    """The param of a call that closes over so many values; none if it is zero."""
+    return {"captured": captured} if captured else {}
+
+
 # custom_jvp
 
 
 def _jvp_rule(
-    primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
+    primals: Atoms,
+    tangents: Tangents,
+    *,
+    body: Program,
+    jvp_body: Rule,
+    name: str,
+    captured: int = 0,
 ) -> WithTangents:
-    """The jvp rule: inlines the user's ``jvp_body``."""
+    """The jvp rule: inlines the user's ``jvp_body``.
+
+    ``body`` is the Program of the function itself, and ``name`` the function's name.
+    ``jvp_body`` is a Program, or the name of a function that makes one.
+    """
+    _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
         dense_tangents = present(tangents)
@@ -81,8 +111,9 @@ def _jvp_batch(
     body: Program,
     jvp_body: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
-    """The batching rule: a call whose body and rule are mapped."""
+    """Batching rule: a call whose body and derivative are both mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
     all_outputs = [True] * (2 * count)
@@ -103,6 +134,7 @@ def _jvp_batch(
         name=name,
         body=batch(body, size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
@@ -111,6 +143,7 @@ VECTOR = ArrayType((3, 4), dtypes.float32)
 
 
 def _sample_inputs() -> tuple[Array, ...]:
+    """Two float32 arrays for the samples."""
     return tuple(
         families.random_array(dtypes.float32, (3, 4), seed, -3.0, 3.0)
         for seed in (61, 62)
@@ -118,6 +151,8 @@ def _sample_inputs() -> tuple[Array, ...]:
 
 
 def _jvp_samples() -> Iterable[Sample]:
+    """A function and its jvp, for the table tests."""
+
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
@@ -153,8 +188,14 @@ def _vjp_rule(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> WithTangents:
-    """The jvp rule: inlines ``forward``, and emits the linear part for ``backward``."""
+    """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
+
+    ``body`` is the Program of the function itself, and ``name`` the function's name.
+    ``forward`` and ``backward`` are the user's rules, as in the module's docstring.
+    """
+    _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
         varies = tuple(t is not None for t in tangents)
@@ -185,8 +226,9 @@ def _vjp_batch(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
-    """The batching rule: a call whose body and rules are mapped."""
+    """Batching rule: a call whose body and rules are all mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
@@ -214,6 +256,7 @@ def _vjp_batch(
         body=batch(body, size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
@@ -225,10 +268,11 @@ def _batched_backward(
     mapped: Sequence[bool],
     backward: Rule,
 ) -> Rule:
-    """``backward`` for mapped cotangents, and residuals of which some are mapped.
+    """The user's ``backward`` for mapped cotangents.
 
-    ``residuals`` and ``mapped`` mark the residuals and the inputs of the function that
-    are mapped. The cotangent of an input that is not is the sum over all members.
+    ``batch`` maps Programs along an axis of extent ``size``. ``residuals`` and
+    ``mapped`` say which residuals and which inputs of the function are mapped. The
+    cotangent of an input that is not is the sum over all members.
     """
     if isinstance(backward, str):
         named_rule = FUNCTIONS.find(backward)
@@ -250,7 +294,7 @@ def _batched_backward(
 
 
 def _total(cotangent: Atom) -> Atom:
-    """The sum of cotangents over all members; zeros if there is no derivative."""
+    """The sum of a mapped ``cotangent`` over all members; zeros for integers."""
     type = cotangent.type
     if type.dtype not in dtypes.DIFFERENTIABLE:
         return views.zeros(type.with_shape(type.shape[1:]))
@@ -258,6 +302,8 @@ def _total(cotangent: Atom) -> Atom:
 
 
 def _vjp_samples() -> Iterable[Sample]:
+    """A function with forward and backward rules, for the table tests."""
+
     def forward(x: Atom, y: Atom) -> list[Atom]:
         product = e.mul(x, y)
         return [e.add(product, product), x, y]
@@ -295,7 +341,7 @@ custom_vjp = Primitive(
 
 
 def forward_mode_error(name: str) -> DifferentiationError:
-    """The error for a linear part that is run instead of transposed."""
+    """The error for forward mode of function ``name``, which has a custom_vjp."""
     return DifferentiationError(
         f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
         "grad or vjp, or give the function a custom_jvp rule"
@@ -305,12 +351,14 @@ def forward_mode_error(name: str) -> DifferentiationError:
 def _linear_types(
     *operands: ArrayType, name: str, backward: Rule, residuals: int, results: Results
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the shapes and dtypes of ``results``."""
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
 def _linear_reference(
     *operands: Array, name: str, backward: Rule, residuals: int, results: Results
 ) -> Any:
+    """Raises: the linear part of a custom_vjp can be transposed, but not computed."""
     raise forward_mode_error(name)
 
 
@@ -323,7 +371,10 @@ def _linear_transpose(
     residuals: int,
     results: Results,
 ) -> Tangents:
-    """The transpose rule: inlines ``backward`` on residuals and cotangents."""
+    """Transpose rule: inlines ``backward`` on residuals and cotangents.
+
+    ``residuals`` is the number of operands that are residuals.
+    """
     saved = values_of(inputs[:residuals])
     if isinstance(backward, str):
         flags = tuple(ct is not None for ct in cotangents)
@@ -351,7 +402,7 @@ def _linear_batch(
     residuals: int,
     results: Results,
 ) -> Batched:
-    """The batching rule: the same with a mapped ``backward``."""
+    """Batching rule: the same call with a mapped ``backward``."""
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
         *in_front(inputs, dims),

@@ -23,7 +23,11 @@ def _step(
     doc: str,
     **options: Any,
 ) -> Primitive:
-    """An elementwise Primitive with derivative zero."""
+    """An elementwise Primitive whose derivative is zero.
+
+    ``reference`` is the NumPy function, ``accepts`` the dtypes it takes; ``options``
+    are those of ``elementwise``.
+    """
     return elementwise(
         name, reference, ZERO_TANGENT, accepts=accepts, doc=doc, **options
     )
@@ -46,12 +50,12 @@ def _predicate(
     doc: str,
     arity: int = 1,
 ) -> Primitive:
-    """An elementwise Primitive with a bool result."""
+    """An elementwise Primitive with a bool result, of ``arity`` operands."""
     return _step(name, reference, accepts, doc, arity=arity, result=boolean)
 
 
 def _comparison(name: str, reference: Callable[..., Any], doc: str) -> Primitive:
-    """An elementwise Primitive that compares ordered numbers."""
+    """An elementwise Primitive that compares two ordered numbers, not complex ones."""
     return _predicate(name, reference, dtypes.REALS | {dtypes.bool_}, doc, arity=2)
 
 
@@ -88,12 +92,13 @@ signbit = _predicate(
 
 
 def _population_count(x: Any) -> Any:
+    """The number of set bits of each integer of ``x``, in its dtype."""
     unsigned = np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))
     return np.bitwise_count(unsigned).astype(x.dtype)
 
 
 def _leading_zeros(x: Any) -> Any:
-    """The number of zero bits above the highest bit that is set."""
+    """The number of zero bits above the highest set bit of each integer of ``x``."""
     bits = x.dtype.itemsize * 8
     shifted = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
     zeros = np.full(shifted.shape, bits, x.dtype)
@@ -104,6 +109,7 @@ def _leading_zeros(x: Any) -> Any:
 
 
 def _shift_right_logical(x: Any, y: Any) -> Any:
+    """``x`` shifted right by ``y`` bits; zeros come in, whatever its sign."""
     unsigned = np.dtype(f"u{np.asarray(x).dtype.itemsize}")
     shifted = np.right_shift(np.asarray(x).view(unsigned), np.asarray(y).view(unsigned))
     return np.asarray(shifted).view(np.asarray(x).dtype)

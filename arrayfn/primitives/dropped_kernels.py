@@ -32,7 +32,10 @@ _warned: dict[Any, Any] = {}  # the registry of the warnings module
 
 
 def note_kernel(operator: str, kernel: str) -> None:
-    """Record that ``operator`` has a kernel, described by the text ``kernel``."""
+    """Records that ``operator`` has a kernel.
+
+    Messages describe it by the text ``kernel``.
+    """
     _kernels.setdefault(operator, {})[kernel] = None
 
 

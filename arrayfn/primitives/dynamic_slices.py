@@ -41,7 +41,12 @@ from arrayfn.primitives.windows import Windows
 def _check_starts(
     name: str, x: ArrayType, sizes: Shape, starts: Sequence[ArrayType]
 ) -> None:
-    """Raise unless a slice of ``sizes`` at ``starts`` fits ``x``."""
+    """Raises DTypeError or ShapeError unless a slice of ``x`` can be read.
+
+    ``name`` is the primitive's, for the message. ``starts`` are the types of the start
+    indices: integer scalars of one dtype, one for each axis. The extents ``sizes`` do
+    not exceed those of ``x``.
+    """
     if any(t.shape or t.dtype not in dtypes.INTEGERS for t in starts) or any(
         t.dtype != starts[0].dtype for t in starts
     ):
@@ -58,7 +63,7 @@ def _check_starts(
 
 
 def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...]:
-    """The slice of ``sizes`` at ``starts``, moved inside ``x``."""
+    """The slices of extents ``sizes`` at ``starts``, moved to lie inside ``x``."""
     begins = (
         min(max(int(start), 0), extent - size)
         for start, extent, size in zip(starts, x.shape, sizes, strict=True)
@@ -67,7 +72,11 @@ def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...
 
 
 def _index_vectors(size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
-    """Mapped starts as the index vectors of a gather."""
+    """The start indices of all members as a matrix, for a gather or scatter.
+
+    Row k has the start along each axis for member k. ``starts`` are scalars, or vectors
+    of ``size`` elements if mapped; ``dims`` says which are.
+    """
     columns = [
         views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
         for start, dim in zip(starts, dims, strict=True)
@@ -76,7 +85,7 @@ def _index_vectors(size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
 
 
 def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
-    """``starts`` with 0 for a mapped axis in front."""
+    """``starts`` after a 0, the start along a mapped axis in front."""
     dtype = starts[0].type.dtype if starts else dtypes.int64
     return [Literal(0, dtype), *starts]
 
@@ -96,12 +105,13 @@ def _slice_windows(ndim: int, mapped: bool) -> Windows:
 
 
 def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
+    """Type rule: a slice with extents ``sizes``."""
     _check_starts("dynamic_slice", x, sizes, starts)
     return x.with_shape(sizes)
 
 
 def _slice_batch(size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
-    """The batching rule: a slice with one more axis, or a gather of mapped starts."""
+    """Batching rule: a slice with one more axis; a gather if starts are mapped."""
     x, *_ = in_front(inputs, dims)
     starts = inputs[1:]
     if all(dim is None for dim in dims[1:]):
@@ -155,23 +165,27 @@ dynamic_slice = Primitive(
 
 
 def _update_types(x: ArrayType, update: ArrayType, *starts: ArrayType) -> ArrayType:
+    """Type rule: the type of ``x``, into which ``update`` must fit."""
     families.common_dtype("dynamic_update_slice", (x, update), dtypes.ALL)
     _check_starts("dynamic_update_slice", x, update.shape, starts)
     return x.with_shape(x.shape)
 
 
 def _update_reference(x: Array, update: Array, *starts: Array) -> Array:
+    """A copy of ``x`` with ``update`` at ``starts``."""
     result = np.array(x, order="C")
     result[_bounds(x, update.shape, starts)] = update
     return result
 
 
 def _update_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    """The jvp rule: an update of the operand's tangent by the update's."""
     dense_tangents = views.dense(tangents[:2], [x.type for x in primals[:2]])
     return [dynamic_update_slice(*dense_tangents, *primals[2:])]
 
 
 def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
+    """Transpose rule: the cotangent with zeros at the update, and that slice of it."""
     (ct,), (x, update, *starts) = cotangents, inputs
     assert ct is not None
     start_values = values_of(starts)
@@ -184,7 +198,7 @@ def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
 
 
 def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """The batching rule: an update with one more axis, or a scatter."""
+    """Batching rule: an update with one more axis; a scatter if starts are mapped."""
     x, update = all_mapped(size, inputs[:2], dims[:2])
     starts = inputs[2:]
     if all(dim is None for dim in dims[2:]):

@@ -194,7 +194,10 @@ fmod = elementwise(
 
 
 def _extremum_derivative(x: Atom, y: Atom, z: Atom) -> Atom:
-    """The derivative of an extremum z by x: 1 if x is selected, 1/2 if x equals y."""
+    """The derivative of the extremum ``z`` of x and y by x.
+
+    It is 1 if x is selected, and 1/2 if x equals y.
+    """
     selected = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
     half = conversion.literal(0.5, z.type.dtype)
     return select(discrete.eq(x, y), half, selected)
@@ -261,6 +264,7 @@ hypot = elementwise(
 
 
 def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
+    """Type rule: values agree in dtype, all three in shape; scalars fit any."""
     if which.dtype != dtypes.bool_:
         raise DTypeError(f"select's condition is bool, but was given {which}")
     dtype = common_dtype("select", (x, y), dtypes.ALL)
@@ -269,6 +273,7 @@ def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
 
 
 def _select_samples() -> Iterable[Sample]:
+    """Selections between arrays of every dtype, for the table tests."""
     for dtype in dtypes.SHORT_NAMES:
         yield Sample(
             (
@@ -281,6 +286,7 @@ def _select_samples() -> Iterable[Sample]:
 
 
 def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    """The jvp rule: selects between the tangents of both values."""
     which, _, _ = primals
     _, x, y = tangents
     zero = _zero(outputs[0].type.dtype)
@@ -289,6 +295,7 @@ def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
 
 
 def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
+    """Transpose rule: the cotangent where a value was selected, zeros elsewhere."""
     (ct,) = cotangents
     which, x, y = inputs
     if ct is None or isinstance(which, Linear):

@@ -36,7 +36,10 @@ def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
 
 
 def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
-    """Axes of the operand that are not repeated are factors."""
+    """Axes of the operand that are not repeated are factors.
+
+    ``axes`` has the result's axis for each axis of the operand.
+    """
     operand_axis = {axis: k for k, axis in enumerate(axes)}
     dims = tuple(
         k if x.shape[k] == shape[axis] else None
@@ -84,7 +87,10 @@ def reshape(x: ArrayType, *, shape: Shape) -> Factors:
 
 
 def reduction(op: str) -> Any:
-    """The rule of a reduction; partial results on devices are combined by ``op``."""
+    """The rule of a reduction whose partial results devices combine by ``op``.
+
+    ``op`` is an operation of ``all_reduce``: "sum", "max" or "min".
+    """
 
     def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
         dims = tuple(range(x.ndim))
@@ -125,7 +131,10 @@ def slice_(
 
 
 def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
-    """The axes that are not padded are factors."""
+    """The axes that are not padded are factors.
+
+    ``config`` has (low, high, between elements) for each axis.
+    """
     dims = tuple(
         k if tuple(amounts) == (0, 0, 0) else None for k, amounts in enumerate(config)
     )
@@ -139,7 +148,7 @@ def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
 
 
 def _whole_axes(sizes: Shape, shape: Shape) -> Dims:
-    """The number of each axis of ``shape`` that ``sizes`` takes whole, else None."""
+    """The number of each axis that ``sizes`` spans wholly, else None."""
     pairs = zip(sizes, shape, strict=True)
     return tuple(k if n == extent else None for k, (n, extent) in enumerate(pairs))
 
@@ -161,7 +170,11 @@ def dynamic_update_slice(
 def contraction(
     x: ArrayType, y: ArrayType, *, contract: Any, batch: Any, **_: Any
 ) -> Factors:
-    """Batch, free and contracted axes are factors; contracted ones are summed."""
+    """Batch, free and contracted axes are factors; contracted ones are summed.
+
+    ``contract`` and ``batch`` are the params of ``dot_general``: pairs of axes of ``x``
+    and ``y``.
+    """
     left: list[int | None] = [None] * x.ndim
     right: list[int | None] = [None] * y.ndim
     count = 0
@@ -201,6 +214,7 @@ def scatter(
 
 
 def _geometry(params: Params) -> Windows:
+    """The windows that the params of a gather or scatter describe."""
     names = ("window_axes", "collapsed_axes", "indexed_axes", "batch")
     return Windows(**{name: params[name] for name in names if name in params})
 
@@ -208,7 +222,10 @@ def _geometry(params: Params) -> Windows:
 def _windows(
     x: ArrayType, indices: ArrayType, sizes: Shape, params: Params
 ) -> tuple[Dims, Dims, Dims]:
-    """The factors of the axes of the operand, the indices and the windows."""
+    """The factors of the axes of the operand ``x``, the indices and the windows.
+
+    ``sizes`` are the extents of a window, by axis of ``x``.
+    """
     geometry = _geometry(params)
     kept_axes = geometry.kept(x.ndim)
     operand: list[int | None] = [
@@ -240,6 +257,7 @@ def _local_shape(params: Params, inputs: Sequence[Shape], result: Shape) -> Para
 
 
 def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    """The params of a slice on one device: axes taken whole end where the part ends."""
     whole = zip(params["start"], params["limit"], params["strides"], strict=True)
     limit = tuple(
         extent if (low, step) == (0, 1) and extent == out else high
@@ -253,6 +271,7 @@ def _local_sizes(params: Params, inputs: Sequence[Shape], result: Shape) -> Para
 
 
 def _local_gather(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    """The params of a gather on one device, whose windows its part cuts."""
     ndim = len(inputs[0])
     geometry = _geometry(params)
     window_axis = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))

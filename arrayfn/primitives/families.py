@@ -69,14 +69,33 @@ def elementwise(
     types: Callable[..., ArrayType] | None = None,
     doc: str = "",
 ) -> Primitive:
-    """An elementwise Primitive.
+    """An elementwise Primitive: its rules follow from a few facts.
 
-    ``derivative`` has the partial derivative by each input, as a function of
-    ``(*inputs, output)``, or None if it is zero. Samples are drawn from ``domain``.
+    Args:
+        name: the primitive's name.
+        reference: the NumPy function; it is given float32 for 16-bit floats.
+        derivative: for each input its partial derivative, a function of ``(*inputs,
+            output)``, or None if it is zero; or a marker such as ``LINEAR``.
+        accepts: the dtypes of the inputs.
+        function: the function of the scalar vocabulary that kernels call, if it has
+            another name.
+        arity: the number of inputs, for the samples.
+        result: the result's dtype from the inputs'.
+        cost: its time relative to an addition.
+        typed_by: the input whose dtype selects the scalar function.
+        jvp: a jvp rule, where partial derivatives do not say it.
+        transpose: a transpose rule, if the function is linear.
+        kernel: the kernel form, if it is not the scalar function.
+        samples: inputs for the table tests, instead of random ones.
+        domain: the interval from which random samples are drawn.
+        tolerance: the relative error that the table tests allow.
+        types: a type rule, if inputs differ in dtype.
+        doc: what it computes.
     """
     allowed = frozenset(accepts)
 
     def rule(*operands: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: the common shape, and the result's dtype for the common dtype."""
         first = operands[0]
         if (
             result is same
@@ -114,7 +133,10 @@ def elementwise(
 
 
 def _is_result_type(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
-    """Whether ``first`` is the result type, by a quick test."""
+    """Whether ``first``, the type of the first operand, is that of the result.
+
+    A quick test for the usual case: all operands are row-major and alike, or scalars.
+    """
     if first.layout is not layouts.C:
         return False
     for operand in operands:
@@ -128,11 +150,15 @@ def _is_result_type(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
 
 
 def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
-    """The jvp rule with these partial derivatives."""
+    """The jvp rule of a function with these partial derivatives, one by each input.
+
+    Each is a function of ``(*inputs, output)``, or None if it is zero.
+    """
 
     def rule(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
     ) -> Tangents:
+        """The sum of the tangents times partial derivatives."""
         total: Atom | None = None
         for tangent, partial in zip(tangents, partials, strict=True):
             if tangent is None or partial is None:
@@ -237,6 +263,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
     """
 
     def rule(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
+        """The cotangent of each Linear input by its map; None for the others."""
         (cotangent,) = cotangents
         results: list[Atom | None] = []
         for operand, transpose in zip(inputs, maps, strict=True):
@@ -279,7 +306,11 @@ def align(size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
 def random_array(
     dtype: DType, shape: Shape, seed: int, low: float, high: float
 ) -> Array:
-    """Reproducible values of ``dtype``, uniform in [low, high] where it has them."""
+    """Reproducible values of ``dtype``, uniform in [``low``, ``high``).
+
+    Integers are drawn from three times that range, unsigned ones without sign; bools
+    are evenly True and False.
+    """
     rng = np.random.default_rng(seed)
     values = rng.uniform(low, high, shape)
     if dtype == dtypes.bool_:
@@ -297,7 +328,10 @@ def random_array(
 def default_samples(
     allowed: frozenset[DType], arity: int, domain: tuple[float, float]
 ) -> Iterable[Sample]:
-    """One sample for each allowed dtype, one of them with a rank-0 operand."""
+    """One sample for each ``allowed`` dtype, one of them with a rank-0 operand.
+
+    It has ``arity`` arrays with values drawn from ``domain``.
+    """
     order = [d for d in dtypes.SHORT_NAMES if d in allowed]
     for position, dtype in enumerate(order):
         shapes: list[Shape] = [(3, 5)] * arity

@@ -59,6 +59,10 @@ def factor(kind: str, length: int, norm: str) -> float:
 
 
 def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
+    """Type rule: the dtype and last extent that the kind of transform gives.
+
+    Raises unless ``length`` and dtype fit.
+    """
     if kind not in KINDS or norm not in NORMS:
         raise ArgumentError(
             f"fft has the kinds {', '.join(KINDS)} and the norms {', '.join(NORMS)}, "
@@ -86,6 +90,7 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
 
 
 def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
+    """The transform by ``np.fft``."""
     given = {"norm": norm}
     return np.asarray(_FUNCTIONS[kind](x, length, -1, **given))
 
@@ -108,7 +113,10 @@ def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) 
 
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
-    """How often each element of a half spectrum counts in the whole: 1 or 2."""
+    """How often each element of a half spectrum counts in the whole: 1 or 2.
+
+    ``type`` is its type, ``length`` the number of elements of the whole.
+    """
     position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
     single = discrete.eq(position, 0)
     if length % 2 == 0:
@@ -119,6 +127,7 @@ def _multiplicity(type: ArrayType, length: int) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
+    """Each kind of transform, length and norm, for the table tests."""
     seed = 111
     for real, wide in (
         (dtypes.float32, dtypes.complex64),

@@ -50,6 +50,7 @@ from arrayfn.primitives.windows import Windows
 
 
 def _gather_tangent(t: Atom, indices: Atom, **params: Any) -> Atom:
+    """The jvp rule: a gather of the tangent, with 0 out of bounds."""
     if params["mode"] == "fill":
         params["fill_value"] = 0
     return gather(t, indices, **params)
@@ -66,7 +67,7 @@ def _gather_transpose(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Atom:
-    """The transpose rule: a scatter_add of the cotangent into zeros."""
+    """Transpose rule: a scatter_add of the cotangent into zeros of ``type``."""
     return emitters.scatter_add(
         views.zeros(type),
         indices,
@@ -88,7 +89,7 @@ def _gather_batch(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Batched:
-    """The batching rule: one more axis of the operand, of the indices, or of both."""
+    """Batching rule: one more axis of the operand, of the indices, or of both."""
     x, indices = in_front(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
@@ -137,6 +138,7 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Batched:
+        """A scatter with one more axis; operand and updates are always mapped."""
         x, indices, updates = inputs
         promises = promised(unique_indices, indices_are_sorted)
         geometry = Windows(**windows)
@@ -159,7 +161,10 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gather_back(x: Atom, indices: Atom, updates: ArrayType, **params: Any) -> Atom:
-    """The elements of ``x`` at the targets of a scatter with these params."""
+    """The elements of ``x`` at the targets of a scatter with these params.
+
+    Its updates have the type ``updates``.
+    """
     mode, _ = params.pop("mode"), params.pop("unique_indices")
     params.pop("indices_are_sorted", None)
     sizes = Windows(**params).sizes(x.type.ndim, updates.shape)
@@ -185,7 +190,19 @@ def _scatter(
     unique_only: bool = False,
     rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
-    """A scatter Primitive, whose reference combines elements by ``combine``."""
+    """A scatter Primitive.
+
+    Args:
+        name: the primitive's, and its template's.
+        combine: its reference on flat arrays, as ``np.add.at``.
+        allowed: the dtypes that it takes.
+        jvp: its jvp rule.
+        transpose: its transpose rule, or a marker.
+        doc: what it computes.
+        low: the lower bound of samples.
+        unique_only: whether it differentiates by updates only if targets are unique.
+        rule: its sharding rule, or a marker.
+    """
     primitive = Primitive(
         name=name,
         family="indexing",
@@ -249,6 +266,7 @@ def _scatter_transpose(
 def _add_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
+    """The jvp rule of scatter_add: a scatter_add of tangents."""
     dx, _, du = tangents
     if du is None:
         return [dx]
@@ -257,6 +275,7 @@ def _add_jvp(
 
 
 def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
+    """Transpose rule: the cotangent itself, and a gather of it for the updates."""
     (ct,), (x, indices, updates) = cotangents, inputs
     assert ct is not None
     to_updates = None

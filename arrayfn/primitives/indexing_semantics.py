@@ -27,12 +27,15 @@ SCATTER_MODES: Final = ("drop", "clip")
 
 
 def default_fill(dtype: DType) -> PythonScalar:
-    """The value that gather reads out of bounds: NaN, or an extreme integer."""
+    """The value that gather reads out of bounds: NaN, or an extreme integer.
+
+    A key's words are each the largest integer.
+    """
     if dtype == dtypes.bool_:
         return True
     if dtype in dtypes.DIFFERENTIABLE:
         return float("nan")
-    limits = dtypes.limits(dtype)
+    limits = dtypes.limits(dtypes.uint32 if dtype is dtypes.KEY else dtype)
     return int(limits.min or limits.max)
 
 
@@ -49,7 +52,17 @@ def gather_types(
     unique_indices: bool = False,
     **windows: Any,
 ) -> ArrayType:
-    """The type of the windows; raises if they do not fit."""
+    """Type rule of gather: the type of the windows that it reads.
+
+    Args:
+        x: the operand.
+        indices: the index vectors, along the last axis.
+        sizes: the extents of a window, by axis of ``x``.
+        mode: what happens out of bounds, one of GATHER_MODES.
+        fill_value: what is read out of bounds in mode "fill", else None.
+        unique_indices: the promise that no element is read twice.
+        windows: the fields of ``Windows``.
+    """
     check_mode("gather", mode, GATHER_MODES)
     if (fill_value is None) == (mode == "fill"):
         raise ArgumentError("gather has a fill_value in mode 'fill' and in no other")
@@ -68,7 +81,10 @@ def gather_reference(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Array:
-    """Read the windows by the flat positions of their elements."""
+    """Reads the windows by the flat positions of their elements.
+
+    The arguments are those of ``gather_types``.
+    """
     positions, inside = Windows(**windows).positions(
         x.shape, indices, sizes, clip=mode != "fill"
     )
@@ -81,9 +97,10 @@ def gather_reference(
 
 
 def promised(unique_indices: bool, indices_are_sorted: bool) -> dict[str, bool]:
-    """The params of a scatter that promise properties of its indices.
+    """The params of a scatter that promise something about its indices.
 
-    ``indices_are_sorted`` is present only if it is true.
+    With ``unique_indices`` no two updates have one target. ``indices_are_sorted`` is
+    present only if it is true.
     """
     promises = {"unique_indices": unique_indices}
     return promises | ({"indices_are_sorted": True} if indices_are_sorted else {})
@@ -102,6 +119,7 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> ArrayType:
+        """Type rule: the operand's type. Raises unless indices and updates fit it."""
         check_mode(name, mode, SCATTER_MODES)
         families.common_dtype(name, (x, updates), allowed)
         geometry = Windows(**windows)
@@ -126,7 +144,11 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
 
 
 def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
-    """A scatter's reference from ``combine(flat array, positions, updates)``."""
+    """The reference of a scatter.
+
+    ``combine(flat array, positions, updates)`` writes the updates in place, as
+    ``np.add.at``.
+    """
 
     def reference(
         x: Array,
@@ -138,6 +160,7 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Array:
+        """Writes the updates that are in bounds to a copy of ``x``."""
         geometry = Windows(**windows)
         positions, inside = geometry.positions(
             x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
@@ -197,7 +220,11 @@ def gather_samples() -> Iterable[Sample]:
 def scatter_samples(
     allowed: frozenset[DType], low: float = -3.0, unique_only: bool = False
 ) -> Callable[[], Iterable[Sample]]:
-    """Samples with repeated targets, targets out of bounds, and unique ones."""
+    """Samples with repeated targets, targets out of bounds, and unique ones.
+
+    ``allowed`` are the dtypes; values are drawn from ``low`` to 3. With
+    ``unique_only``, updates with repeated targets are not differentiated.
+    """
     repeated = np.array([[2], [0], [5], [2], [-1], [1], [2]], np.int32)
     unique_targets = np.array([[2], [0], [7], [1]], np.int64)
 

@@ -45,6 +45,11 @@ from arrayfn.primitives.rules import (
 
 
 def _lu_types(x: ArrayType) -> tuple[ArrayType, ...]:
+    """Type rule: both factors in one matrix, transposed like ``x``; pivots; an order.
+
+    Pivot k is the row that row k was swapped with. Row k of P A is row ``order[k]`` of
+    A.
+    """
     columns, rows = m.check_matrix("lu", x)
     batch = x.shape[:-2]
     return (
@@ -55,6 +60,7 @@ def _lu_types(x: ArrayType) -> tuple[ArrayType, ...]:
 
 
 def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
+    """LAPACK's getrf of each matrix, whose transpose ``x`` has."""
     columns, rows = x.shape[-2:]
     k = min(rows, columns)
     count = math.prod(x.shape[:-2])
@@ -77,7 +83,11 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
 def _lu_jvp(
     x: Atom, by_columns: Atom, pivots: Atom, permutation: Atom, t: Atom
 ) -> list[Atom | None]:
-    """dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1."""
+    """dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1.
+
+    ``by_columns`` are the transposed factors and ``t`` the transposed tangent of A. The
+    integer outputs have no tangents.
+    """
     lu = m.transpose_matrices(by_columns)
     rows, columns = lu.type.shape[-2:]
     k = min(rows, columns)
@@ -103,6 +113,7 @@ def _lu_jvp(
 
 
 def _square_samples() -> Iterable[Sample]:
+    """Square, tall, wide and singular matrices, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         yield Sample((m.random_matrices(dtype, (3, 3), 241 + position),), {})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2, 4), 246),), {})
@@ -129,6 +140,7 @@ lu = m.matrix_primitive(
 
 
 def _permutation_types(pivots: ArrayType, *, rows: int) -> ArrayType:
+    """Type rule: a permutation of ``rows`` rows for each vector of int32 pivots."""
     if pivots.dtype != dtypes.int32 or pivots.ndim < 1 or pivots.shape[-1] > rows:
         raise ShapeError(
             f"pivots_to_permutation is of at most {rows} pivots of int32; got {pivots}"
@@ -137,6 +149,7 @@ def _permutation_types(pivots: ArrayType, *, rows: int) -> ArrayType:
 
 
 def _permutation_reference(pivots: Array, *, rows: int) -> Array:
+    """The order of 0, ..., ``rows`` - 1 after the swaps that ``pivots`` describe."""
     order = np.empty((*pivots.shape[:-1], rows), np.int32)
     order[...] = np.arange(rows)
     for member in np.ndindex(*pivots.shape[:-1]):
@@ -151,6 +164,7 @@ def swap_rows(order: Array, pivots: Array) -> None:
 
 
 def _permutation_samples() -> Iterable[Sample]:
+    """Pivots of a batch and of one matrix, for the table tests."""
     # In bounds also for shifted pivots.
     yield Sample((np.array([[2, 1, 2], [0, 2, 2]], np.int32),), {"rows": 4})
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
@@ -183,9 +197,11 @@ def solve_by_factors(
     transpose: bool = False,
     conjugate: bool = False,
 ) -> Atom:
-    """``x`` with ``op(a) x = b``, from the ``factors`` of ``a``, which are not copied.
+    """``x`` with ``op(a) x = b``, from the factors of ``a``, which are not copied.
 
-    Column-major factors are transposed matrices, so upper and lower are exchanged.
+    ``by_columns`` and ``permutation`` are the results of ``factors``. ``op`` transposes
+    or conjugates, or both. Column-major factors are transposed matrices, so upper and
+    lower are exchanged.
     """
     options = {"transpose": not transpose, "conjugate": conjugate}
     if not transpose:
@@ -200,6 +216,7 @@ def solve_by_factors(
 def _solve_types(
     b: ArrayType, a: ArrayType, *, transpose: bool, conjugate: bool
 ) -> ArrayType:
+    """Type rule: the type of ``b``, whose batch, rows and dtype fit ``a``."""
     n = m.check_square("solve", a)
     m.check_matrix("solve", b)
     if b.shape[:-2] != a.shape[:-2] or b.shape[-2] != n or a.dtype != b.dtype:
@@ -211,6 +228,7 @@ def _solve_types(
 
 
 def _solve_reference(b: Array, a: Array, *, transpose: bool, conjugate: bool) -> Array:
+    """``np.linalg.solve`` of each system; NaN where a matrix is singular."""
     a = a.swapaxes(-1, -2) if transpose else a
     a = a.conj() if conjugate else a
     result = np.empty(b.shape, b.dtype)
@@ -223,6 +241,7 @@ def _solve_reference(b: Array, a: Array, *, transpose: bool, conjugate: bool) ->
 
 
 def _solve_expand(b: Atom, a: Atom, *, transpose: bool, conjugate: bool) -> Atom:
+    """Emits the LU factors of ``a`` and the two triangular solves."""
     factored, permutation = factors(a)
     return solve_by_factors(
         factored, permutation, b, transpose=transpose, conjugate=conjugate
@@ -244,6 +263,7 @@ def _solve_jvp(
 
 
 def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+    """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
     if dims[1] is not None or inputs[0].type.ndim > 3:
         return [solve(*all_mapped(size, inputs, dims), **params)], [0]
     assert dims[0] is not None
@@ -252,6 +272,7 @@ def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched
 
 
 def _solve_samples() -> Iterable[Sample]:
+    """Systems of each dtype, some transposed or conjugated, for the table tests."""
     for position, dtype in enumerate((*m.DTYPES, dtypes.complex128)):
         batch = (2,) if position == 1 else ()
         a = m.random_matrices(dtype, (*batch, 3, 3), 250 + position)

@@ -95,7 +95,7 @@ def real_part(x: Atom) -> Atom:
 
 
 def constant(value: float, like: Atom) -> Atom:
-    """A scalar of the dtype of ``like``."""
+    """The number ``value`` as a scalar of the dtype of ``like``."""
     return conversion.literal(value, like.type.dtype)
 
 
@@ -119,14 +119,20 @@ def positions(shape: Shape) -> tuple[Atom, Atom]:
 
 
 def lower_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The elements on and below a diagonal, and zeros above it."""
+    """The matrices of ``x`` with zeros above a diagonal.
+
+    ``diagonal`` counts from the main one, upwards, as in ``np.tril``.
+    """
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
     return e.select(discrete.le(column, shifted), x, constant(0, x))
 
 
 def upper_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The elements on and above a diagonal, and zeros below it."""
+    """The matrices of ``x`` with zeros below a diagonal.
+
+    ``diagonal`` counts from the main one, upwards, as in ``np.triu``.
+    """
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
     return e.select(discrete.ge(column, shifted), x, constant(0, x))
@@ -187,7 +193,11 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
 
 
 def take_rows(x: Atom, order: Atom) -> Atom:
-    """Rows ``order[..., i]`` of the matrices; all numbers must be in bounds."""
+    """Rows ``order[..., i]`` of the matrices of ``x``.
+
+    ``order`` has int32 row numbers, which must be in bounds, for each matrix of the
+    batch.
+    """
     shape = (*order.type.shape, x.type.shape[-1])
     if 0 in shape:
         return views.zeros(x.type.with_shape(shape))
@@ -241,7 +251,18 @@ def matrix_primitive(
     in_place: bool = False,
     doc: str,
 ) -> Primitive:
-    """A Primitive that a library computes for each matrix of its operands' batch."""
+    """A Primitive that a library computes for each matrix of its operands' batch.
+
+    Args:
+        name: the primitive's, and its library call's.
+        types: its type rule.
+        reference: its NumPy reference.
+        jvp: its jvp rule, or a marker.
+        samples: inputs for the table tests.
+        tolerance: the relative error that these allow.
+        in_place: whether the library overwrites the first operand by the first output.
+        doc: what it computes.
+    """
     return Primitive(
         name=name,
         family="linear algebra",

@@ -30,6 +30,7 @@ from arrayfn.primitives.rules import (
 
 
 def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
+    """Type rule: Q and R; with ``full``, a square Q."""
     rows, columns = m.check_matrix("qr", x)
     inner = rows if full else min(rows, columns)
     batch = x.shape[:-2]
@@ -40,6 +41,7 @@ def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
 
 
 def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
+    """``np.linalg.qr``; of empty matrices, an identity and zeros."""
     if 0 in x.shape:
         rows, columns = x.shape[-2:]
         inner = rows if full else min(rows, columns)
@@ -51,7 +53,7 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
 
 
 def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]:
-    """The jvp rule; wide matrices have columns of R besides the square factor."""
+    """The jvp rule: the square part of R first, then other columns of wide matrices."""
     rows, columns = x.type.shape[-2:]
     if full and rows > columns:
         raise DifferentiationError(
@@ -71,7 +73,7 @@ def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]
 
 
 def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
-    """The tangents of Q and of a square R."""
+    """The tangents of Q and of a square R. ``t`` is the tangent of the matrix Q R."""
     change = solve_triangular(r, t, left=False, lower=False)
     inner = m.multiply(m.adjoint(q), change)
     lower = m.lower_part(inner, -1)
@@ -88,6 +90,7 @@ def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
 
 
 def _samples() -> Iterable[Sample]:
+    """Tall and wide matrices, reduced and full factors, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         tall = m.random_matrices(dtype, (4, 3), 261 + position)
         yield Sample((tall,), {"full": False})
@@ -115,11 +118,13 @@ qr = m.matrix_primitive(
 
 
 def _order_types(x: ArrayType) -> ArrayType:
+    """Type rule: an order of the columns of each matrix, transposed in ``x``."""
     columns, _ = m.check_matrix("column_order", x)
     return ArrayType((*x.shape[:-2], columns), dtypes.int32)
 
 
 def _order_reference(x: Array) -> Array:
+    """The order of columns that LAPACK's geqp3 chooses, from 0."""
     columns = x.shape[-2]
     order = np.empty((*x.shape[:-2], columns), np.int32)
     order[...] = np.arange(columns)
@@ -132,6 +137,7 @@ def _order_reference(x: Array) -> Array:
 
 
 def _order_samples() -> Iterable[Sample]:
+    """Matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 3, 4) if position == 1 else (4, 3)
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})

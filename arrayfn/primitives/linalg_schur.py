@@ -23,7 +23,11 @@ from arrayfn.primitives.base import (
 def _for_each_matrix(
     function: Callable[[Array], Sequence[Array]], x: Array, types: Sequence[ArrayType]
 ) -> tuple[Array, ...]:
-    """The results of ``function`` for each matrix of ``x``, which is column-major."""
+    """The results of ``function`` for each matrix, stacked.
+
+    ``x`` has the transposes of the matrices; ``function`` is given the matrices,
+    column-major. ``types`` are the types of the stacked results.
+    """
     outputs = tuple(np.zeros(t.shape, t.dtype) for t in types)
     batch = x.shape[:-2]
     for member in np.ndindex(*batch):
@@ -37,6 +41,7 @@ def _for_each_matrix(
 
 
 def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    """Type rule: LAPACK's packed result of gehrd, transposed, and its factors."""
     n = m.check_square("hessenberg", x)
     return x.with_shape(x.shape), x.with_shape((*x.shape[:-2], max(0, n - 1)))
 
@@ -53,6 +58,7 @@ def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
 
 
 def _samples() -> Iterable[Sample]:
+    """Square matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 4, 4) if position == 1 else (4, 4)
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
@@ -75,6 +81,7 @@ hessenberg = m.matrix_primitive(
 
 
 def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
+    """Type rule: packed reflectors, transposed; two diagonals; factors."""
     n = m.check_square("tridiagonal", x)
     batch, real = x.shape[:-2], dtypes.real_of(x.dtype)
     sides = (*batch, max(0, n - 1))
@@ -87,6 +94,8 @@ def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
 
 
 def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
+    """LAPACK's sytrd or hetrd of the lower triangle of each matrix."""
+
     def reduced(matrix: Array) -> tuple[Array, ...]:
         name = "hetrd" if x.dtype.kind == "c" else "sytrd"
         a, d, e, taus, _ = m.lapack(name, x.dtype)(matrix, lower=1)
@@ -114,12 +123,16 @@ tridiagonal = m.matrix_primitive(
 
 
 def _schur_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    """Type rule: the triangular matrices T and the unitary Z, transposed like ``x``."""
     m.check_square("schur", x)
     return x.with_shape(x.shape), x.with_shape(x.shape)
 
 
 def _schur_reference(x: Array) -> tuple[Array, ...]:
+    """LAPACK's gees of each matrix; NaN where it fails or a number is not finite."""
+
     def reduced(matrix: Array) -> tuple[Array, Array]:
+        """T and Z of one matrix, transposed."""
         if not np.isfinite(matrix).all():
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing

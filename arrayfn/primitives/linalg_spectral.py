@@ -45,7 +45,10 @@ def _filled(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def differences(w: Atom) -> Atom:
-    """The matrices ``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal."""
+    """The matrices ``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal.
+
+    ``w`` are the eigenvalues, along the last axis.
+    """
     n = w.type.shape[-1]
     gaps = e.sub(m.as_row(w, n), m.as_column(w, n))
     unit = m.identity(gaps.type)
@@ -56,11 +59,13 @@ def differences(w: Atom) -> Atom:
 
 
 def _eigh_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    """Type rule: the conjugated eigenvectors as rows (V^H); real eigenvalues."""
     m.check_square("eigh", x)
     return x.with_shape(x.shape), _values(x, dtypes.real_of(x.dtype))
 
 
 def _eigh_reference(x: Array) -> tuple[Array, Array]:
+    """``np.linalg.eigh`` of each matrix; NaN where one is not finite."""
     vectors = _filled(x.shape, x.dtype)
     values = _filled(x.shape[:-1], dtypes.real_of(x.dtype))
     flat = values.reshape(len(m.each(x)), x.shape[-1])
@@ -77,7 +82,7 @@ def _eigh_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _rotated(t: Atom, vh: Atom) -> Atom:
-    """The matrices V^H dA V."""
+    """The matrices V^H dA V, from ``t``, which is dA, and ``vh``, which is V^H."""
     return m.multiply(m.multiply(vh, m.hermitian(t)), m.adjoint(vh))
 
 
@@ -90,6 +95,7 @@ def _eigh_jvp(x: Atom, vh: Atom, w: Atom, t: Atom) -> list[Atom | None]:
 
 
 def _symmetric_samples() -> Iterable[Sample]:
+    """Real matrices, of which the lower triangle is read, for the table tests."""
     for position, dtype in enumerate(m.DTYPES[:2]):
         x = m.random_matrices(dtype, (3, 3), 271 + position)
         yield Sample((x,), {})
@@ -97,6 +103,7 @@ def _symmetric_samples() -> Iterable[Sample]:
 
 
 def _values_samples() -> Iterable[Sample]:
+    """The same and complex matrices, whose eigenvalues do not depend on a phase."""
     yield from _symmetric_samples()
     for position, dtype in enumerate(m.DTYPES[2:]):
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
@@ -116,15 +123,18 @@ eigh = m.matrix_primitive(
 
 
 def _eigvalsh_types(x: ArrayType) -> ArrayType:
+    """Type rule: the real eigenvalues of each square matrix."""
     m.check_square("eigvalsh", x)
     return _values(x, dtypes.real_of(x.dtype))
 
 
 def _eigvalsh_reference(x: Array) -> Array:
+    """The eigenvalues that ``eigh`` gives."""
     return _eigh_reference(x)[1]
 
 
 def _eigvalsh_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
+    """The eigenvalues by ``eigh``, and their tangents diag(V^H dA V)."""
     vh, w = eigh(*primals)
     (t,) = tangents
     assert t is not None
@@ -147,12 +157,17 @@ eigvalsh = m.matrix_primitive(
 
 
 def _eig_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
+    """Type rule: the eigenvectors as rows, and the eigenvalues; both are complex."""
     m.check_square("eig", x)
     dtype = dtypes.complex_of(x.dtype)
     return ArrayType(x.shape, dtype), _values(x, dtype)
 
 
 def _eig_reference(x: Array) -> tuple[Array, Array]:
+    """LAPACK's geev of each matrix, whose transpose ``x`` has.
+
+    NaN where it fails, or where a number is not finite.
+    """
     dtype = dtypes.complex_of(x.dtype)
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
     flat = values.reshape(len(m.each(x)), x.shape[-1])
@@ -234,6 +249,7 @@ def _similar(t: Atom, vt: Atom) -> Atom:
 
 
 def _eigvals_samples() -> Iterable[Sample]:
+    """Matrices with well-conditioned eigenvalues, for the table tests."""
     # Real positive matrices, with real eigenvalues. NumPy computes in double precision,
     # which can change the phase and the order of other vectors.
     for dtype in m.DTYPES[:2]:
@@ -244,6 +260,7 @@ def _eigvals_samples() -> Iterable[Sample]:
 
 
 def _eig_samples() -> Iterable[Sample]:
+    """The same; derivatives only where the vectors are unique."""
     # The vectors of conjugate eigenvalues have either sign.
     for sample in _eigvals_samples():
         pairs = sample.inputs[0].shape[-1] == 4
@@ -263,15 +280,18 @@ eig = m.matrix_primitive(
 
 
 def _eigvals_types(x: ArrayType) -> ArrayType:
+    """Type rule: the complex eigenvalues of each square matrix."""
     m.check_square("eigvals", x)
     return _values(x, dtypes.complex_of(x.dtype))
 
 
 def _eigvals_reference(x: Array) -> Array:
+    """The eigenvalues that ``eig`` gives."""
     return _eig_reference(x)[1]
 
 
 def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
+    """The eigenvalues by ``eig``, and their tangents diag(V^-1 dA V)."""
     vt, w = eig(*primals)
     (t,) = tangents
     assert t is not None

@@ -32,6 +32,11 @@ from arrayfn.primitives.rules import (
 
 
 def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
+    """Type rule: U, the singular values and V^H of each matrix.
+
+    Instead of matrices, U and V^H there are their transposes. With ``full`` U and V^H
+    are square.
+    """
     columns, rows = m.check_matrix("svd", x)
     k = min(rows, columns)
     batch = x.shape[:-2]
@@ -45,6 +50,10 @@ def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
 
 
 def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
+    """``np.linalg.svd`` of each matrix, whose transpose ``x`` has.
+
+    NaN where it fails, or where a number is not finite.
+    """
     columns, rows = x.shape[-2:]
     k = min(rows, columns)
     batch = x.shape[:-2]
@@ -73,6 +82,11 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
 def _jvp(
     x: Atom, u_by_columns: Atom, s: Atom, vh_by_columns: Atom, t: Atom, *, full: bool
 ) -> list[Atom | None]:
+    """The jvp rule, by Townsend's formulas on the transposes of the operands.
+
+    ``u_by_columns`` and ``vh_by_columns`` are the transposes of U and V^H, and ``t`` is
+    that of the matrix's tangent.
+    """
     u, vh, t = map(m.transpose_matrices, (u_by_columns, vh_by_columns, t))
     columns, rows = x.type.shape[-2:]
     if full and rows != columns:
@@ -108,7 +122,10 @@ def _jvp(
 
 
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
-    """The part of ``change`` outside the span of ``u``, over the singular values."""
+    """The part of ``change`` outside the span of ``u``, over the singular values ``s``.
+
+    ``uh`` is the adjoint of ``u``.
+    """
     outside = e.sub(change, m.multiply(u, m.multiply(uh, change)))
     return e.div(
         outside, conversion.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype)
@@ -116,6 +133,7 @@ def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
+    """Square, tall and wide matrices, reduced and full, for the table tests."""
     kinds = (dtypes.float32, (3, 3)), (dtypes.float64, (4, 2)), (dtypes.float64, (2, 3))
     for position, (dtype, shape) in enumerate(kinds):
         x = m.random_matrices(dtype, shape, 291 + position)
@@ -142,15 +160,18 @@ svd = m.matrix_primitive(
 
 
 def _values_types(x: ArrayType) -> ArrayType:
+    """Type rule: the singular values of each matrix, in descending order."""
     rows, columns = m.check_matrix("svdvals", x)
     return ArrayType((*x.shape[:-2], min(rows, columns)), dtypes.real_of(x.dtype))
 
 
 def _values_reference(x: Array) -> Array:
+    """The singular values that ``svd`` gives."""
     return _reference(x.swapaxes(-1, -2), full=False)[1]
 
 
 def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
+    """The singular values by ``svd``, and their tangents: the diagonal of U^H dA V."""
     (x,), (t,) = primals, tangents
     u_by_columns, s, vh_by_columns = svd(m.transpose_matrices(x), full=False)
     assert t is not None
@@ -160,6 +181,7 @@ def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _values_samples() -> Iterable[Sample]:
+    """Matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (3, 2) if position % 2 else (2, 3)
         yield Sample((m.random_matrices(dtype, shape, 301 + position),), {})

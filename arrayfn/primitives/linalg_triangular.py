@@ -41,11 +41,13 @@ from arrayfn.primitives.rules import (
 
 
 def _cholesky_types(x: ArrayType) -> ArrayType:
+    """Type rule: the lower factor of each square matrix."""
     m.check_square("cholesky", x)
     return x.with_shape(x.shape)
 
 
 def _cholesky_reference(x: Array) -> Array:
+    """``np.linalg.cholesky`` of each matrix; NaN where one is not positive definite."""
     result = np.empty_like(x, order="C")
     for factor, matrix in zip(m.each(result), m.each(x), strict=True):
         try:
@@ -68,6 +70,7 @@ def _cholesky_jvp(x: Atom, factor: Atom, t: Atom) -> Atom:
 
 
 def _positive_samples() -> Iterable[Sample]:
+    """Positive definite matrices, and one that is not, for the table tests."""
     # Positive definite, also with the elements shifted by one and two positions.
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
     for dtype in m.DTYPES:
@@ -106,7 +109,8 @@ def solve_triangular(
 ) -> Atom:
     """``x`` with ``op(a) x = b``, or ``x op(a) = b`` if not ``left``.
 
-    ``op`` is a transposition, a conjugation, or both.
+    ``op`` transposes or conjugates, or both. Only the ``lower`` or upper triangle of
+    ``a`` is read; with ``unit``, its diagonal is taken for ones.
     """
     if conjugate and not transpose:
         a, conjugate = m.conjugate(a), False
@@ -133,6 +137,10 @@ def _solve_types(
     conjugate: bool,
     unit: bool,
 ) -> ArrayType:
+    """Type rule: the type of ``b``, whose batch, extent and dtype fit the matrix ``a``.
+
+    The params are those of ``solve_triangular``.
+    """
     n = m.check_square("triangular_solve", a)
     m.check_matrix("triangular_solve", b)
     shapes_agree = b.shape[-2 if left else -1] == n and b.shape[:-2] == a.shape[:-2]
@@ -155,7 +163,7 @@ def _solve_reference(
     conjugate: bool,
     unit: bool,
 ) -> Array:
-    """Forward or back substitution."""
+    """Forward or back substitution, for the whole batch at once."""
     if transpose:
         a, lower = a.swapaxes(-1, -2), not lower
     if conjugate:
@@ -175,7 +183,7 @@ def _solve_reference(
 
 
 def _triangle(x: Atom, lower: bool, unit: bool) -> Atom:
-    """The triangle of a matrix that a triangular solve reads."""
+    """The triangle of ``x`` that a solve reads; no diagonal if it is ``unit``."""
     return m.lower_part(x, -int(unit)) if lower else m.upper_part(x, int(unit))
 
 
@@ -199,11 +207,12 @@ def _solve_jvp(
 def _solve_transpose(
     ct: Atom, type: ArrayType, a: Atom, *, transpose: bool, **params: Any
 ) -> Atom:
-    """The transpose is the inverse of the transposed ``op(a)``."""
+    """Transpose rule: the solve by the transposed ``op(a)``."""
     return solve_triangular(a, ct, transpose=not transpose, **params)
 
 
 def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+    """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
     if dims[1] is not None or inputs[0].type.ndim > 3:
         return [triangular_solve(*all_mapped(size, inputs, dims), **params)], [0]
     assert dims[0] is not None
@@ -216,9 +225,10 @@ def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched
 def map_sides(
     solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
 ) -> Atom:
-    """``solve(b, a)`` for one matrix and mapped right-hand sides: all sides at once.
+    """``solve(b, a)`` of one matrix ``a`` for mapped right-hand sides: all at once.
 
-    ``dim`` is the mapped axis of ``b``, and ``free`` the axis of unmapped sides.
+    ``dim`` is the mapped axis of ``b``, and ``free`` the axis of its columns, without
+    that axis.
     """
     in_place = move_axis(b, dim, free)
     shape = in_place.type.shape
@@ -228,6 +238,7 @@ def map_sides(
 
 
 def _solve_samples() -> Iterable[Sample]:
+    """Systems of all sides, triangles and dtypes, for the table tests."""
     every = itertools.product((True, False), repeat=3)
     for count, (left, lower, transpose) in enumerate(every):
         dtype = m.DTYPES[count % 4]

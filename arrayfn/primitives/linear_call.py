@@ -7,7 +7,7 @@ again. The derivative by the consts is that of ``body``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from arrayfn import dtypes
 from arrayfn.errors import DifferentiationError
@@ -15,13 +15,17 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import reductions, views
 from arrayfn.primitives.base import (
+    Atoms,
+    Batched,
     Body,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.calls import body_reference
 from arrayfn.primitives.control_flow import (
@@ -34,14 +38,24 @@ from arrayfn.primitives.control_flow import (
     plain,
     where,
 )
-from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
-from arrayfn.primitives.rules import all_of, repeated
+from arrayfn.primitives.rules import (
+    all_mapped,
+    all_of,
+    in_front,
+    present,
+    values_of,
+)
 
 
 def _types(
     *operands: ArrayType, body: Program, transposed: Program, consts: int
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the body's output types.
+
+    Raises unless ``transposed`` takes and gives what the transpose of ``body`` does.
+    ``consts`` is the number of operands that are constants.
+    """
     check_closed("linear_call", body, transposed)
     check_types("linear_call: operands", operands, body.input_types)
     results = body.output_types
@@ -54,13 +68,13 @@ def _types(
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     body: Program,
     transposed: Program,
     consts: int,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     """The jvp rule: the call on the tangents of x, plus the body's jvp by consts."""
 
     def called(x: Sequence[Atom]) -> list[Atom]:
@@ -71,15 +85,12 @@ def _jvp(
     outputs = called(x)
     tangents_out: list[Atom | None] = [None] * len(outputs)
     if any(t is not None for t in changes):
-        pairs = zip(x, changes, strict=True)
-        tangents_out = list(
-            called([views.zeros(a.type) if t is None else t for a, t in pairs])
-        )
+        tangents_out = [*called(views.dense(changes, [a.type for a in x]))]
     wrt = [t is not None for t in tangents[:consts]]
     if any(wrt):
         fixed = [False] * len(x)
         program, varies = jvp(body, [*wrt, *fixed], [False] * len(outputs))
-        const_tangents = [t for t in tangents[:consts] if t is not None]
+        const_tangents = present(tangents[:consts])
         terms = iter(emitted(program, [*primals, *const_tangents])[len(outputs) :])
         for number in where(range(len(outputs)), varies):
             tangent_out, term = tangents_out[number], next(terms)
@@ -90,25 +101,21 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     body: Program,
     transposed: Program,
     consts: int,
-) -> list[Atom | None]:
+) -> Tangents:
     """The transpose rule: a call with ``body`` and ``transposed`` exchanged."""
-    fixed = [x for x in inputs[:consts] if not isinstance(x, Linear)]
+    fixed = values_of(inputs[:consts])
     if len(fixed) != consts:
         raise DifferentiationError(
             "the transpose of a function that is not linear was asked for: linear_call "
             "is linear in its second argument alone"
         )
-    results = body.output_types
-    dense_cotangents = [
-        views.zeros(plain(t)) if ct is None else ct
-        for t, ct in zip(results, cotangents, strict=True)
-    ]
+    dense_cotangents = views.dense(cotangents, map(plain, body.output_types))
     params = {"body": transposed, "transposed": body, "consts": consts}
     input_cotangents = all_of(linear_call(*fixed, *dense_cotangents, **params))
     pairs = zip(inputs[consts:], input_cotangents, strict=True)
@@ -121,23 +128,17 @@ def _transpose(
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     body: Program,
     transposed: Program,
     consts: int,
-) -> tuple[list[Atom], list[Dim]]:
-    """The batching rule: a call of mapped Programs, with x mapped in any case."""
-    fixed = [
-        x if dim is None else move_axis(x, dim, 0)
-        for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
-    ]
+) -> Batched:
+    """Batching rule: a call of mapped Programs; x is mapped in any case."""
+    fixed = in_front(inputs[:consts], dims[:consts])
     mapped = [dim is not None for dim in dims[:consts]]
-    mapped_operands = [
-        repeated(size, x, dim)
-        for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
-    ]
+    mapped_operands = all_mapped(size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
         given = len(program.inputs) - consts
@@ -155,23 +156,19 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
+    """c x + y and the sum of y's rows, of arrays x and y, for the table tests."""
     # c x + y and the sum of y's rows, for the arrays x and y.
     whole, row = ArrayType((3, 4), dtypes.float32), ArrayType((4,), dtypes.float32)
-
-    def program(
-        name: str, emit: Callable[..., Sequence[Atom]], types: Sequence[ArrayType]
-    ) -> Program:
-        return built(name, emit, types)
 
     def spread(x: Atom) -> Atom:
         return views.broadcast_in_dim(x, shape=(3, 4), axes=(1,))
 
-    forward = program(
+    forward = built(
         "forward",
         lambda c, x, y: [e.add(e.mul(c, x), y), reductions.reduce_sum(y, axes=(0,))],
         [whole] * 3,
     )
-    backward = program(
+    backward = built(
         "backward",
         lambda c, p, q: [e.mul(c, p), e.add(p, spread(q))],
         [whole, whole, row],

@@ -9,7 +9,7 @@ uses the consts. The transpose solves the transposed system by the Programs in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from arrayfn import dtypes
@@ -55,6 +55,10 @@ def _types(
     transposed: Transposed,
     consts: int,
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the body's output types. Raises unless all Programs fit the operands.
+
+    ``consts`` is the number of operands that are constants.
+    """
     check_closed("linear_solve", body, matvec, *transposed)
     if len(transposed) not in (0, 2):
         raise ArgumentError(
@@ -172,10 +176,11 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
+    """The system c x = p, x + d y = q for x and y, for the table tests."""
     # c x = p and x + d y = q, for x and y.
     vector = ArrayType((3, 4), dtypes.float32)
 
-    def program(name: str, emit: Callable[..., Sequence[Atom]]) -> Program:
+    def program(name: str, emit: Callable[..., Atoms]) -> Program:
         return built(name, emit, [vector] * 4)
 
     systems = (

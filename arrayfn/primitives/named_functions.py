@@ -43,7 +43,7 @@ class FunctionTable:
         self._kept: dict[str, NamedFunction] = {}
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
-        """Make a name for ``function`` that begins with ``label``."""
+        """A new name for ``function``: ``label`` and a number."""
         named = NamedFunction(f"{label}#{next(self._numbers)}", function)
         self._by_name[str(named)] = named
         return named

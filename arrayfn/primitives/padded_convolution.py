@@ -69,6 +69,32 @@ Pads = tuple[tuple[int, int], ...]
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
 
 
+_PAIRED_ROLES: Final = {
+    "group": (("operand", GROUP), ("kernel", GROUP), ("output", GROUP)),
+    "batch": (("operand", OUTER), ("output", OUTER)),
+    "contracted": (("operand", INNER), ("kernel", INNER)),
+    "free": (("kernel", OUTER), ("output", INNER)),
+}
+"""The arrays that share axes, with the role that these have in each of them."""
+
+
+def _check_windows(
+    sizes: Mapping[str, Shape], strides: Axes, dilations: Axes, padding: Pads
+) -> None:
+    """Raises ShapeError unless the output's windows lie in the padded operand.
+
+    ``sizes`` has the spatial extents of each of the three arrays.
+    """
+    extents = sizes["operand"], sizes["kernel"], sizes["output"]
+    parts = zip(*extents, strides, dilations, padding, strict=True)
+    for n, size, count, stride, step, (low, high) in parts:
+        if count and (count - 1) * stride + (size - 1) * step >= n + low + high:
+            raise ShapeError(
+                f"padded_convolution: {count} windows of {size} do not fit into {n} "
+                f"elements between {low} and {high} zeros"
+            )
+
+
 def _types(
     first: ArrayType,
     second: ArrayType,
@@ -84,7 +110,12 @@ def _types(
     precision: str | None = None,
     lies: str | None = None,
 ) -> ArrayType:
-    """The type rule: the extents of the array ``gives``, from the two others."""
+    """Type rule: the type of the array ``gives``, from those of the two others.
+
+    ``first`` and ``second`` are those two, in the order of ``ARRAYS``. The params are
+    explained in the module's docstring. Raises ShapeError where extents that are paired
+    differ, or where windows do not fit.
+    """
     name = "padded_convolution"
     families.common_dtype(name, (first, second), dtypes.NUMBERS)
     if gives not in ARRAYS:
@@ -98,14 +129,8 @@ def _types(
                 f"{name}: roles {roles[array]} do not name each axis of the {array} "
                 f"({type}) once"
             )
-    pairs = (
-        *(("group", (("operand", GROUP), ("kernel", GROUP), ("output", GROUP))),),
-        *(("batch", (("operand", OUTER), ("output", OUTER))),),
-        *(("contracted", (("operand", INNER), ("kernel", INNER))),),
-        *(("free", (("kernel", OUTER), ("output", INNER))),),
-    )
     extents_by_role: dict[int, Shape] = {}
-    for role_name, roles_of_arrays in pairs:
+    for role_name, roles_of_arrays in _PAIRED_ROLES.items():
         extents_by_array = {
             array: extents_of(given_types[array], roles[array][role])
             for array, role in roles_of_arrays
@@ -121,26 +146,14 @@ def _types(
         array: extents_of(t, roles[array][SPATIAL]) for array, t in given_types.items()
     }
     if gives == "output":
+        geometry = sizes["operand"], sizes["kernel"], strides, dilations, padding
         extents_by_role[SPATIAL] = tuple(
             max(0, (n + low + high - (size - 1) * step - 1) // stride + 1)
-            for n, size, stride, step, (low, high) in zip(
-                *(sizes["operand"], sizes["kernel"], strides, dilations, padding),
-                strict=True,
-            )
+            for n, size, stride, step, (low, high) in zip(*geometry, strict=True)
         )
     else:
         extents_by_role[SPATIAL] = sizes[gives] = extents
-        parts = zip(
-            *(sizes["operand"], sizes["kernel"], sizes["output"]),
-            *(strides, dilations, padding),
-            strict=True,
-        )
-        for n, size, count, stride, step, (low, high) in parts:
-            if count and (count - 1) * stride + (size - 1) * step >= n + low + high:
-                raise ShapeError(
-                    f"{name}: {count} windows of {size} do not fit into {n} elements "
-                    f"between {low} and {high} zeros"
-                )
+        _check_windows(sizes, strides, dilations, padding)
     if min((0, *(n for pair in padding for n in pair))) < 0:
         raise ShapeError(f"{name}: padding {padding} is to be 0 or more")
     result = [0] * sum(len(role) for role in roles[gives])
@@ -151,7 +164,10 @@ def _types(
 
 
 def _canonical(x: Array, roles: Roles) -> Array:
-    """``x`` with the axes [group, outer, inner, spatial...]; roles are merged."""
+    """``x`` with the axes [group, outer, inner, spatial...].
+
+    Axes of one of the first three roles are merged.
+    """
     ordered = x.transpose([axis for role in roles for axis in role])
     spatial = len(roles[SPATIAL])
     shape = [math.prod(x.shape[axis] for axis in role) for role in roles[:SPATIAL]]
@@ -159,7 +175,10 @@ def _canonical(x: Array, roles: Roles) -> Array:
 
 
 def _reference(first: Array, second: Array, **params: Any) -> Array:
-    """The third array, summed over the taps of the window."""
+    """The array that is asked for, as a sum over the elements of the kernel's window.
+
+    ``params`` are those of the equation.
+    """
     gives, strides, steps = (params[k] for k in ("gives", "strides", "dilations"))
     types = [ArrayType(x.shape, x.dtype) for x in (first, second)]
     result = _types(types[0], types[1], **params)
@@ -215,7 +234,11 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
 def _third_array(
     arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any
 ) -> Atom:
-    """The array ``gives`` from the two others; ``like`` has its spatial extents."""
+    """Emits the array ``gives`` from the two others.
+
+    ``arrays`` has these by name, ``params`` are those of another equation of this
+    convolution, and ``like`` is the shape of the result, whose spatial extents count.
+    """
     names = ARRAYS[gives]
     params = {**params, "gives": gives}
     spatial = params[ROLES[gives]][SPATIAL]
@@ -224,7 +247,7 @@ def _third_array(
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-    """The transpose rule: the cotangent of one array from those of the others."""
+    """Transpose rule: one array's cotangent, by the output's and the other array."""
     (ct,) = cotangents
     assert ct is not None
     names = ARRAYS[params["gives"]]
@@ -290,6 +313,8 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
+    """Each of the three arrays, in several dtypes, for the table tests."""
+
     def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
         return tuple(
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)

@@ -70,9 +70,18 @@ def _reduction(
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
-    """A reduction Primitive, by the accumulating scalar ``function``.
+    """A reduction Primitive.
 
-    ``identity`` gives the result over no elements, by dtype.
+    Args:
+        name: the primitive's.
+        reference: the NumPy function; it is given float32 for 16-bit floats.
+        function: the scalar function that accumulates, in kernels.
+        identity: the result over no elements, by dtype.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        tolerance: the relative error that the table tests allow.
+        doc: what it computes.
     """
     allowed = frozenset(accepts)
 
@@ -86,6 +95,7 @@ def _reduction(
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
+        """Several sets of axes over all dtypes, for the table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
@@ -263,6 +273,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
     """The expansion to the first position of an element that is ``extremum`` or NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
+        """The first position along ``axis`` whose element equals the extremum."""
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
@@ -281,7 +292,11 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
 def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
-    """The Primitive of the first position of an extremum."""
+    """The Primitive of the first position of an extremum along an axis.
+
+    ``reference`` is NumPy's function, ``extremum`` the reduction whose result is
+    searched.
+    """
 
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
         families.check_defined(name, x, dtypes.REALS | {dtypes.bool_})
@@ -291,6 +306,7 @@ def _arg_reduction(
         return ArrayType(shape, dtype)
 
     def samples() -> Iterable[Sample]:
+        """Each axis and each real dtype, for the table tests."""
         ordered = (d for d in dtypes.COMPUTED if d not in dtypes.COMPLEX)
         for position, dtype in enumerate(ordered):
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)

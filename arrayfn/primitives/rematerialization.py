@@ -170,9 +170,10 @@ def _marked(known: Program) -> set[Var]:
 def _recomputed(
     body: Program, outputs: Atoms, marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
-    """The equations to recompute for ``outputs``, if ``marked`` values are saved.
+    """The equations to recompute for ``outputs`` of ``body``, if ``marked`` are saved.
 
-    Returns (equations, marked values that are needed, all Vars that are read).
+    Returns the equations, the marked values that are needed, and all Vars that are
+    read.
     """
     live: set[Atom] = set(outputs)
     equations: list[Equation] = []
@@ -198,7 +199,10 @@ def _transpose(
     name: str,
     prevent_cse: bool,
 ) -> Tangents:
-    """The transpose rule: a checkpoint of the transposed body."""
+    """Transpose rule: a checkpoint of the transposed body.
+
+    With ``prevent_cse`` it reads the known operands behind barriers.
+    """
     linear = [isinstance(x, Linear) for x in inputs]
     given_cotangents = [ct is not None for ct in cotangents]
     program, has_cotangent = transpose(
@@ -230,6 +234,7 @@ def _behind_barriers(program: Program, count: int) -> Program:
 
 
 def _samples() -> Iterable[Sample]:
+    """A body without marks and one with them, for the table tests."""
     vector = ArrayType((3, 4), dtypes.float32)
     for seed, marks in ((91, False), (92, True)):
         builder = ProgramBuilder("block")
@@ -266,7 +271,10 @@ checkpoint = Primitive(
 
 
 def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
-    """An identity Primitive, which transformations treat specially."""
+    """An identity Primitive, which transformations treat specially.
+
+    Its samples have ``params``.
+    """
     return Primitive(
         name=name,
         family="view",
@@ -294,7 +302,7 @@ saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
 
 
 def _barrier_batch(size: int, inputs: Atoms, dims: Dims) -> Batched:
-    """The batching rule: the barrier of a mapped operand."""
+    """Batching rule: the barrier of a mapped operand; the ``token`` stays as it is."""
     x, token = inputs
     if dims[0] is None:
         return [optimization_barrier(x, token)], [None]
@@ -302,6 +310,7 @@ def _barrier_batch(size: int, inputs: Atoms, dims: Dims) -> Batched:
 
 
 def _barrier_samples() -> Iterable[Sample]:
+    """Arrays behind a token of two floats, for the table tests."""
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
         x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
         yield Sample((x, np.ones(2, np.float32)), {})

@@ -27,6 +27,7 @@ from arrayfn.primitives.emitters import move_axis
 
 
 def _types(x: ArrayType, *, mesh: Mesh, spec: PartitionSpec) -> ArrayType:
+    """Type rule: the operand's type, if ``spec`` can cut it over ``mesh``."""
     NamedSharding(mesh, spec).shard_shape(x.shape)
     return x.plain()
 
@@ -34,6 +35,7 @@ def _types(x: ArrayType, *, mesh: Mesh, spec: PartitionSpec) -> ArrayType:
 def _transpose(
     cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
 ) -> list[Atom | None]:
+    """Transpose rule: the cotangent, cut in the same way."""
     (cotangent,) = cotangents
     return [None if cotangent is None else reshard(cotangent, **params)]
 
@@ -46,11 +48,13 @@ def _batch(
     mesh: Mesh,
     spec: PartitionSpec,
 ) -> tuple[list[Atom], list[Dim]]:
+    """Batching rule: the mapped axis stays whole."""
     x = move_axis(inputs[0], dims[0] or 0, 0)
     return [reshard(x, mesh=mesh, spec=PartitionSpec(None, *spec))], [0]
 
 
 def _samples() -> Iterable[Sample]:
+    """A matrix cut over a mesh of 3 by 2, for the table tests."""
     mesh = Mesh((3, 2), ("i", "j"))
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
         x = families.random_array(dtype, (3, 4), 141 + seed, -3.0, 3.0)

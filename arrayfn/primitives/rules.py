@@ -46,18 +46,24 @@ def present(tangents: Tangents) -> list[Atom]:
 
 
 def placed(values: Iterable[Atom | None], there: Iterable[bool]) -> Tangents:
-    """A list with the next of ``values`` where ``there`` is true, else None."""
+    """The next of ``values`` where ``there`` is True, else None.
+
+    It undoes ``present``, with ``there`` as the flags of what was not None.
+    """
     remaining = iter(values)
     return [next(remaining) if flag else None for flag in there]
 
 
 def shifted(axes: Iterable[int]) -> Axes:
-    """``axes`` after a new axis 0."""
+    """``axes`` of an array after it got a new axis 0: each plus 1."""
     return tuple(axis + 1 for axis in axes)
 
 
 def repeated(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` with the mapped axis in front; broadcast along it if it is not mapped."""
+    """``x`` with its mapped axis ``dim`` in front.
+
+    If it has none, it is repeated along a new axis of extent ``size``.
+    """
     if dim is not None:
         return emitters.move_axis(x, dim, 0)
     shape = (size, *x.type.shape)
@@ -65,7 +71,10 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
 
 
 def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
-    """``inputs`` with the mapped axis in front, broadcast where it is missing."""
+    """``inputs`` with the mapped axis in front, repeated along it where it is missing.
+
+    ``size`` is its extent; ``dims`` has its position in each input, or None.
+    """
     return [
         x if dim == 0 else repeated(size, x, dim)
         for x, dim in zip(inputs, dims, strict=True)
@@ -73,7 +82,10 @@ def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
 
 
 def in_front(inputs: Atoms, dims: Dims) -> list[Atom]:
-    """``inputs`` with the mapped axis of each, if it has one, moved to the front."""
+    """``inputs`` with the mapped axis of each, if it has one, moved to the front.
+
+    ``dims`` has the mapped axis of each, or None.
+    """
     return [
         x if dim is None else emitters.move_axis(x, dim, 0)
         for x, dim in zip(inputs, dims, strict=True)
@@ -120,6 +132,7 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The product rule, for the operands that have tangents."""
         (x, y), (dx, dy) = primals, tangents
         terms = [] if dx is None else [product(dx, y, **params)]
         if dy is not None:
@@ -141,6 +154,7 @@ def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
     """
 
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
+        """The cotangent of the first operand by ``rule``, and None for the others."""
         (cotangent,), (x, *others) = cotangents, inputs
         values = [value_of(y, of) for y in others] if of else values_of(others)
         if not isinstance(x, Linear):
@@ -161,6 +175,7 @@ def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     """
 
     def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
+        """Maps all operands along axis 0, and emits the function on them."""
         outputs = rule(*all_mapped(size, inputs, dims), **params)
         return (
             (outputs, [0] * len(outputs))

@@ -36,19 +36,24 @@ from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     Array,
+    Atoms,
+    Batched,
     Composition,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.collectives import pvary, summed_over
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
+    Parts,
     Split,
     Transpose,
     arranged,
@@ -57,8 +62,7 @@ from arrayfn.primitives.control_flow import (
     unless,
     where,
 )
-from arrayfn.primitives.emitters import move_axis
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import all_of, in_front, placed, present, values_of
 from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
 
 
@@ -76,7 +80,10 @@ def index_types(mesh: Mesh, typed: bool) -> list[ArrayType]:
 def part_type(
     type: ArrayType, mesh: Mesh, spec: PartitionSpec, typed: bool
 ) -> ArrayType:
-    """The type of a member's part of an array of ``type``."""
+    """The type of a member's part of an array of ``type`` that ``spec`` cuts.
+
+    If ``typed``, it varies along the mesh axes of the spec.
+    """
     shape = NamedSharding(mesh, spec).shard_shape(type.shape)
     varying = frozenset(spec.axes() if typed else ())
     return ArrayType(shape, type.dtype, weak=type.weak, varying=varying)
@@ -90,6 +97,7 @@ def _types(
     body: Program,
     typed: bool,
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the whole arrays whose parts the body returns."""
     if len(operands) != len(in_specs) or len(body.outputs) != len(out_specs):
         raise ShapeError(
             f"shard_map: {len(in_specs)} in_specs and {len(out_specs)} out_specs for "
@@ -196,10 +204,10 @@ def _emit(
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     **params: Any,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     """The jvp rule: a shard_map of the body's jvp."""
     body, mesh = params["body"], params["mesh"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
@@ -208,31 +216,26 @@ def _jvp(
     no_indices = [False] * len(mesh.axis_names)
     program, varies = jvp(body, [*wrt, *no_indices], [False] * count)
     program = _indices_last(program, mesh, len(primals))
-    present_tangents = [t for t in tangents if t is not None]
     results = _emit(
-        [*primals, *present_tangents],
+        [*primals, *present(tangents)],
         [*in_specs, *where(in_specs, wrt)],
         [*out_specs, *where(out_specs, varies)],
         program,
         params,
     )
-    output_tangents = iter(results[count:])
-    return results[:count], [next(output_tangents) if v else None for v in varies]
+    return results[:count], placed(results[count:], varies)
 
 
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     """The batching rule: a shard_map of the mapped body."""
     body, mesh = params["body"], params["mesh"]
-    operands = [
-        x if dim is None else move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
+    operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
     no_indices = [False] * len(mesh.axis_names)
     program, varies = batch(
@@ -266,21 +269,12 @@ def _split(
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     no_indices = [False] * len(mesh.axis_names)
     parts = split(body, [*unknown, *no_indices], [False] * len(body.outputs))
-    varies, count = parts.unknown, parts.residuals
-    residuals = [v.type for v in parts.linear.inputs[:count]]
-    specs = [_residual_spec(t, mesh, typed) for t in residuals]
+    varies = parts.unknown
+    residuals = parts.linear.inputs[: parts.residuals]
+    specs = [_residual_spec(v.type, mesh, typed) for v in residuals]
     results = unless(whole.outputs, varies)
 
-    known_builder = ProgramBuilder(body.name)
-    with known_builder:
-        known_results = known_builder.inline(
-            parts.known, known_builder.inputs_of(parts.known)
-        )
-        for k, spec in enumerate(specs):
-            known_results[len(results) + k] = _stacked(
-                known_results[len(results) + k], spec
-            )
-        known_body = known_builder.build(known_results)
+    known_body = _with_stacked_residuals(parts, specs)
     stacked_residuals = [
         Var(ArrayType(whole_shape(a.type.shape, mesh, spec), a.type.dtype))
         for a, spec in zip(known_body.outputs[len(results) :], specs, strict=True)
@@ -303,24 +297,13 @@ def _split(
             )
         )
 
-    linear_builder = ProgramBuilder(body.name)
-    with linear_builder:
-        stacked = [
-            linear_builder.input(part_type(v.type, mesh, spec, typed))
-            for v, spec in zip(stacked_residuals, specs, strict=True)
-        ]
-        linear_inputs = [
-            linear_builder.input(v.type) for v in parts.linear.inputs[count:]
-        ]
-        for type in index_types(mesh, typed):
-            linear_builder.input(type)
-        residual_values = [
-            views.reshape(x, shape=t.shape) if spec else x
-            for x, t, spec in zip(stacked, residuals, specs, strict=True)
-        ]
-        linear_body = linear_builder.build(
-            linear_builder.inline(parts.linear, [*residual_values, *linear_inputs])
-        )
+    stacked_types = [
+        part_type(v.type, mesh, spec, typed)
+        for v, spec in zip(stacked_residuals, specs, strict=True)
+    ]
+    linear_body = _of_stacked_residuals(
+        parts, stacked_types, specs, index_types(mesh, typed)
+    )
     linear_specs = tuple(where(out_specs, varies))
     linear = equation(
         shard_map,
@@ -338,9 +321,48 @@ def _split(
 
 
 def _residual_spec(type: ArrayType, mesh: Mesh, typed: bool) -> PartitionSpec:
-    """The spec of a stacked residual: cut along the axes along which it varies."""
+    """The spec of a stacked residual, which has one leading axis.
+
+    It is cut over the mesh axes that the residual varies along: those that its type
+    names if ``typed``, else all.
+    """
     varies = [name for name in mesh.axis_names if not typed or name in type.varying]
     return spec_of([tuple(varies)])
+
+
+def _with_stacked_residuals(parts: Parts, specs: Sequence[PartitionSpec]) -> Program:
+    """The known body, whose residuals have the leading axis that ``specs`` cut."""
+    builder = ProgramBuilder(parts.known.name)
+    with builder:
+        results = builder.inline(parts.known, builder.inputs_of(parts.known))
+        first = len(results) - parts.residuals
+        for k, spec in enumerate(specs, first):
+            results[k] = _stacked(results[k], spec)
+        return builder.build(results)
+
+
+def _of_stacked_residuals(
+    parts: Parts,
+    stacked: Sequence[ArrayType],
+    specs: Sequence[PartitionSpec],
+    indices: Sequence[ArrayType],
+) -> Program:
+    """The linear body, which takes residuals with the axis that ``specs`` cut.
+
+    Its inputs are the ``stacked`` residuals, the unknown operands, and the ``indices``
+    of the member, all of these types.
+    """
+    builder = ProgramBuilder(parts.known.name)
+    with builder:
+        residuals = [builder.input(type) for type in stacked]
+        operands = [builder.input(v.type) for v in parts.linear.inputs[len(stacked) :]]
+        for type in indices:
+            builder.input(type)
+        values = [
+            views.reshape(x, shape=v.type.shape) if spec else x
+            for x, v, spec in zip(residuals, parts.linear.inputs, specs, strict=False)
+        ]
+        return builder.build(builder.inline(parts.linear, [*values, *operands]))
 
 
 def _stacked(x: Atom, spec: PartitionSpec) -> Atom:
@@ -350,10 +372,10 @@ def _stacked(x: Atom, spec: PartitionSpec) -> Atom:
 
 def _transpose(
     transpose: Transpose,
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     **params: Any,
-) -> list[Atom | None]:
+) -> Tangents:
     """The transpose rule: a shard_map of the transposed body."""
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
@@ -363,26 +385,20 @@ def _transpose(
     program, has_cotangent = transpose(
         body, [*linear, *no_indices], given_cotangents, [False] * sum(linear)
     )
-    known = [x for x in inputs if not isinstance(x, Linear)]
+    known = values_of(inputs)
     program = _indices_last(program, mesh, len(known))
     results_specs = where(where(in_specs, linear), has_cotangent)
     if not typed:
         ct_specs = where(out_specs, given_cotangents)
         program = _counted_once(program, mesh, len(known), ct_specs, results_specs)
-    present = [ct for ct in cotangents if ct is not None]
-    results = iter(
-        _emit(
-            [*known, *present],
-            [*unless(in_specs, linear), *where(out_specs, given_cotangents)],
-            results_specs,
-            program,
-            params,
-        )
+    results = _emit(
+        [*known, *present(cotangents)],
+        [*unless(in_specs, linear), *where(out_specs, given_cotangents)],
+        results_specs,
+        program,
+        params,
     )
-    flags = iter(has_cotangent)
-    return [
-        next(results) if is_linear and next(flags) else None for is_linear in linear
-    ]
+    return placed(placed(results, has_cotangent), linear)
 
 
 def _counted_once(
@@ -392,10 +408,17 @@ def _counted_once(
     cotangents: Sequence[PartitionSpec],
     results: Sequence[PartitionSpec],
 ) -> Program:
-    """A transposed body whose types do not say what varies.
+    """A transposed body for Programs whose types do not say what varies.
 
     The cotangent of a result that all members along an axis share is divided among
     them, and the cotangent of an operand that they share is the sum of theirs.
+
+    Args:
+        program: the transposed body. It takes known operands, then cotangents.
+        mesh: the mesh of the members.
+        known: the number of known operands.
+        cotangents: the spec of each cotangent that it takes.
+        results: the spec of each cotangent that it returns.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -413,6 +436,7 @@ def _counted_once(
 
 
 def _samples() -> Iterable[Sample]:
+    """Rows scaled and summed over a mesh axis, typed or not, for the table tests."""
     mesh = Mesh((2, 3), ("i", "j"))
     in_specs = (PartitionSpec("i", "j"), PartitionSpec("j"))
     for typed in (True, False):

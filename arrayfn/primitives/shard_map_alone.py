@@ -22,7 +22,7 @@ Specs = tuple[PartitionSpec, ...]
 
 
 def whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
-    """The shape of an array whose parts have ``shape``."""
+    """The shape of an array that ``spec`` cuts into parts of ``shape``."""
     entries = spec.entries(len(shape))
     return tuple(
         extent * math.prod(mesh.shape[name] for name in entry)
@@ -51,7 +51,11 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
 
 
 def _joined(x: Atom, mesh: Mesh, spec: PartitionSpec) -> Atom:
-    """The whole array from ``x``, which has all mesh axes in front."""
+    """The whole array from ``x``, which has all axes of ``mesh`` in front.
+
+    ``spec`` says which of them cut which axis; along the others all members have the
+    same.
+    """
     names = mesh.axis_names
     used = spec.axes()
     for axis in reversed(range(len(names))):
@@ -85,9 +89,9 @@ class OneDevice:
 
 
 def _mapped_body(body: Program, mesh: Mesh, names: Sequence[Entry]) -> Program:
-    """``body`` mapped is_mapped all axes of ``mesh``, which stand in front.
+    """``body`` mapped along all axes of ``mesh``.
 
-    ``names`` has, for each input, the axes along which it is cut.
+    Inputs have the axes in front that ``names`` has for them, outputs have all.
     """
     mapped = without_variance(body)
     all_outputs = [True] * len(body.outputs)
@@ -107,7 +111,10 @@ def expanded(
     body: Program,
     typed: bool,
 ) -> list[Atom]:
-    """The results of a shard_map on one device: the body is mapped along each axis."""
+    """The results of a shard_map on one device: the body, mapped along each axis.
+
+    The params are those of the primitive.
+    """
     cut = [_cut(x, mesh, s) for x, s in zip(operands, in_specs, strict=True)]
     indices = [
         (views.iota(shape=(size,), axis=0, dtype=dtypes.int32), (name,))

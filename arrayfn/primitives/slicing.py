@@ -35,6 +35,7 @@ from arrayfn.primitives.rules import batched_along, repeated, transposed_first
 
 
 def _sample(shape: Shape, seed: int = 21) -> Array:
+    """A float32 array for the table tests."""
     return families.random_array(dtypes.float32, shape, seed, -3.0, 3.0)
 
 
@@ -48,6 +49,7 @@ def _slice_types(
     limit: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> ArrayType:
+    """Type rule: ceil((limit - start) / stride) elements along each axis."""
     is_valid = len(start) == len(limit) == len(strides) == x.ndim and all(
         0 <= low <= high <= extent and step > 0
         for low, high, step, extent in zip(start, limit, strides, x.shape, strict=True)
@@ -63,6 +65,7 @@ def _slice_types(
 def _slice_reference(
     x: Array, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Array:
+    """The slice by NumPy's indexing."""
     bounds = zip(start, limit, strides, strict=True)
     return x[tuple(slice(low, high, step) for low, high, step in bounds)]
 
@@ -75,7 +78,10 @@ def _slice_transpose(
     limit: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> Atom:
-    """The transpose rule: the cotangent padded with zeros, also between elements."""
+    """Transpose rule: the cotangent padded with zeros, also between elements.
+
+    ``type`` is the operand's.
+    """
     config: list[tuple[int, int, int]] = []
     shape = zip(ct.type.shape, type.shape, start, strides, strict=True)
     for count, extent, low, step in shape:
@@ -135,6 +141,10 @@ PadConfig = tuple[tuple[int, int, int], ...]
 
 
 def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayType:
+    """Type rule: axes grow by ``config``, or shrink where an entry is negative.
+
+    ``config`` has (before, after, between elements) for each axis.
+    """
     if x.dtype != value.dtype or value.shape:
         raise DTypeError(f"pad's value is a scalar of {x.dtype}, not {value}")
     if len(config) != x.ndim or any(inner < 0 for _, _, inner in config):
@@ -169,6 +179,7 @@ def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
 def _pad_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, *, config: PadConfig
 ) -> Tangents:
+    """The jvp rule: the operand's tangent padded with the value's."""
     x, value = tangents
     zero = conversion.literal(0, outputs[0].type.dtype)
     if x is None:
@@ -199,7 +210,7 @@ def _pad_transpose(
 
 
 def _pad_batch(size: int, inputs: Atoms, dims: Dims, *, config: PadConfig) -> Batched:
-    """The batching rule; a mapped value is selected by a padded mask."""
+    """Batching rule: no padding of the mapped axis; a mapped value needs a mask."""
     x, value = inputs
     x = repeated(size, x, dims[0])
     if dims[1] is None:
@@ -240,6 +251,7 @@ pad = Primitive(
 
 
 def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
+    """Type rule: extents along ``axis`` add up; all others, and dtypes, are equal."""
     first = operands[0]
     for other in operands[1:]:
         if other.dtype != first.dtype:
@@ -266,6 +278,7 @@ def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
 def _concatenate_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, *, axis: int
 ) -> Tangents:
+    """The jvp rule: the tangents concatenated, zeros where there are none."""
     parts = views.dense(tangents, [x.type for x in primals])
     return [concatenate(*parts, axis=axis)]
 

@@ -34,7 +34,7 @@ from arrayfn.primitives.windows import Windows
 def take_along_last(x: Atom, indices: Atom) -> Atom:
     """The elements of ``x`` at ``indices`` along the last axis.
 
-    Indices are in bounds, and unique in each row.
+    The indices must be in bounds, and unique in each row.
     """
     lead = tuple(range(x.type.ndim - 1))
     last = (len(lead),)
@@ -47,7 +47,10 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
 
 
 def _check(name: str, x: ArrayType) -> None:
-    """Raise unless ``x`` has an axis to sort along, and its dtype an order."""
+    """Raises ShapeError unless ``x`` has an axis to sort along, and its dtype an order.
+
+    ``name`` is the primitive's, for the message.
+    """
     if x.dtype in dtypes.STORAGE:
         raise dtypes.storage_error(name, x.dtype)
     if not x.ndim:
@@ -55,11 +58,13 @@ def _check(name: str, x: ArrayType) -> None:
 
 
 def _sort_types(x: ArrayType) -> ArrayType:
+    """Type rule: the operand's type."""
     _check("sort", x)
     return x.with_shape(x.shape)
 
 
 def _argsort_types(x: ArrayType) -> ArrayType:
+    """Type rule: int64 positions, in the operand's shape."""
     _check("argsort", x)
     return ArrayType(x.shape, dtypes.int64)
 
@@ -78,6 +83,7 @@ def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _samples() -> Iterable[Sample]:
+    """Rows of each dtype, and with NaN and ties, for the table tests."""
     for position, dtype in enumerate(dtypes.COMPUTED):
         x = families.random_array(dtype, (3, 9), 95 + position, -3.0, 3.0)
         yield Sample((x,), {})
@@ -121,6 +127,7 @@ argsort = Primitive(
 
 
 def _top_k_types(x: ArrayType, *, k: int) -> tuple[ArrayType, ArrayType]:
+    """Type rule: the ``k`` largest elements of each row, and their int32 positions."""
     _check("top_k", x)
     if x.dtype in dtypes.COMPLEX:
         raise DTypeError(f"top_k is not defined for {x}")
@@ -131,6 +138,7 @@ def _top_k_types(x: ArrayType, *, k: int) -> tuple[ArrayType, ArrayType]:
 
 
 def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
+    """The ``k`` largest elements of each row and their positions, by argsort."""
     # Sort the reversed row ascending and reverse it, so that ties keep their order.
     values = _ordered(x)[..., ::-1]
     last = x.shape[-1] - 1
@@ -139,6 +147,7 @@ def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
 
 
 def _top_k_samples() -> Iterable[Sample]:
+    """The samples of sort, not complex, with ``k`` from 1 to 4."""
     for number, sample in enumerate(_samples()):
         (x,) = sample.inputs
         if x.dtype not in dtypes.COMPLEX:

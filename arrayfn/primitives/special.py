@@ -22,7 +22,10 @@ from arrayfn.primitives.families import elementwise
 
 
 def _scipy(name: str) -> Callable[..., Any]:
-    """A function of scipy.special, imported on the first call, as that takes long."""
+    """The function ``name`` of scipy.special, imported at its first call.
+
+    SciPy takes a quarter of a second to import.
+    """
 
     def call(x: Any) -> Any:
         return getattr(importlib.import_module("scipy.special"), name)(x)

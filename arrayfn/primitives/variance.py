@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives.collectives import pvary
+from arrayfn.primitives.control_flow import with_programs
 
 
 def without_variance(program: Program) -> Program:
@@ -27,7 +26,7 @@ def without_variance(program: Program) -> Program:
         if equation.primitive is pvary:
             environment[equation.outputs[0]] = operands[0]
             continue
-        params = {name: _plain(value) for name, value in equation.params.items()}
+        params = with_programs(equation.params, without_variance)
         outputs = tuple([plain(v) for v in equation.outputs])
         equations.append(
             Equation(equation.primitive, operands, params, outputs, equation.source)
@@ -40,12 +39,3 @@ def without_variance(program: Program) -> Program:
         constants,
         program.constant_values,
     )
-
-
-def _plain(value: Any) -> Any:
-    """The param ``value``; Programs in it are without variance."""
-    if isinstance(value, Program):
-        return without_variance(value)
-    if isinstance(value, tuple):
-        return tuple([_plain(x) if isinstance(x, Program) else x for x in value])
-    return value

@@ -55,13 +55,17 @@ def zeros(type: ArrayType) -> Atom:
 
 
 def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
-    """``tangents`` of arrays of these types, with zeros for None."""
+    """``tangents`` with zeros for None.
+
+    ``types`` are those of the arrays they belong to.
+    """
     return [
         zeros(type) if t is None else t for t, type in zip(tangents, types, strict=True)
     ]
 
 
 def _sample(shape: Shape, seed: int = 21, dtype: DType = dtypes.float32) -> Array:
+    """A random array of ``shape`` for the table tests."""
     return families.random_array(dtype, shape, seed, -3.0, 3.0)
 
 
@@ -69,6 +73,7 @@ def _sample(shape: Shape, seed: int = 21, dtype: DType = dtypes.float32) -> Arra
 
 
 def _transpose_types(x: ArrayType, *, permutation: tuple[int, ...]) -> ArrayType:
+    """Type rule: output axis i is input axis ``permutation[i]``."""
     if sorted(permutation) != list(range(x.ndim)):
         raise ShapeError(f"{permutation} does not permute the axes of {x}")
     return x.with_shape(x.shape[axis] for axis in permutation)
@@ -112,6 +117,7 @@ transpose = Primitive(
 
 
 def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> ArrayType:
+    """Type rule: ``shape``; input axis i is its axis ``axes[i]``, or is repeated."""
     is_valid = (
         len(axes) == x.ndim
         and list(axes) == sorted(set(axes))
@@ -136,6 +142,7 @@ def _broadcast_axes(
 
 
 def _broadcast_reference(x: Array, *, shape: Shape, axes: tuple[int, ...]) -> Array:
+    """The broadcast by ``np.broadcast_to``, of ``x`` with axes of extent 1 inserted."""
     kept = [1] * len(shape)
     for axis, extent in zip(axes, np.shape(x), strict=True):
         kept[axis] = extent
@@ -145,7 +152,10 @@ def _broadcast_reference(x: Array, *, shape: Shape, axes: tuple[int, ...]) -> Ar
 def _broadcast_transpose(
     ct: Atom, type: ArrayType, *, shape: Shape, axes: tuple[int, ...]
 ) -> Atom:
-    """The transpose rule: the cotangent summed over the repeated axes."""
+    """Transpose rule: the cotangent summed over the repeated axes.
+
+    ``type`` is the operand's.
+    """
     summed = [axis for axis in range(len(shape)) if axis not in axes]
     summed += [
         axis
@@ -192,6 +202,7 @@ broadcast_in_dim = Primitive(
 
 
 def _reshape_types(x: ArrayType, *, shape: Shape) -> ArrayType:
+    """Type rule: another shape with as many elements."""
     if math.prod(shape) != x.size or any(extent < 0 for extent in shape):
         raise ShapeError(f"{x} has {x.size} elements and does not reshape to {shape}")
     return x.with_shape(shape)
@@ -228,6 +239,7 @@ reshape = Primitive(
 
 
 def _rev_types(x: ArrayType, *, axes: tuple[int, ...]) -> ArrayType:
+    """Type rule: the operand's type."""
     if any(not 0 <= axis < x.ndim for axis in axes):
         raise ShapeError(f"cannot reverse axes {axes} of {x}")
     return x.with_shape(x.shape)
@@ -256,6 +268,7 @@ rev = Primitive(
 
 
 def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
+    """Type rule: an array of ``shape`` that counts along ``axis``."""
     shape = tuple(map(operator.index, shape))  # an error for a traced value
     if not 0 <= axis < len(shape):
         raise ShapeError(f"iota counts along an axis of {shape}, not axis {axis}")
@@ -265,6 +278,7 @@ def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
 
 
 def _iota_reference(*, shape: Shape, axis: int, dtype: DType) -> Array:
+    """0, 1, 2, ... along ``axis``, by ``np.arange``."""
     count = np.arange(shape[axis]).astype(dtype)
     kept = [1] * len(shape)
     kept[axis] = shape[axis]
@@ -294,6 +308,7 @@ iota = Primitive(
 
 
 def _relayout_types(x: ArrayType, *, layout: str) -> ArrayType:
+    """Type rule: the operand's type. Raises unless the layout is row-major ("C")."""
     if layout != "C":
         raise ArgumentError(
             f"relayout copies into row-major order, layout 'C', not {layout!r}: all "

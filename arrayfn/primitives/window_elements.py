@@ -50,7 +50,11 @@ _MAX_PHASES: Final = 16
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
-    """Raise unless ``positions`` are int32 and of the shape ``windows``."""
+    """Raises unless ``positions`` are int32, one for each window.
+
+    ``name`` is the primitive's, for the message; ``x`` must have numbers. ``windows``
+    is the shape of the array of windows.
+    """
     if x.dtype not in dtypes.NUMBERS:
         raise DTypeError(f"{name} is not defined for {x}")
     if positions.dtype != dtypes.int32 or positions.shape != windows:
@@ -60,7 +64,10 @@ def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> Non
 
 
 def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
-    """``(index vectors, geometry)`` of a gather of the elements at ``positions``."""
+    """The index vectors, and the geometry, of a gather of one element of each window.
+
+    ``positions`` has its row-major index inside the window.
+    """
     shape = positions.type.shape
     coordinates: list[Atom] = []
     remaining = positions
@@ -81,6 +88,7 @@ def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Wi
 
 
 def _take_types(x: ArrayType, positions: ArrayType, **params: Any) -> ArrayType:
+    """Type rule: one element for each window."""
     geometry = SlidingWindows(**params)
     geometry.check("window_take", x)
     _check("window_take", x, positions, geometry.shape(x.shape))
@@ -88,6 +96,7 @@ def _take_types(x: ArrayType, positions: ArrayType, **params: Any) -> ArrayType:
 
 
 def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
+    """The element of each window at its position, by ``np.take_along_axis``."""
     geometry = SlidingWindows(**params)
     count = math.prod(geometry.sizes)
     border = [(low, high) for low, high, _ in geometry.config(x.ndim)]
@@ -113,11 +122,13 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
 
 
 def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
+    """Random positions inside windows, for an array of windows of ``shape``."""
     count = math.prod(geometry.sizes)
     return np.random.default_rng(seed).integers(0, count, shape).astype(np.int32)
 
 
 def _take_samples() -> Iterable[Sample]:
+    """Windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
@@ -155,7 +166,7 @@ window_take = Primitive(
 def _put_types(
     values: ArrayType, positions: ArrayType, *, extents: Shape, **params: Any
 ) -> ArrayType:
-    """The type rule: the operand of ``window_take`` has extents ``extents``."""
+    """Type rule: the operand of ``window_take``, with ``extents`` along window axes."""
     geometry = SlidingWindows(**params)
     extent_of = dict(zip(geometry.axes, extents, strict=True))
     result = values.with_shape(extent_of.get(k, n) for k, n in enumerate(values.shape))
@@ -325,6 +336,7 @@ def _interleaved(
 
 
 def _put_samples() -> Iterable[Sample]:
+    """Windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         windows = geometry.shape(shape)

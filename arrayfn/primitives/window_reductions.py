@@ -17,7 +17,6 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
 from arrayfn.primitives import (
     conversion,
     discrete,
@@ -58,9 +57,13 @@ UNROLLED: Final = 32
 def _reduce_expansion(
     combine: Callable[..., Any], reduction: Primitive
 ) -> Callable[..., Atom]:
-    """The expansion of a window reduction to combinations of slices."""
+    """The expansion of a window reduction to combinations of slices.
+
+    ``combine`` is the primitive of two operands that ``reduction`` applies along axes.
+    """
 
     def expand(x: Atom, **params: Any) -> Atom:
+        """The reduction of short windows at once; of long ones axis by axis."""
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
@@ -106,7 +109,7 @@ def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
 
 
 def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
-    """The slices ``taps`` combined into one, from first to last."""
+    """The slices ``taps`` combined into one, from first to last, by ``combine``."""
     total = taps[0]
     for tap in taps[1:]:
         total = combine(total, tap)
@@ -137,7 +140,8 @@ def _along_axis(
 ) -> Atom:
     """Windows along one axis, combined from windows of 1, 2, 4 ... elements.
 
-    ``step`` is the dilation.
+    ``combine`` is the function of two operands. Windows have ``size`` elements at a
+    distance of ``step``, and begin ``stride`` elements apart.
     """
     if size <= UNROLLED // 2:
         return _folded(
@@ -176,10 +180,18 @@ def _window_reduction(
 ) -> Primitive:
     """A window reduction Primitive: ``reduction`` of each window.
 
-    ``combine`` is the function of two elements.
+    Args:
+        name: the primitive's.
+        reduction: the primitive that reduces along axes.
+        combine: the primitive of two operands that it applies.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        doc: what it computes.
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: one element for each window."""
         if x.dtype not in accepts:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
@@ -193,6 +205,7 @@ def _window_reduction(
         return reduction.reference(windows, axes=axes)
 
     def samples() -> Iterable[Sample]:
+        """Windows in each dtype, and long, adjacent and bordered ones."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 65 + position, -3.0, 3.0)
@@ -235,7 +248,10 @@ def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
 
 
 def _extremum_jvp(position: Emitter) -> JvpRule:
-    """The first element that equals the extremum gets the derivative."""
+    """The jvp rule: the first element that equals the extremum gets the derivative.
+
+    ``position`` emits the positions of extrema.
+    """
 
     def rule(x: Atom, y: Atom, t: Atom, **params: Any) -> list[Atom | None]:
         if not y.type.size:
@@ -277,6 +293,26 @@ reduce_window_min = _window_reduction(
 # Positions of extrema.
 
 
+def _first_position(taps: Sequence[Atom], is_better: Callable[..., Any]) -> Atom:
+    """For each element, which of the arrays ``taps`` has the extremum, or NaN, first.
+
+    ``is_better(x, y)`` says whether x takes the place of y.
+    """
+    best = taps[0]
+    position = views.zeros(ArrayType(best.type.shape, dtypes.int32))
+    for number, tap in enumerate(taps[1:], 1):
+        better = is_better(tap, best)
+        if tap.type.dtype in dtypes.FLOATS:
+            later_nan = discrete.bitwise_and(
+                discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
+            )
+            better = discrete.bitwise_or(better, later_nan)
+        best = e.select(better, tap, best)
+        tap_number = conversion.literal(number, dtypes.int32)
+        position = e.select(better, tap_number, position)
+    return position
+
+
 def _window_arg_reduction(
     name: str,
     reference: Callable[..., Array],
@@ -292,6 +328,7 @@ def _window_arg_reduction(
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: an int32 position for each window."""
         if x.dtype not in dtypes.REALS:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
@@ -299,6 +336,7 @@ def _window_arg_reduction(
         return ArrayType(geometry.shape(x.shape), dtypes.int32)
 
     def positions(x: Array, **params: Any) -> Array:
+        """The reference: ``reference`` along all elements of a window."""
         geometry = SlidingWindows(**params)
         widened = x.astype(dtypes.compute_dtype(x.dtype))
         windows = geometry.inside().of(_with_border(widened, geometry, extremum))
@@ -306,6 +344,7 @@ def _window_arg_reduction(
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
     def expand(x: Atom, **params: Any) -> Atom:
+        """Compares the slices of short windows; copies long windows side by side."""
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         count = math.prod(geometry.sizes)
@@ -317,25 +356,10 @@ def _window_arg_reduction(
             windows = sliding_windows(x, **geometry.params(), order=order)
             flat = views.reshape(windows, shape=(*shape, count))
             return arg_reduction(flat, axis=len(shape), dtype=dtypes.int32)
-        return _first(geometry.taps(x), shape)
-
-    def _first(taps: Sequence[Atom], shape: Shape) -> Atom:
-        """The number of the first tap that is the extremum or NaN."""
-        best = taps[0]
-        position = views.zeros(ArrayType(shape, dtypes.int32))
-        for number, tap in enumerate(taps[1:], 1):
-            better = is_better(tap, best)
-            if tap.type.dtype in dtypes.FLOATS:
-                later_nan = discrete.bitwise_and(
-                    discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
-                )
-                better = discrete.bitwise_or(better, later_nan)
-            best = e.select(better, tap, best)
-            tap_number = conversion.literal(number, dtypes.int32)
-            position = e.select(better, tap_number, position)
-        return position
+        return _first_position(geometry.taps(x), is_better)
 
     def samples() -> Iterable[Sample]:
+        """Windows in each real dtype, and long and bordered ones."""
         for position, dtype in enumerate(
             d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):

@@ -67,7 +67,10 @@ class SlidingWindows:
         return replace(self, padding=())
 
     def config(self, ndim: int) -> slicing.PadConfig:
-        """The padding of the operand for ``inside``."""
+        """The padding that makes the operand of ``ndim`` axes that ``inside`` is about.
+
+        It has (before, after, between elements) for each axis, as the param of ``pad``.
+        """
         pads = dict(zip(self.axes, self.padding, strict=False))
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
@@ -87,7 +90,10 @@ class SlidingWindows:
         return slicing.block(x, start, limit)
 
     def check(self, name: str, x: ArrayType) -> None:
-        """Raise ShapeError unless these are windows of ``x``."""
+        """Raises ShapeError unless these are windows of ``x``.
+
+        ``name`` is the primitive's.
+        """
         counts = {len(part) for part in self.params().values()}
         if (
             len(counts) != 1
@@ -115,7 +121,7 @@ class SlidingWindows:
         )
 
     def shape(self, shape: Shape) -> Shape:
-        """``shape`` of an operand, with the number of windows along the axes."""
+        """The array of windows' shape: the operand's, with counts along the axes."""
         counts = dict(zip(self.axes, self.count(shape), strict=True))
         return tuple(counts.get(axis, n) for axis, n in enumerate(shape))
 
@@ -157,7 +163,7 @@ class SlidingWindows:
 
 
 def batched_windows(name: str) -> BatchRule:
-    """The batching rule of primitive ``name``: its windows after the mapped axis."""
+    """The batching rule of primitive ``name``: windows move by a mapped axis."""
     primitive = Emitter(name)
     geometry_params = {field.name for field in fields(SlidingWindows)}
 
@@ -173,10 +179,11 @@ def batched_windows(name: str) -> BatchRule:
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
 ) -> slicing.PadConfig:
-    """The padding of an array of values per window, to slide windows over it.
+    """The padding of values, one for each window, over which windows are then slid.
 
     Each axis is dilated by the strides, and padded so that there are as many windows as
-    the operand, of ``shape``, has elements.
+    the operand, of ``shape``, has elements. ``counts`` are the numbers of windows,
+    ``ndim`` the number of axes.
     """
     config = [(0, 0, 0)] * ndim
     for k, axis in enumerate(geometry.axes):
@@ -198,6 +205,7 @@ BORDERED: Final = SlidingWindows((0, 1), (3, 2), (2, 1), (1, 1), ((1, 2), (0, 1)
 
 
 def _windows_types(x: ArrayType, *, order: Axes, **params: Any) -> ArrayType:
+    """Type rule: the axes of windows, then those inside windows, put into ``order``."""
     geometry = SlidingWindows(**params)
     geometry.check("sliding_windows", x)
     shape = (*geometry.shape(x.shape), *geometry.sizes)
@@ -209,15 +217,17 @@ def _windows_types(x: ArrayType, *, order: Axes, **params: Any) -> ArrayType:
 
 
 def _windows_reference(x: Array, *, order: Axes, **params: Any) -> Array:
+    """All windows, by NumPy strides."""
     return SlidingWindows(**params).of(x).transpose(order)
 
 
 def overlap_add(
     windows: Atom, x: ArrayType, geometry: SlidingWindows, order: Axes
 ) -> Atom:
-    """For each element of type ``x``, the sum of its values in all windows.
+    """For each element of an array of type ``x``, the sum of its values in all windows.
 
-    It is the transpose of ``sliding_windows``; ``windows`` has the shape of its result.
+    This is the transpose of ``sliding_windows``: ``windows`` has the shape of its
+    result, whose axes are in ``order``.
     """
     ndim = x.ndim
     counts = geometry.count(x.shape)
@@ -245,7 +255,10 @@ def overlap_add(
 
 
 def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
-    """Windows of one element, with the window axes last, put among zeros."""
+    """Windows of one element each, put among zeros: an array of type ``x``.
+
+    The axes that windows lie along are the last ones of ``windows``.
+    """
     ndim = x.ndim
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     order = [*kept, *geometry.axes]
@@ -275,6 +288,7 @@ def positions_of(components: Sequence[Atom]) -> Atom:
 
 
 def _windows_samples() -> Iterable[Sample]:
+    """Windows of each dtype in three orders of axes, for the table tests."""
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
         shape, geometry = GEOMETRIES[position % 2]
         ndim = len(shape) + len(geometry.axes)

@@ -70,7 +70,10 @@ class Windows:
         )
 
     def sizes(self, ndim: int, windows: Shape) -> Shape:
-        """The extents of one window along the operand's axes."""
+        """The extents of one window along the operand's ``ndim`` axes.
+
+        ``windows`` is the shape of the array of windows.
+        """
         window_axis_of = dict(zip(self.kept(ndim), self.window_axes, strict=True))
         return tuple(
             windows[window_axis_of[axis]] if axis in window_axis_of else 1
@@ -112,35 +115,13 @@ class Windows:
         *,
         may_miss: bool,
     ) -> None:
-        """Raise ShapeError or DTypeError unless all fit together.
+        """Raises ShapeError or DTypeError unless the params fit the operands.
 
-        All positions along an empty axis are out of bounds, so there must be none,
-        unless windows ``may_miss`` the operand.
+        ``name`` is the primitive's; ``sizes`` are the extents of one window along the
+        operand's axes. All positions along an empty axis are out of bounds, so there
+        must be none, unless windows ``may_miss`` the operand.
         """
-        if indices.dtype not in dtypes.INTEGERS:
-            raise DTypeError(f"{name} takes integer indices, but was given {indices}")
-        if indices.ndim == 0 or indices.shape[-1] != len(self.indexed_axes):
-            raise ShapeError(
-                f"{name}: the last axis of indices ({indices}) holds a position for "
-                f"each of the {len(self.indexed_axes)} indexed axes"
-            )
-        _check_axes(name, "collapsed", self.collapsed_axes, operand.ndim)
-        _check_axes(name, "batch", self.batch[0], operand.ndim)
-        _check_axes(name, "indices' batch", self.batch[1], indices.ndim - 1)
-        if len(set(self.indexed_axes)) != len(self.indexed_axes) or any(
-            not 0 <= axis < operand.ndim or axis in self.batch[0]
-            for axis in self.indexed_axes
-        ):
-            raise ShapeError(
-                f"{name}: indexed axes {self.indexed_axes} are not axes of {operand} "
-                "that are not batched"
-            )
-        if [operand.shape[a] for a in self.batch[0]] != [
-            indices.shape[a] for a in self.batch[1]
-        ]:
-            raise ShapeError(
-                f"{name}: batch axes {self.batch} of {operand} and {indices} differ"
-            )
+        self._check_indices(name, operand, indices)
         kept = self.kept(operand.ndim)
         ndim = indices.ndim - 1 + len(kept)
         if len(self.window_axes) != len(kept) or any(
@@ -165,6 +146,33 @@ class Windows:
             )
         ):
             raise ShapeError(f"{name}: windows of {sizes} do not fit {operand}")
+
+    def _check_indices(self, name: str, operand: ArrayType, indices: ArrayType) -> None:
+        """Raises unless ``indices`` and the axes that they name fit the operand."""
+        if indices.dtype not in dtypes.INTEGERS:
+            raise DTypeError(f"{name} takes integer indices, but was given {indices}")
+        if indices.ndim == 0 or indices.shape[-1] != len(self.indexed_axes):
+            raise ShapeError(
+                f"{name}: the last axis of indices ({indices}) holds a position for "
+                f"each of the {len(self.indexed_axes)} indexed axes"
+            )
+        _check_axes(name, "collapsed", self.collapsed_axes, operand.ndim)
+        _check_axes(name, "batch", self.batch[0], operand.ndim)
+        _check_axes(name, "indices' batch", self.batch[1], indices.ndim - 1)
+        if len(set(self.indexed_axes)) != len(self.indexed_axes) or any(
+            not 0 <= axis < operand.ndim or axis in self.batch[0]
+            for axis in self.indexed_axes
+        ):
+            raise ShapeError(
+                f"{name}: indexed axes {self.indexed_axes} are not axes of {operand} "
+                "that are not batched"
+            )
+        if [operand.shape[a] for a in self.batch[0]] != [
+            indices.shape[a] for a in self.batch[1]
+        ]:
+            raise ShapeError(
+                f"{name}: batch axes {self.batch} of {operand} and {indices} differ"
+            )
 
     def positions(
         self, operand: Shape, indices: Array, sizes: Shape, clip: bool
@@ -201,19 +209,25 @@ class Windows:
 
 
 def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
-    """Raise ArgumentError unless ``mode`` is one of ``modes``."""
+    """Raises ArgumentError unless ``mode`` is one of ``modes``.
+
+    ``name`` is the primitive's.
+    """
     if mode not in modes:
         raise ArgumentError(f"{name}: mode is one of {', '.join(modes)}, not {mode!r}")
 
 
 def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
-    """Raise ShapeError unless ``axes`` are different axes of ``ndim``."""
+    """Raises ShapeError unless ``axes`` are different numbers from 0 to ``ndim`` - 1.
+
+    ``name`` and ``word`` say in the message whose axes, and which.
+    """
     if len(set(axes)) != len(axes) or any(not 0 <= axis < ndim for axis in axes):
         raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
 
 
 def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
-    """``values`` along ``axes`` of an array of ``ndim`` axes."""
+    """``values`` along ``axes`` of ``ndim`` axes; the others have extent 1."""
     shape = [1] * ndim
     for axis, extent in zip(axes, values.shape, strict=True):
         shape[axis] = extent

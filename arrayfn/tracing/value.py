@@ -265,6 +265,10 @@ class Tracer(ImmutableArray):
         """Nested lists; needs a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
+    def tobytes(self, order: str = "C") -> bytes:
+        """The bytes of all elements; needs a value."""
+        return self.concrete("tobytes()", _SCALAR_REMEDY).tobytes(order)
+
     @override
     def __repr__(self) -> str:
         if self.value is not None:

@@ -83,6 +83,7 @@ def pull_back(
     gathered: dict[Var, dict[frozenset[str], Atom]] = {}
 
     def gather(atom: Atom, cotangent: Atom | None) -> None:
+        """Add ``cotangent`` to what ``atom`` has so far, if it is linear."""
         if cotangent is None or not isinstance(atom, Var) or atom not in linear:
             return
         sums = gathered.setdefault(atom, {})
@@ -135,6 +136,7 @@ def _through_body(
     operands: Sequence[Operand],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
+    """The cotangents of the linear operands, by the transpose of ``body``."""
     linear = [isinstance(x, Linear) for x in operands]
     given = [ct is not None for ct in cotangents]
     program, found = transpose_varying(body, linear, given, [False] * sum(linear))
@@ -162,7 +164,7 @@ def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def _continuing(program: Program, name: str) -> ProgramBuilder:
-    """A builder that already holds the equations of ``program``."""
+    """A builder called ``name`` that already holds the equations of ``program``."""
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations

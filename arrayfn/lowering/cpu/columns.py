@@ -72,7 +72,7 @@ class PartialColumnsPrinter(StagedPrinter):
         self.open(f"for {column} in range(start, stop):")
         for k, partial in enumerate(self.partials):
             identity = self.constant(partial.reduce.identity)
-            element = f"{self.partial_name(k)}[part * {n} + {column}]"
+            element = self.partial_element(k, inner)
             self.line(f"{element} = {self.narrow_partial(partial, identity)}")
         self.close()
         self.open(f"for i{first} in range(first, last):")
@@ -88,21 +88,17 @@ class PartialColumnsPrinter(StagedPrinter):
         for s in self.stage_bodies[0]:
             if isinstance(s, Reduce):
                 k = [p.reduce for p in self.partials].index(s)
-                element = f"{self.partial_name(k)}[part * {n} + {column}]"
-                sum_so_far = self.widen_partial(self.partials[k], element)
-                total = (
-                    f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
-                )
-                self.line(
-                    f"{element} = {self.narrow_partial(self.partials[k], total)}",
-                    s.source,
-                )
+                self.add_to_partial(k, s, self.partial_element(k, inner))
             else:
                 self.emit(s, variables)
         for _ in reduced:
             self.close()
         self.close()
         self.close()
+
+    def partial_element(self, k: int, inner: int) -> str:
+        """The element with partial result ``k`` of the column ``i{inner}``."""
+        return f"{self.partial_name(k)}[part * {self.extent(inner)} + i{inner}]"
 
 
 @dataclass
@@ -158,7 +154,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
 
     def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
-        """Print the outer statements of ``stage`` for one column."""
+        """Prints the statements of ``stage`` that run once for each column.
+
+        ``variables`` has the text of the index along each axis, and ``column`` that of
+        the column. Results are stored for later stages.
+        """
         in_variables: set[str] = set()
         for s in self.outer_statements(stage):
             for value in uses(s):
@@ -176,9 +176,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         variables: dict[int, str],
         column: str,
     ) -> None:
-        """Print a variable for an outer value of an earlier stage, once.
+        """Prints a variable with ``value``, an outer value of an earlier stage, once.
 
-        ``in_variables`` are the names of values that variables hold already.
+        ``in_variables`` are the names of values that variables hold already; this name
+        is added. ``variables`` and ``column`` are the indices as text.
         """
         if value.name in in_variables:
             return
@@ -194,9 +195,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def column_stage(
         self, stage: int, variables: dict[int, str], reduced: list[int], inner: int
     ) -> None:
-        """Print one pass over the rows of the block, with its reductions.
+        """Prints one pass over the rows of the block, with the reductions of ``stage``.
 
         Long sums are cut into blocks of rows, whose sums are added to totals.
+        ``variables`` has the text of the index along each outer axis; ``reduced`` are
+        the axes of rows and ``inner`` that of columns.
         """
         column = f"i{inner}"
         reduces = self.reduces(stage)
@@ -250,7 +253,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             self.close()
 
     def column_run(self, s: Reduce, column: str) -> None:
-        """Print the addition of a term to a running sum.
+        """Prints the addition of a term to the running sum ``s`` of ``column``.
 
         It is the total before the block of rows, plus the sum in the block.
         """
@@ -261,7 +264,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.line(f"{self.name_of(s.result)} = {total}")
 
     def column_parts(self, s: Reduce, column: str) -> tuple[str, str]:
-        """The elements with a column's running sum in this block, and before it."""
+        """The elements with the running sum ``s`` in this block, and before it.
+
+        They are those of ``column``.
+        """
         name, dtype = self.name_of(s.result), s.result.dtype
         within, earlier = (
             f"{self.scratch_row(f'{name}_{part}', dtype)}[{column} - start]"
@@ -272,9 +278,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def open_row_blocks(
         self, last: str, size: int, sums: Sequence[Reduce], column: str
     ) -> str:
-        """Open a loop over blocks of ``size`` rows; return the inner loop's bounds.
+        """Opens a loop over blocks of ``size`` rows; returns the inner loop's bounds.
 
-        The sums of each block begin at their identities.
+        ``last`` is the text of the number of rows. The sums of each block begin at
+        their identities, for each ``column``.
         """
         self.open(f"for near in range(0, {last}, {size}):")
         self.open(f"for {column} in range(start, stop):")
@@ -290,7 +297,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
     def close_row_blocks(self, sums: Sequence[Reduce], column: str) -> None:
-        """Add the sums of a block of rows to the totals."""
+        """Adds the ``sums`` of a block of rows to their totals, and closes its loop."""
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
             total = self.column_total(s, column)

@@ -20,11 +20,14 @@ class BlockPrinter(KernelPrinter):
     def open_blocks(
         self, outer: Sequence[int], inner: int, size: int, rows: int = 1
     ) -> dict[int, str]:
-        """Open the loop over items; return the variables of the ``outer`` axes.
+        """Opens the loop over work items; returns the text of each outer axis's index.
 
-        An item is a block of ``size`` indices of axis ``inner``, from ``start`` to
-        ``stop``, for each index of ``outer``. With ``rows`` above 1 the last outer axis
-        is cut too: an item has that many of its indices, from ``first`` to ``last``.
+        Args:
+            outer: the axes outside of the blocks.
+            inner: the axis that is cut into blocks.
+            size: the indices of ``inner`` in a block: from ``start`` to ``stop``.
+            rows: if above 1, the last outer axis is cut too: an item has that many of
+                its indices, from ``first`` to ``last``.
         """
         extents = [self.nest.axes[k].extent for k in outer]
         if rows > 1:
@@ -98,10 +101,10 @@ class ElementwisePrinter(BlockPrinter):
             self.close()
 
     def tiles(self, crossing: int, inner: int) -> None:
-        """Print items that are square tiles of two axes.
+        """Prints items that are square tiles of the axes ``crossing`` and ``inner``.
 
-        An operand that is contiguous along the axis ``crossing`` is first copied, line
-        by line, into a transposed tile of scratch memory; the tile of the next item is
+        An operand that is contiguous along ``crossing`` is first copied, line by line,
+        into a transposed tile of scratch memory; the tile of the next item is
         prefetched meanwhile. Results are stored by whole rows of the tile.
         """
         outer = [k for k in range(inner) if k != crossing]
@@ -137,7 +140,10 @@ class ElementwisePrinter(BlockPrinter):
     def transpose_tile(
         self, operand: int, crossing: int, inner: int, variables: dict[int, str]
     ) -> None:
-        """Copy the tile of ``operand``, transposed, into scratch memory."""
+        """Prints a copy of the tile of ``operand``, transposed, to scratch memory.
+
+        ``variables`` has the text of the index along each axis.
+        """
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
         self.scratch.append(ScratchRow(tile, dtype, tile_of(self.nest) ** 2))
@@ -154,9 +160,9 @@ class ElementwisePrinter(BlockPrinter):
         self.staged[operand] = element
 
     def tile_rows(self, inner: int) -> dict[int, str]:
-        """The scratch row of each result that is written by whole rows of a tile.
+        """The scratch row of each result that is contiguous along ``inner``.
 
-        Their elements are staged there; the row is stored when it is complete.
+        Elements are computed into that row, which is stored when it is complete.
         """
         rows: dict[int, str] = {}
         written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
@@ -173,12 +179,12 @@ class ElementwisePrinter(BlockPrinter):
         return rows
 
     def prefetch(self, operand: int, variables: dict[int, str]) -> None:
-        """Print the prefetch of a row of the next tile."""
+        """Prints the prefetch of a row of ``operand``, from index ``variables`` on."""
         begin = f"{self.pointer(operand)}, {self.index(operand, variables)}"
         self.line(f"{self.use('prefetch_row')}({begin}, block)")
 
     def crossed_operands(self, crossing: int, inner: int) -> list[int]:
-        """The operands read that are contiguous along ``crossing``."""
+        """The operands read that are contiguous along ``crossing``, not ``inner``."""
         return [
             k
             for k, operand in enumerate(self.nest.operands)

@@ -19,7 +19,11 @@ MAX_STATEMENTS: Final = 600
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """The number of independent elements of ``loop``; 0 if they are not."""
+    """The number of independent elements of ``loop``, or 0.
+
+    Elements are independent if no statement of the body combines two of them: each can
+    then run all iterations by itself.
+    """
     sizes = _lanes([loop])
     if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
         return 0
@@ -56,7 +60,7 @@ def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
 
 
 def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The extents of all nests' axes; None if some step is not elementwise."""
+    """The extents of all nests' axes in ``steps``; None if one is not elementwise."""
     lanes: set[int] = set()
     for step in walk(steps):
         if isinstance(step, (LoopStep, BranchStep)):

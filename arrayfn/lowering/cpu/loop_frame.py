@@ -132,7 +132,10 @@ class LoopFrame(Body):
         return self.names_of[owner]
 
     def variable(self, root: Var, suffix: str = "") -> str:
-        """The name of the array or scalar stored in ``root``."""
+        """The name of the array or scalar that lies in ``root``.
+
+        ``suffix`` is added to it: the same Var has several names, as of its pointer.
+        """
         return self.name_for((root, suffix), self.names.get(root, "value") + suffix)
 
     def pointer(self, root: Var) -> str:
@@ -204,7 +207,11 @@ class LoopFrame(Body):
             self.close()
 
     def own_value(self, root: Var, value: str) -> str:
-        """``value``, which one work item stores, held in a variable if read later."""
+        """A variable with ``value``, if the body reads the array ``root`` later.
+
+        Only one work item stores that array; others read the variable. Otherwise
+        ``value`` itself.
+        """
         if root not in self.loaded:
             return value
         self.own_values[root] = self.variable(root, "_own")

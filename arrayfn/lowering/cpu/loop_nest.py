@@ -72,13 +72,9 @@ class InlinePrinter(StagedPrinter):
             self.open(f"for i{axis} in range({bounds}):")
         return bounds is not None
 
-    def row_index(self) -> str:
-        """The row-major index over the reduced axes."""
-        text = ""
-        for axis in self.reduced_axes:
-            extent = self.nest.axes[axis].extent
-            text = f"i{axis}" if not text else f"({text}) * {extent} + i{axis}"
-        return text or "0"
+    @override
+    def extent(self, axis: int) -> str:
+        return str(self.nest.axes[axis].extent)
 
     # Names and places.
 
@@ -147,7 +143,10 @@ class InlinePrinter(StagedPrinter):
             self.line(f"{self.name_of(s.result)} = {variable}")
 
     def keeps_value(self, root: Var, value: Value) -> bool:
-        """Whether a variable keeps ``value`` for as long as the nest reads it."""
+        """Whether the variable of ``root`` keeps ``value`` while the nest reads it.
+
+        It does unless a store to it comes first.
+        """
         statements = self.nest.statements
         stores = [
             k

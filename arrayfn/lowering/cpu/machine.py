@@ -58,7 +58,10 @@ def _own_group() -> str:
 
 
 def _quotas(group: str, root: Path) -> Iterator[float]:
-    """The quotas of cgroup ``group`` and of its parents, in processors."""
+    """The processor quotas of the cgroup ``group`` and its parents, where they are set.
+
+    ``root`` is where cgroups are mounted.
+    """
     for base, files in ((root, ("cpu.max",)), (root / "cpu", _VERSION_1)):
         folder = base / group.lstrip("/")
         while folder.is_relative_to(base):
@@ -74,7 +77,11 @@ _VERSION_1: Final = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 
 def _quota(files: list[Path]) -> float | None:
-    """A cgroup's quota in processors; None if it has none."""
+    """A cgroup's quota in processors, from its ``files``; None if it has none.
+
+    They hold two numbers: the microseconds of processor time in each period, and the
+    period.
+    """
     try:
         words = [word for file in files for word in file.read_text().split()]
         quota, period = words

@@ -52,7 +52,10 @@ class BlockedRowsPrinter(StagedPrinter):
         return Blocks(sums, axis, strip or size)
 
     def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
-        """Print the identities of the reductions of ``stage``."""
+        """Prints the identities of the reductions of ``stage``.
+
+        Of sums that are cut into ``blocks``, those of the totals.
+        """
         for s in self.reduces(stage):
             if blocks is not None and s in blocks.sums:
                 self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
@@ -62,7 +65,10 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
     def open_blocks(self, first: str, last: str, size: int) -> str:
-        """Open a loop over blocks; return the bounds of the loop inside it."""
+        """Opens a loop over blocks of ``size`` indices; returns the inner bounds.
+
+        ``first`` and ``last`` are the texts of the whole range's bounds.
+        """
         self.open(f"for near in range({first}, {last}, {size}):")
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
@@ -80,9 +86,9 @@ class BlockedRowsPrinter(StagedPrinter):
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Print the addition of a term.
+        """Prints the addition of a term to the sum ``s``.
 
-        A running sum is the sum before the block, plus that in it.
+        A running sum is the sum before the block, plus that in the block.
         """
         within = self.within.get(s.result.name)
         if within is None:
@@ -95,7 +101,11 @@ class BlockedRowsPrinter(StagedPrinter):
         self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
-        """Close the loops over the reduced axes; convert totals to sums."""
+        """Closes the loops over the reduced axes; converts totals to sums.
+
+        ``stripped`` says that a loop over strips, which are not ``blocks``, is to be
+        closed too.
+        """
         for axis in reversed(self.reduced_axes):
             self.close()
             if blocks is not None and blocks.axis == axis:
@@ -136,7 +146,10 @@ class RowsPrinter(BlockedRowsPrinter):
         self.close()
 
     def row(self, variables: dict[int, str]) -> None:
-        """Print all stages of the row at ``variables`` of the kept axes."""
+        """Prints all stages of one row.
+
+        ``variables`` has the text of the index along each kept axis.
+        """
         self.hoist_offsets(variables)
         prefetching = self.prefetch_stage()
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -149,9 +162,10 @@ class RowsPrinter(BlockedRowsPrinter):
     def row_stage(
         self, stage: int, variables: dict[int, str], prefetches: bool
     ) -> None:
-        """Print one pass over the row.
+        """Prints one pass over the row: the statements of ``stage``.
 
-        If it ``prefetches``, it runs in strips, and each first prefetches one of the
+        ``variables`` has the text of the index along each kept axis. If it
+        ``prefetches``, the pass runs in strips, and each first prefetches one of the
         next row.
         """
         reduced = self.reduced_axes
@@ -168,7 +182,7 @@ class RowsPrinter(BlockedRowsPrinter):
                 self.begin_block(blocks)
             self.open(f"for i{axis} in range({bounds}):")
             inner_variables[axis] = f"i{axis}"
-        self.stage_loop_body(stage, inner_variables, self.row_index(reduced))
+        self.stage_loop_body(stage, inner_variables, self.row_index())
         self.close_loops(blocks, stripped=prefetches)
 
     def prefetch_stage(self) -> int | None:
@@ -219,15 +233,6 @@ class RowsPrinter(BlockedRowsPrinter):
             )
         return f"near, {min_i64}(near + {STRIP}, {n})"
 
-    def row_index(self, axes: Sequence[int]) -> str:
-        """The row-major index over ``axes``."""
-        text = ""
-        for axis in axes:
-            text = (
-                f"i{axis}" if not text else f"({text}) * {self.extent(axis)} + i{axis}"
-            )
-        return text or "0"
-
 
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
@@ -273,10 +278,7 @@ class RowTotalsPrinter(RowsPrinter):
             return
         names = [p.reduce.result.name for p in self.partials]
         k = names.index(s.result.name)
-        element, partial = self.total(k), self.partials[k]
-        sum_so_far = self.widen_partial(partial, element)
-        total = f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
-        self.line(f"{element} = {self.narrow_partial(partial, total)}", s.source)
+        self.add_to_partial(k, s, self.total(k))
 
 
 @dataclass

@@ -112,16 +112,23 @@ def work_per_element(nest: Nest) -> float:
 
 
 def grain_of(nest: Nest, elements_per_item: int) -> int:
-    """The smallest number of items worth giving to a thread."""
+    """The fewest work items worth giving to a thread, of ``elements_per_item`` each."""
     item = max(1.0, work_per_element(nest) * elements_per_item)
     return max(1, math.ceil(CPU.chunk_ns / item))
 
 
 def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
-    """The columns of an item, out of ``blocks`` blocks of ``width`` columns.
+    """The number of columns in a work item.
 
-    There are fewer where there would be fewer items than cores, and each is worth a
-    thread. Columns are independent, so the bits of results do not depend on it.
+    It is the configuration's, or less where there would be fewer items than cores, as
+    long as each is worth a thread. Columns are independent, so the bits of results do
+    not depend on it.
+
+    Args:
+        nest: the nest, whose innermost axis is the columns.
+        blocks: the number of indices of the axes outside.
+        width: the number of columns.
+        height: the number of elements that are reduced in a column.
     """
     size = CPU.column_block
     while (
@@ -134,5 +141,8 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
 
 
 def chunk_size(extent: int, per_index: int) -> int:
-    """The indices of the first reduced axis in a chunk, from the elements per index."""
+    """How many indices of the first reduced axis a chunk has, at most ``extent``.
+
+    ``per_index`` is the number of elements at one index.
+    """
     return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

@@ -48,7 +48,15 @@ def kernel_of(
     storage: Storage,
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep]:
-    """``(kernel, call)`` of ``loop``, as ``printer`` prints it."""
+    """The kernel of ``loop``, and the step that calls it.
+
+    Args:
+        printer: the class that prints it, for a CPU or a GPU.
+        loop: the loop, with its body as steps.
+        name: the kernel's name.
+        storage: in which array each Var lies.
+        names: the names of Vars in the Program's text.
+    """
     neutral = printer(loop, "kernel", storage, names, readable=False)
     neutral.print()
     printed = printer(loop, name, storage, names, readable=True)
@@ -230,7 +238,7 @@ class LoopPrinter(LoopFrame):
             self.leave(c)
 
     def open_while(self, step: LoopStep, condition: str) -> None:
-        """Open a loop of unknown trip count, which an interrupt ends."""
+        """Opens a loop while ``condition`` holds, which an interrupt ends."""
         if not self.is_interruptible:
             self.open(f"while {condition}:")
             return
@@ -241,7 +249,11 @@ class LoopPrinter(LoopFrame):
         self.line(f"{iteration} = {iteration} + 1")
 
     def open_for(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Open a loop over iterations; a long one in parts, to be interruptible."""
+        """Opens a loop over iterations; a long one in parts, to be interruptible.
+
+        ``iteration`` is the name of its variable, ``iterations`` the text of its trip
+        count.
+        """
         inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
         part = max(1, ITERATIONS_BETWEEN_LOOKS // inside)
         if not self.is_interruptible or (step.count or 0) <= part:
@@ -255,7 +267,10 @@ class LoopPrinter(LoopFrame):
         self.open(f"for {iteration} in range({first}, {last}):")
 
     def break_if_interrupted(self, iteration: str) -> None:
-        """Print ``if interrupted(iteration): break``."""
+        """Prints ``if interrupted(iteration): break``.
+
+        The function looks for an interrupt at some iterations only.
+        """
         self.open(f"if {self.use('interrupted')}({iteration}):")
         self.line("break")
         self.close()

@@ -40,9 +40,10 @@ class StagedPrinter(KernelPrinter):
     stage_bodies: list[list[Statement]] = field(default_factory=list)
 
     def plan_stages(self, keep: bool = True) -> None:
-        """Fill in ``stage_bodies``, ``home`` and ``kept``.
+        """Decides which statements each stage runs: fills in the attributes.
 
-        With ``keep`` false every value is recomputed.
+        A value that costs much is kept for the stages that need it again; with ``keep``
+        false every value is recomputed.
         """
         nest = self.nest
         for stage in range(nest.stages):
@@ -76,7 +77,7 @@ class StagedPrinter(KernelPrinter):
             self.stage_bodies.append(body)
 
     def recompute_cost(self, name: str) -> int:
-        """The cost of computing a value from memory and from kept values."""
+        """The cost of computing the value ``name`` from memory and from kept values."""
         seen: set[str] = set()
         pending, total = [name], 0
         while pending:
@@ -130,14 +131,17 @@ class StagedPrinter(KernelPrinter):
         return self.constant(Constant(s.identity.value, total_dtype(s)))
 
     def plus(self, s: Reduce, total: str, term: str) -> str:
-        """The expression ``total + term``, where the term has the sum's dtype."""
+        """The expression ``total + term``, in the dtype of totals.
+
+        ``term`` has the dtype of the sum ``s``.
+        """
         functions = widening(s)
         converted = f"{self.use(functions[0])}({term})" if functions else term
         suffix = short_name(total_dtype(s))
         return self.expression(f"add_{suffix}", [total, converted])
 
     def from_total(self, s: Reduce, total: str) -> str:
-        """``total``, converted to the sum's dtype."""
+        """The expression ``total``, converted to the dtype of the sum ``s``."""
         functions = widening(s)
         return f"{self.use(functions[1])}({total})" if functions else total
 
@@ -151,12 +155,31 @@ class StagedPrinter(KernelPrinter):
         is_bool = partial.reduce.result.dtype == dtypes.bool_
         return self.widen(dtypes.bool_, text) if is_bool else text
 
+    def add_to_partial(self, k: int, s: Reduce, element: str) -> None:
+        """Prints the addition of a term of ``s`` to partial result ``k``.
+
+        ``element`` is the text of the element in memory that holds it.
+        """
+        partial = self.partials[k]
+        before = self.widen_partial(partial, element)
+        total = f"{self.use(s.function)}({before}, {self.scalar(s.argument)})"
+        self.line(f"{element} = {self.narrow_partial(partial, total)}", s.source)
+
+    def row_index(self) -> str:
+        """The row-major index of an element over the reduced axes, as text."""
+        text = ""
+        for axis in self.reduced_axes:
+            i = f"i{axis}"
+            text = f"({text}) * {self.extent(axis)} + {i}" if text else i
+        return text or "0"
+
     def stage_loop_body(
         self, stage: int, variables: dict[int, str], row_index: str
     ) -> None:
-        """Print the statements of ``stage`` inside its innermost loop.
+        """Prints the statements of ``stage`` inside its innermost loop.
 
-        ``row_index`` is the index of the element in scratch arrays.
+        ``variables`` has the text of the index along each axis; ``row_index`` is the
+        text of the element's index in scratch arrays.
         """
         for s in self.stage_bodies[stage]:
             if isinstance(s, Reduce):

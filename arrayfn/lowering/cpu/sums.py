@@ -59,7 +59,7 @@ def widening(s: Reduce) -> tuple[str, str] | None:
 
 
 def row_block(nest: Nest, reduced: Sequence[int]) -> int:
-    """The number of elements in a block of a row."""
+    """The number of elements in a block of a row, over the axes ``reduced``."""
     if any(isinstance(s, Reduce) and is_running_sum(s) for s in nest.statements):
         return RUNNING_BLOCK
     inner = reduced[-1]
@@ -72,9 +72,9 @@ def row_block(nest: Nest, reduced: Sequence[int]) -> int:
 
 
 def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
-    """``(axis, indices per block)`` of the axis that is cut into blocks of ``block``.
+    """How a sum over the axes ``reduced`` is cut: ``(axis, indices per block)``.
 
-    None if all the reduced axes together fit in a block.
+    Blocks have about ``block`` elements. None if all of the sum fits in a block.
     """
     inside = 1
     for axis in reversed(reduced):
@@ -88,8 +88,9 @@ def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | Non
 def chunk_rows(
     nest: Nest, rows: Sequence[int], size: int, reduces: Iterable[Reduce]
 ) -> int:
-    """``size`` indices of the first of ``rows``, or fewer, to limit a chunk's sums.
+    """How many indices of the first of the axes ``rows`` a chunk of sums has.
 
+    It is ``size``, or fewer, so that a chunk does not add up too many terms.
     ``reduces`` are the reductions whose partial results, one for each column, are kept.
     """
     if not any(map(is_sum, reduces)):

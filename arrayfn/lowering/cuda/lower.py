@@ -55,6 +55,7 @@ from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
+from arrayfn.lowering.cuda.solvers.matrix_nests import MatrixEquation
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
@@ -454,7 +455,7 @@ class _CudaLowering(Lowering):
             return
         if form.in_place:
             self.take_over(equation)
-        self.add_all(make(equation, self.reads, self.names))
+        self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
     def add_all(self, made: Iterable[Made]) -> None:
         """Append the steps of nests, of library calls and of handwritten kernels."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from arrayfn.ir import Atom, Equation, Var
-from arrayfn.lowering.fusion.groups import AxisIds, Group
+from arrayfn.lowering.fusion.groups import AxisIds, Group, is_reduction
 from arrayfn.lowering.fusion.recomputation import Recomputation
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Reduction, primitive_of
 
 
 class AxisMatching(Recomputation):
     """Finds the domain axes of an equation's values in a group that it may join."""
 
     def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
-        """The domain axes of an elementwise output; None if it cannot join."""
+        """The domain axes of the output of an elementwise ``equation`` in ``group``.
+
+        They follow from those of operands that the group computes. None if the equation
+        cannot join.
+        """
         shape = equation.outputs[0].type.shape
         known: list[int | None] = [None] * len(shape)
         matched = False
@@ -87,7 +92,8 @@ class AxisMatching(Recomputation):
     ) -> AxisIds | None:
         """``known`` with free domain axes of equal extent, in order, in place of None.
 
-        None if an axis has no match, or if two axes have the same one.
+        ``shape`` has the extents of the value's axes. None if an axis has no match, or
+        if two axes have the same one.
         """
         used = {i for i in known if i is not None}
         if len(used) != sum(i is not None for i in known):
@@ -103,21 +109,18 @@ class AxisMatching(Recomputation):
             known[axis] = choice
         return tuple(known)
 
-    def stage(self, equation: Equation, group: Group) -> int:
+    def stage(self, equation: Equation, stages: Mapping[Var, int]) -> int:
         """The stage that ``equation`` belongs to: a pass over the reduced axes, from 0.
 
-        The result of a reduction is available from the stage after its operand's.
+        ``stages`` has those of the values that its group computes. The result of a
+        reduction is available from the stage after its operand's.
         """
-        operand_stages = [
-            group.stages.get(self.reads[a].base, 0)
-            for a in equation.inputs
-            if isinstance(a, Var)
-        ]
-        primitive = primitive_of(equation)
-        return max(operand_stages, default=0) + isinstance(primitive.kernel, Reduction)
+        operands = [a for a in equation.inputs if isinstance(a, Var)]
+        operand_stages = [stages.get(self.reads[a].base, 0) for a in operands]
+        return max(operand_stages, default=0) + is_reduction(equation)
 
     def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:
-        """Whether a value over the axes ``ids`` can be computed in ``group``.
+        """Whether a value over the domain axes ``ids`` can be computed in ``group``.
 
         It must vary over the whole domain, or over exactly the kept axes. What needs
         the result of a reduction to one value gets another kernel, so that both can run
@@ -125,7 +128,7 @@ class AxisMatching(Recomputation):
         """
         if self.is_full(ids, group):
             flat = group.reduced and self.is_flat(group)
-            return not (flat and self.stage(equation, group) > 0)
+            return not (flat and self.stage(equation, group.stages) > 0)
         if not group.reduced:
             return False
         varying = {i for i in ids if i is not None}

@@ -209,11 +209,15 @@ class Fuser(Merging):
     def add(
         self, equation: Equation, group: Group, operand_ids: AxisIds, ids: AxisIds
     ) -> None:
-        """Append ``equation`` to ``group``, with the domain axes of its values."""
+        """Appends ``equation`` to ``group``.
+
+        ``operand_ids`` and ``ids`` are the domain axes of its operands and of its
+        output.
+        """
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 self.take(atom, group, operand_ids)
-        stage = self.stage(equation, group)
+        stage = self.stage(equation, group.stages)
         group.equations.append(equation)
         for var in equation.outputs:
             group.domain_axes[var] = ids
@@ -221,7 +225,10 @@ class Fuser(Merging):
         self.note(group, equation)
 
     def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Have ``group`` load or recompute ``atom``, which another group computes."""
+        """Has ``group`` load or recompute ``atom``, which another group computes.
+
+        ``ids`` are the domain axes over which the group uses it.
+        """
         read = self.reads[atom]
         base = read.base
         if base in group.domain_axes:
@@ -305,7 +312,7 @@ class Fuser(Merging):
         return tuple(reversed(units))
 
     def prune(self, group: Group, outputs: Sequence[Var]) -> None:
-        """Remove the equations of ``group`` that ``outputs`` do not need."""
+        """Removes what ``outputs``, the values that others read, do not need."""
         live: set[Var] = set(outputs)
         kept: list[Equation] = []
         for equation in reversed(group.equations):

@@ -114,7 +114,10 @@ class Groups:
         self.last_effect: Group | None = None
 
     def new_group(self, equation: Equation, *, is_open: bool) -> Group:
-        """Begin a group for ``equation``; only an open one takes others later."""
+        """Begins a group for ``equation``.
+
+        Only one that ``is_open`` takes others later.
+        """
         group = Group(self.count, is_open)
         self.groups[group.number] = group
         self.count += 1
@@ -235,7 +238,7 @@ class Groups:
         return sorted(groups, key=lambda g: g.ancestors.bit_count())
 
     def is_full(self, ids: Sequence[int | None], group: Group) -> bool:
-        """Whether a value over domain axes ``ids`` varies over the whole domain.
+        """Whether a value over the domain axes ``ids`` varies over all of the domain.
 
         Axes of extent 1 do not count.
         """
@@ -243,7 +246,10 @@ class Groups:
         return all(i in varying or n == 1 for i, n in enumerate(group.extents))
 
     def is_flat(self, group: Group) -> bool:
-        """Whether the group's reductions give one value each, of many elements."""
+        """Whether the group's reductions give one value each, of many elements.
+
+        Few elements, which one thread adds up, do not count.
+        """
         if math.prod(group.extents) <= self.short:
             return False
         return math.prod(group.extents[i] for i in group.kept) == 1
@@ -262,9 +268,10 @@ def is_fusible(equation: Equation) -> bool:
 
 
 def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
-    """Whether a value over the axes ``ids`` reads its base where the base is computed.
+    """Whether a value reads its base at the index at which the base is computed.
 
-    The base, computed in the same group, varies over ``base_ids``.
+    The value varies over the domain axes ``ids``; its base, computed in the same group,
+    over ``base_ids``. ``read`` says which elements of the base it reads.
     """
     axes = zip(read.axes, base_ids, read.base.type.shape, strict=True)
     return all(

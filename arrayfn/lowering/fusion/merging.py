@@ -23,7 +23,10 @@ class Merging(AxisMatching):
     def merge_others(
         self, equation: Equation, group: Group, producers: Sequence[int]
     ) -> None:
-        """Merge the groups ``producers`` into ``group``, where they fit."""
+        """Merges the groups numbered ``producers`` into ``group``, where they fit.
+
+        They make operands of ``equation``, which has just joined ``group``.
+        """
         for number in producers:
             other = self.groups.get(number)
             if other is not None and other is not group and other.open:
@@ -108,15 +111,13 @@ class Merging(AxisMatching):
         return arrays
 
     def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
-        """The stage of each value that ``equations``, in order, compute."""
+        """The stage of each value that ``equations``, in order, compute.
+
+        A stage is one pass over the reduced axes, from 0.
+        """
         stages: dict[Var, int] = {}
         for equation in equations:
-            operand_stages = [
-                stages.get(self.reads[a].base, 0)
-                for a in equation.inputs
-                if isinstance(a, Var)
-            ]
-            stage = max(operand_stages, default=0) + is_reduction(equation)
+            stage = self.stage(equation, stages)
             stages.update(dict.fromkeys(equation.outputs, stage))
         return stages
 

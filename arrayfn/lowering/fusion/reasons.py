@@ -55,7 +55,10 @@ class _Recording(Fuser):
         return vars(self).setdefault("_refused", {})
 
     def why_apart(self, equation: Equation, group: Group) -> str:
-        """Why ``equation`` cannot join ``group``; empty if it can."""
+        """Why ``equation`` cannot join ``group``; "" if it can.
+
+        It repeats the checks of ``join``, in order, in words.
+        """
         if not group.open:
             return why_single(group.equations[0]) or "its kernel was complete by then"
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:

@@ -45,10 +45,11 @@ class Recomputation(Groups):
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        """``clone_arrays`` of a base that has not been asked for before.
+        """The arrays from which ``base`` would be recomputed, by a walk backwards.
 
-        What is computed from arrays of bytes alone may cost more for each byte that it
-        would take in memory.
+        None if recomputing costs more than ``clone_cost``, or would read more large
+        arrays than storing and loading saves. What is computed from arrays of bytes
+        alone may cost as much for each byte that it would take in memory.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
@@ -103,9 +104,9 @@ class Recomputation(Groups):
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
         """Whether the arrays that ``equation`` would load in ``group`` exist by then.
 
-        An array does not exist yet if the group itself, a later unit, or no unit so far
-        makes it. A value that is used at the index at which the group computes it, or
-        that is recomputed, is not loaded.
+        ``ids`` are the domain axes of its value. An array does not exist yet if the
+        group itself, a later unit, or no unit so far makes it. A value that is used at
+        the index at which the group computes it, or that is recomputed, is not loaded.
         """
         recomputed: dict[Var, AxisIds] = {}
         for atom in equation.inputs:
@@ -127,9 +128,10 @@ class Recomputation(Groups):
     def arrays_read(
         self, atom: Var, group: Group, ids: AxisIds, recomputed: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """The arrays that ``group`` would load to use ``atom`` over the axes ``ids``.
+        """The arrays that ``group`` would load to use ``atom``.
 
-        ``recomputed`` collects the values that it would compute again, with their axes.
+        ``ids`` are the domain axes that it varies over. ``recomputed`` collects the
+        values that it would compute again, with their axes.
         """
         read = self.reads[atom]
         base = read.base

@@ -76,7 +76,11 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
 
 
 def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """``(begin, end, period)`` of each repetition of at least ``2 * most`` numbers."""
+    """Finds where a sequence repeats: ``(begin, end, period)`` of each repetition.
+
+    Only repetitions of at least ``2 * most`` numbers, with periods up to ``most``, are
+    found.
+    """
     done = 0
     while done + 2 * most <= len(numbers):
         end = done + 2 * most

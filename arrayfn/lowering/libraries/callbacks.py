@@ -16,7 +16,10 @@ from arrayfn.primitives.named_functions import FUNCTIONS
 
 
 def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The library call of a Python function, with the operands, then the results."""
+    """The library call of a Python function, with operands and results as arguments.
+
+    ``reads`` has the array behind each operand.
+    """
     params = equation.params
     site = CallSite(
         callback=FUNCTIONS.find(params["callback"]),

@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.errors import BackendError, SourceLocation
+from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import Primitive, primitive_of
+from arrayfn.primitives.numbered import NumberedTable
 
 Array = np.ndarray[Any, Any]
 
@@ -43,31 +44,8 @@ class Collective:
         return f"{self.primitive.name} over {self.params['axis_name']!r}{location}"
 
 
-class CollectiveTable:
-    """The collectives of this process's plans. A plan holds their numbers."""
-
-    def __init__(self) -> None:
-        self._collectives: list[Collective] = []
-
-    def add(self, collective: Collective) -> int:
-        """Store ``collective``; return the number under which a runtime finds it."""
-        self._collectives.append(collective)
-        return len(self._collectives) - 1
-
-    def find(self, number: int) -> Collective:
-        """The collective with this number.
-
-        Raises BackendError if another process lowered the plan.
-        """
-        if not 0 <= number < len(self._collectives):
-            raise BackendError(
-                f"the plan has collective number {number}, which belongs to another "
-                "process; compile the function here"
-            )
-        return self._collectives[number]
-
-
-COLLECTIVES: Final = CollectiveTable()
+COLLECTIVES: Final = NumberedTable[Collective]("collective")
+"""The collectives of this process\'s plans."""
 
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:

@@ -48,14 +48,20 @@ LANES: Final = 4
 
 
 def is_small(x: ArrayType, sides: int = 0) -> bool:
-    """Whether matrices (and ``sides`` right-hand sides) are factored by our loops."""
+    """Whether matrices of type ``x`` are factored by our loops, not by LAPACK.
+
+    ``sides`` is the number of right-hand sides, if there are some.
+    """
     limit = MEDIUM if math.prod(x.shape[:-2]) >= LANES else SMALL
     is_real = x.dtype not in dtypes.COMPLEX
     return is_real and max(*x.shape[-2:], sides) <= min(limit, LARGE - 1)
 
 
 def lanes(**counts: int) -> dict[str, int]:
-    """Scratch memory for ``LANES`` matrices: bytes by name, from elements by name."""
+    """Scratch memory for ``LANES`` small matrices at once: bytes by name.
+
+    ``counts`` has elements for one matrix by name.
+    """
     return {name: count * LANES * 8 for name, count in counts.items()}
 
 
@@ -68,7 +74,17 @@ def _call(
     integers: dict[str, int],
     work: float,
 ) -> LibraryCall:
-    """One call for all matrices of ``x``; each takes ``work`` multiply-adds."""
+    """One LAPACK call for all matrices of type ``x``; a work item is one matrix.
+
+    Args:
+        name: LAPACK's function, without the dtype's letter.
+        x: the type of the matrices.
+        reads: the arrays that it reads, by parameter.
+        writes: the arrays that it writes, by parameter.
+        scratch: bytes of workspace for each matrix, by parameter.
+        integers: the integer arguments.
+        work: the multiply-adds for each matrix.
+    """
     items = math.prod(x.shape[:-2])
     is_large = (
         items == 1
@@ -269,9 +285,10 @@ def _syevd(
     writes: dict[str, Pointer],
     scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
-    """The call of syevd on ``n`` by ``n`` matrices ``x``, with its workspace.
+    """The call of syevd on the square matrices ``x``, with its workspace.
 
-    ``scratch`` is needed besides the workspace.
+    ``name`` is the provider's, ``reads`` and ``writes`` the arrays by parameter.
+    ``scratch`` is needed besides the workspace, in bytes.
     """
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
@@ -326,7 +343,11 @@ def _geev(
     writes: dict[str, Pointer],
     scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
-    """The call of geev on the first operand, with its workspace and ``scratch``."""
+    """The call of geev on the first operand, with its workspace.
+
+    ``name`` is the provider's, ``writes`` the results by parameter. ``scratch`` is
+    needed besides the workspace, in bytes.
+    """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
     words = (BLOCK + 4) * n
@@ -374,7 +395,8 @@ def _gesdd(
 ) -> Iterable[LibraryCall]:
     """The call of gesdd on the first operand, with its workspace.
 
-    ``extents`` are further integer arguments.
+    ``name`` is the provider's, ``writes`` the results by parameter, and ``extents``
+    further integer arguments.
     """
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
@@ -430,7 +452,11 @@ def _reduced(
     work: float,
     scratch: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterable[LibraryCall]:
-    """A unitary reduction of n by n matrices ``x`` in ``work * n**3`` operations."""
+    """The call of a unitary reduction of square matrices ``x``, in place.
+
+    ``name`` is LAPACK's function, ``writes`` the arrays by parameter. A matrix takes
+    ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
+    """
     n = x.shape[-1]
     words = (BLOCK + 3) * max(1, n)
     yield LibraryCall(

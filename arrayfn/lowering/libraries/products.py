@@ -19,13 +19,18 @@ def product(
     tiles: Callable[[Gemm, DType], GemmTiles],
     provider: str = "",
 ) -> LibraryCall:
-    """A dot_general as a GEMM that copies no operand, cut into ``tiles``.
+    """A dot_general as a GEMM that copies no operand.
 
     It computes row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch``
     problems. ``lda``, ``ldb``, ``ldc`` are elements between rows as stored;
     ``transpose_a = 1`` says that ``a`` is stored as ``[k, m]`` (2: and conjugated),
-    likewise ``transpose_b``. Batch strides are in elements. A target may have a
-    ``provider`` of its own.
+    likewise ``transpose_b``. Batch strides are in elements.
+
+    Args:
+        equation: the dot_general.
+        reads: the array and index map behind each operand.
+        tiles: cuts the product into work items.
+        provider: the target's own library call, instead of BLAS's.
     """
     x, y = equation.inputs
     assert isinstance(x, Var)

@@ -76,7 +76,10 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def _sorted(
     equation: Equation, reads: Reads, name: str, index: DType
 ) -> Iterable[LibraryCall]:
-    """The call that sorts chunks of rows, then a call for each merge pass."""
+    """The call that sorts chunks of rows, then a call for each merge pass.
+
+    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions.
+    """
     (x,), (output,) = equation.inputs, equation.outputs
     dtype, n = x.type.dtype, x.type.shape[-1]
     rows = math.prod(x.type.shape[:-1])
@@ -130,9 +133,10 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """The number of chunks of each row: a power of two, enough for all cores.
+    """Into how many chunks a row of ``n`` is cut, if there are ``rows`` of them.
 
-    A chunk is not shorter than half of ``LONG``.
+    It is a power of two, enough for all cores. A chunk is not shorter than half of
+    ``LONG``.
     """
     if n < LONG or rows == 0:
         return 1

@@ -27,7 +27,11 @@ def is_computed(
     x: ArrayType,
     **static: Any,
 ) -> bool:
-    """Whether the library has these types, and there are enough entries."""
+    """Whether the library has these types, and there are enough entries.
+
+    ``data`` are the entries, ``first`` and ``second`` the index arrays of the format,
+    and ``x`` is the dense operand.
+    """
     indices = first.dtype == second.dtype and first.dtype in INDICES
     values = data.dtype == x.dtype and data.dtype in DTYPES
     return indices and values and data.size >= MANY

@@ -111,7 +111,11 @@ def _remove_copy(
 def _product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """The product whose rows are windows: an item computes some of them."""
+    """The product whose rows are windows: an item copies and multiplies some rows.
+
+    ``call`` is the GEMM, ``x`` the operand of the windows, and ``dimensions`` says
+    where their elements lie in it (see ``_dimensions``).
+    """
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (integers[name] for name in "mnk")
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
@@ -142,7 +146,8 @@ def _right_product(
 ) -> list[LibraryCall | Nest]:
     """The product whose columns are windows.
 
-    An item computes some indices of the outermost axis that the columns run over.
+    An item computes some indices of the outermost axis that the columns run over. The
+    arguments are those of ``_product``.
     """
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
@@ -183,7 +188,8 @@ def _summed(
     """The product that sums over windows: an item has the sum of a part of them.
 
     The partial sums are then added up in order. Where parts are few, an item is also a
-    piece of the outermost axis that the windows' columns run over.
+    piece of the outermost axis that the windows' columns run over. The arguments are
+    those of ``_product``.
     """
     gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
@@ -228,7 +234,10 @@ def _summed(
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:
-    """The nest that adds up the partial sums, first to last."""
+    """The nest that adds up partial sums, first to last, into ``output``.
+
+    ``sums`` has ``parts`` arrays of its shape, one after the other.
+    """
     dtype, size = output.type.dtype, output.type.size
     operands: list[ArrayOperand] = []
     statements: list[Statement] = []
@@ -257,7 +266,10 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, max_rows: int) -> int:
-    """The rows of an item, equal for all items, at most ``max_rows``."""
+    """The rows of an item, equal for all items: about ``rows`` over a multiple of 16.
+
+    At most ``max_rows``, and whole micro-kernels of BLAS.
+    """
     items = -(-rows // max_rows)
     items = -(-items // ITEMS) * ITEMS
     tile = max(-(-rows // items), min(MIN_ROWS, -(-rows // 2)))
@@ -265,7 +277,10 @@ def _tile(rows: int, max_rows: int) -> int:
 
 
 def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
-    """``(number, extent, columns per index)`` of the columns' outermost axis."""
+    """The outermost axis of the columns: its number, extent and columns per index.
+
+    ``columns`` is the number of all columns.
+    """
     cut = next(
         (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
         DIMENSIONS - 1,
@@ -310,7 +325,12 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
 def _parted(
     extent: int, step: int, position: int, border: int
 ) -> list[tuple[int, int, int]]:
-    """The axis, or its parts inside and outside of ``border`` if it crosses that."""
+    """An axis, cut at ``border`` if it crosses that: its parts, outer first.
+
+    The axis has ``extent`` indices; each moves by ``step`` elements in the operand and
+    by ``position`` elements in the copy. A border is an offset in the copy, at which
+    another dimension of the matrix begins.
+    """
     inside = border // position
     if (
         position < border < extent * position

@@ -201,7 +201,11 @@ def sqrt(m: Arithmetic, x: Complex) -> Complex:
 
 
 def cosh_sinh(m: Arithmetic, x: Value, with_cosh: Value, with_sinh: Value) -> Complex:
-    """``(with_cosh * cosh x, with_sinh * sinh x)`` without intermediate overflow."""
+    """``(with_cosh * cosh x, with_sinh * sinh x)``, without overflow on the way.
+
+    ``with_cosh`` and ``with_sinh`` are real factors: the sine and cosine of the other
+    part.
+    """
     a = m.abs(x)
     large = a > EXP_LIMIT[m.dtype(x)]
     half = real_exp(m, 0.5 * a)

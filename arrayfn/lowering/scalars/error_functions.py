@@ -367,7 +367,10 @@ def erfinv(m: Arithmetic, x: Value) -> Value:
 def _in_two_parts(
     m: Arithmetic, x: Value, shift: float, coefficients: Sequence[float]
 ) -> Pair:
-    """A polynomial of ``x + shift``: its constant coefficient, and the rest."""
+    """A polynomial of ``x + shift`` as an unevaluated sum, for more than all bits.
+
+    The first part is its constant coefficient, the second all the rest.
+    """
     constant, slope, *others = coefficients
     high, low = split_constant(m.dtype(x), constant)
     t, t_low = two_sum(x, m.constant(m.dtype(x), shift))

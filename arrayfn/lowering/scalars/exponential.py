@@ -173,7 +173,10 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
 
 
 def exp_minus_one(m: Arithmetic, n: Value, x: Value) -> Value:
-    """``exp(x - n ln 2) - 1``, with an absolute error of about an ulp of 1/2."""
+    """``exp(x - n ln 2) - 1`` for a float ``n`` that is an integer.
+
+    Its absolute error is about an ulp of 1/2.
+    """
     c = CONSTANTS[m.dtype(x)]
     r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
     scheme = polynomial if m.dtype(x) == "f32" else estrin
@@ -310,7 +313,7 @@ def log10(m: Arithmetic, x: Value) -> Value:
 
 
 def constant_pair(m: Arithmetic, x: Value, name: str) -> Pair:
-    """A split constant of the format of ``x``."""
+    """The entry ``name`` of ``CONSTANTS``, a split constant, in the format of ``x``."""
     high, low = getattr(CONSTANTS[m.dtype(x)], name)
     return m.constant(m.dtype(x), high), m.constant(m.dtype(x), low)
 

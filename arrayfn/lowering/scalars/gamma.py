@@ -114,7 +114,10 @@ def in_float64(formula: Formula) -> Formula:
 
 
 def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
-    """sin (up to its sign) or tan of ``pi a + quarters pi/2``, for an f64."""
+    """sin (up to its sign) or tan of ``pi a + quarters pi/2``, for an f64 ``a``.
+
+    ``function`` is "sin" or "tan".
+    """
     n = m.rint(a + a)
     r = a - 0.5 * n
     pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])

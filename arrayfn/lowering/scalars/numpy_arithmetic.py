@@ -127,12 +127,14 @@ def _round_to_odd(high: Value, low: Value) -> Value:
 
 
 def _two_sum(x: Value, y: Value) -> tuple[Value, Value]:
+    """The rounded sum and its exact error, of float64."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
 
 
 def _fma_f32(x: Value, y: Value, z: Value) -> Value:
+    """``x * y + z`` of float32 with one rounding, by exact float64 products."""
     product = x.astype(np.float64) * y.astype(np.float64)
     high, low = _two_sum(product, z.astype(np.float64))
     return _round_to_odd(high, low).astype(np.float32)
@@ -158,6 +160,11 @@ _EXACT_FMA_ARRAY = np.frompyfunc(_EXACT_FMA, 3, 1)
 
 
 def _fma_f64(x: Value, y: Value, z: Value) -> Value:
+    """``x * y + z`` of float64 with one rounding.
+
+    Scalars go to the C library. Arrays are computed by exact products and sums, and by
+    the C library where those could overflow or underflow.
+    """
     if not any(isinstance(v, np.ndarray) for v in (x, y, z)):
         return np.float64(_EXACT_FMA(x, y, z))
     high = x * y

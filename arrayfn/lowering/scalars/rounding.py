@@ -63,7 +63,10 @@ def isnan(m: Arithmetic, x: Value) -> Value:
 
 
 def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The exact remainder with the sign of ``x``, as C's fmod."""
+    """The exact remainder with the sign of ``x``, as C's fmod.
+
+    Where the quotient has too many bits, C's own function computes it.
+    """
     most = 2.0 ** (reals(m, x).mantissa - 1)
 
     def is_far(m: Arithmetic, x: Value, y: Value) -> Value:

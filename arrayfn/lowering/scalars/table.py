@@ -8,9 +8,9 @@ conversion's is ``convert_FROM_TO`` or, by bits, ``bitcast_FROM_TO``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
@@ -75,6 +75,10 @@ class ScalarFunction:
 
 
 def _unpack(dtype: str, x: Any) -> Value:
+    """An argument as a value of formulas: ``x`` as ``dtype``, a complex one in parts.
+
+    A 16-bit float is the u16 of its bits.
+    """
     if dtype in HALF_PRECISION:
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
             return x.view(np.uint16)
@@ -90,6 +94,7 @@ def _unpack(dtype: str, x: Any) -> Value:
 
 
 def _pack(dtype: str, result: Value) -> Any:
+    """The result of a formula as NumPy has it: a complex one joined from its parts."""
     if dtype not in COMPLEXES:
         return result
     real, imaginary = result
@@ -128,19 +133,54 @@ RING = {
 
 
 def _accumulate(operation: str) -> Formula:
+    """The formula that adds one term to a sum, or to a product or extremum.
+
+    ``operation`` is one of those of ``Arithmetic.accumulate``.
+    """
+
     def formula(m: Arithmetic, x: Value, y: Value) -> Value:
         return m.accumulate(operation, x, y)
 
     return formula
 
 
-def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
-    """``(function, number of arguments, result dtype, formula)``."""
-    for name, formula in {**RING, "div": _infix(operator.truediv)}.items():
-        yield name, 2, t, formula
-    for name, formula in COMPARISONS.items():
-        yield name, 2, "bool", formula
-    unary: dict[str, Formula] = {
+@dataclass(frozen=True)
+class _Kind:
+    """The functions of one kind of dtype, by the number and dtype of what they take.
+
+    Attributes:
+        unary, binary, ternary: functions of one, two or three numbers of a dtype, whose
+            result has that dtype.
+        tests: functions of one number whose result is a bool.
+        comparisons: functions of two numbers whose result is a bool.
+        parts: functions of one complex number whose result is real.
+    """
+
+    unary: Mapping[str, Formula]
+    binary: Mapping[str, Formula]
+    ternary: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    tests: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    comparisons: Mapping[str, Formula] = field(default_factory=lambda: COMPARISONS)
+    parts: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+
+    def functions(self, dtype: str) -> Iterator[ScalarFunction]:
+        """The functions for one dtype of this kind."""
+        for formulas, count, result in (
+            (self.unary, 1, dtype),
+            (self.binary, 2, dtype),
+            (self.ternary, 3, dtype),
+            (self.tests, 1, "bool"),
+            (self.comparisons, 2, "bool"),
+            (self.parts, 1, REAL_PART.get(dtype, dtype)),
+        ):
+            for name, formula in formulas.items():
+                yield ScalarFunction(
+                    f"{name}_{dtype}", (dtype,) * count, result, formula
+                )
+
+
+_FLOAT: Final = _Kind(
+    unary={
         "neg": _unary(operator.neg),
         "abs": lambda m, x: m.abs(x),
         "sign": rounding.sign,
@@ -179,10 +219,10 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "ceil": lambda m, x: m.ceil(x),
         "trunc": lambda m, x: m.trunc(x),
         "round": lambda m, x: m.rint(x),
-    }
-    for name, formula in unary.items():
-        yield name, 1, t, formula
-    binary: dict[str, Formula] = {
+    },
+    binary={
+        **RING,
+        "div": _infix(operator.truediv),
         "atan2": inverse_trigonometric.atan2,
         "pow": powers.pow,
         "hypot": powers.hypot,
@@ -194,23 +234,18 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "nextafter": rounding.nextafter,
         "copysign": rounding.copysign,
         "logaddexp": exponential.logaddexp,
-    }
-    for name, formula in binary.items():
-        yield name, 2, t, formula
-    yield "fma", 3, t, lambda m, x, y, z: m.fma(x, y, z)
-    yield "clamp", 3, t, rounding.clamp
-    for name in ("signbit", "isfinite", "isinf", "isnan"):
-        yield name, 1, "bool", getattr(rounding, name)
-    for operation in ("add", "mul", "max", "min"):
-        yield f"accumulate_{operation}", 2, t, _accumulate(operation)
-
-
-def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
-    for name, formula in {**RING, **BITS}.items():
-        yield name, 2, t, formula
-    for name, formula in COMPARISONS.items():
-        yield name, 2, "bool", formula
-    unary: dict[str, Formula] = {
+        **{f"accumulate_{o}": _accumulate(o) for o in ("add", "mul", "max", "min")},
+    },
+    ternary={"fma": lambda m, x, y, z: m.fma(x, y, z), "clamp": rounding.clamp},
+    tests={
+        "signbit": rounding.signbit,
+        "isfinite": rounding.isfinite,
+        "isinf": rounding.isinf,
+        "isnan": rounding.isnan,
+    },
+)
+_INTEGER: Final = _Kind(
+    unary={
         "neg": lambda m, x: 0 - x,
         "abs": integers.absolute,
         "sign": integers.sign,
@@ -218,10 +253,10 @@ def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "not": _unary(operator.invert),
         "popcount": lambda m, x: m.popcount(x),
         "clz": lambda m, x: m.leading_zeros(x),
-    }
-    for name, formula in unary.items():
-        yield name, 1, t, formula
-    binary: dict[str, Formula] = {
+    },
+    binary={
+        **RING,
+        **BITS,
         "floordiv": integers.floordiv,
         "remainder": integers.remainder,
         "div": integers.trunc_div,
@@ -238,57 +273,75 @@ def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "accumulate_max": integers.maximum,
         "accumulate_min": integers.minimum,
         **{f"accumulate_{name}": formula for name, formula in BITS.items()},
-    }
-    for name, formula in binary.items():
-        yield name, 2, t, formula
-    yield "clamp", 3, t, integers.clamp
-
-
-def _bool_rows() -> Iterator[tuple[str, int, str, Formula]]:
-    # False < True, as in NumPy: max is or, min is and.
-    same = {"max": "or", "min": "and", "add": "or", "mul": "and"}
-    for name in (*BITS, *same):
-        formula = BITS[same.get(name, name)]
-        yield name, 2, "bool", formula
-        yield f"accumulate_{name}", 2, "bool", formula
-    for name, formula in COMPARISONS.items():
-        yield name, 2, "bool", formula
-    yield "not", 1, "bool", _unary(operator.invert)
-
-
-def _complex_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
-    unary = (
-        *("neg", "square", "conj", "reciprocal", "sign", "exp", "log", "sqrt"),
-        *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
-    )
-    for name in unary:
-        yield name, 1, t, getattr(complexes, name)
-    inverses = ("asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p")
-    for name in inverses:
-        yield name, 1, t, getattr(complex_inverses, name)
-    for name in ("add", "sub", "mul", "div", "pow"):
-        yield name, 2, t, getattr(complexes, name)
-    for name in ("eq", "ne"):
-        yield name, 2, "bool", getattr(complexes, name)
-    for name in ("isfinite", "isinf", "isnan"):
-        yield name, 1, "bool", getattr(complexes, name)
-    real = REAL_PART[t]
-    yield "abs", 1, real, complexes.absolute
-    yield "angle", 1, real, complexes.angle
-    yield "real", 1, real, lambda m, x: x[0]
-    yield "imag", 1, real, lambda m, x: x[1]
-    yield (
-        "accumulate_add",
-        2,
-        t,
-        lambda m, x, y: tuple(
+    },
+    ternary={"clamp": integers.clamp},
+)
+# False < True, as in NumPy: max is or, min is and.
+_OF_BOOLS: Final = {
+    **BITS,
+    "max": BITS["or"],
+    "min": BITS["and"],
+    "add": BITS["or"],
+    "mul": BITS["and"],
+}
+_BOOL: Final = _Kind(
+    unary={"not": _unary(operator.invert)},
+    binary=_OF_BOOLS
+    | {f"accumulate_{name}": formula for name, formula in _OF_BOOLS.items()},
+)
+_COMPLEX: Final = _Kind(
+    unary={
+        "neg": complexes.neg,
+        "square": complexes.square,
+        "conj": complexes.conj,
+        "reciprocal": complexes.reciprocal,
+        "sign": complexes.sign,
+        "exp": complexes.exp,
+        "log": complexes.log,
+        "sqrt": complexes.sqrt,
+        "sin": complexes.sin,
+        "cos": complexes.cos,
+        "tan": complexes.tan,
+        "sinh": complexes.sinh,
+        "cosh": complexes.cosh,
+        "tanh": complexes.tanh,
+        "asin": complex_inverses.asin,
+        "acos": complex_inverses.acos,
+        "atan": complex_inverses.atan,
+        "asinh": complex_inverses.asinh,
+        "acosh": complex_inverses.acosh,
+        "atanh": complex_inverses.atanh,
+        "expm1": complex_inverses.expm1,
+        "log1p": complex_inverses.log1p,
+    },
+    binary={
+        "add": complexes.add,
+        "sub": complexes.sub,
+        "mul": complexes.mul,
+        "div": complexes.div,
+        "pow": complexes.pow,
+        "accumulate_add": lambda m, x, y: tuple(
             m.accumulate("add", a, b) for a, b in zip(x, y, strict=True)
         ),
-    )
-    yield "accumulate_mul", 2, t, complexes.mul
+        "accumulate_mul": complexes.mul,
+    },
+    tests={
+        "isfinite": complexes.isfinite,
+        "isinf": complexes.isinf,
+        "isnan": complexes.isnan,
+    },
+    comparisons={"eq": complexes.eq, "ne": complexes.ne},
+    parts={
+        "abs": complexes.absolute,
+        "angle": complexes.angle,
+        "real": lambda m, x: x[0],
+        "imag": lambda m, x: x[1],
+    },
+)
 
 
 def _convert(source: str, target: str) -> Formula:
+    """The formula that converts a value of dtype ``source`` to ``target``."""
     real_source = REAL_PART.get(source, source)
 
     def formula(m: Arithmetic, x: Value) -> Value:
@@ -307,15 +360,15 @@ def _convert(source: str, target: str) -> Formula:
 
 
 def _functions() -> Iterator[ScalarFunction]:
-    families = (
-        *((t, _float_rows(t)) for t in FLOATS),
-        *((t, _integer_rows(t)) for t in INTEGERS),
-        ("bool", _bool_rows()),
-        *((t, _complex_rows(t)) for t in COMPLEXES),
-    )
-    for t, rows in families:
-        for name, count, result, formula in rows:
-            yield ScalarFunction(f"{name}_{t}", (t,) * count, result, formula)
+    """All functions but bitcasts, for each dtype that they take."""
+    kinds = {
+        **dict.fromkeys(FLOATS, _FLOAT),
+        **dict.fromkeys(INTEGERS, _INTEGER),
+        "bool": _BOOL,
+        **dict.fromkeys(COMPLEXES, _COMPLEX),
+    }
+    for t, kind in kinds.items():
+        yield from kind.functions(t)
         choose = complexes.select if t in COMPLEXES else _select
         yield ScalarFunction(f"select_{t}", ("bool", t, t), t, choose)
     for t, real in REAL_PART.items():
@@ -336,6 +389,7 @@ def _functions() -> Iterator[ScalarFunction]:
 
 
 def _bitcasts() -> Iterator[ScalarFunction]:
+    """The functions that reinterpret the bits of a dtype as another of equal size."""
     sizes = {t: DTYPES[t].itemsize for t in (*INTEGERS, *FLOATS, *COMPLEXES)}
     sizes["bool"] = 1
     for source, size in sizes.items():
@@ -354,6 +408,8 @@ def _select(m: Arithmetic, condition: Value, x: Value, y: Value) -> Value:
 
 
 def _threefry_word(word: int) -> Formula:
+    """The formula of word number ``word``, 0 or 1, of a Threefry block."""
+
     def formula(m: Arithmetic, *arguments: Value) -> Value:
         return integers.threefry2x32(m, *arguments)[word]
 

@@ -70,7 +70,10 @@ def cos_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
 
 
 def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
-    """sin, cos or tan from the quadrant and the reduced argument."""
+    """sin, cos or tan (``function``) from the quadrant and the reduced argument.
+
+    The angle is ``n pi/2 + r``; only ``n`` modulo 4 counts.
+    """
     z = r[0] * r[0]
     sine = sin_polynomial(m, r, z)
     cosine = cos_polynomial(m, r, z)
@@ -98,7 +101,10 @@ def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
 
 
 def circular(m: Arithmetic, function: str, x: Value) -> Value:
-    """sin, cos or tan of any x."""
+    """sin, cos or tan (``function``) of any x.
+
+    Huge angles take a slower reduction, which is called where it is needed.
+    """
     f = reals(m, x)
     limit = LIMIT[f.dtype]
 

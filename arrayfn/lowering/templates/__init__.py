@@ -35,5 +35,8 @@ TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] 
 
 
 def nests(name: str, equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nests that compute ``equation``, in order; none if it has no elements."""
+    """The nests of the template ``name`` for ``equation``, in order.
+
+    There are none if it has no elements.
+    """
     return TEMPLATES[name](equation, reads, names)

@@ -37,7 +37,8 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """The nest that reads each element of the output from its window of the operand.
 
     Elements of windows outside of the operand are the fill value, or come from the
-    nearest window inside, by ``mode``.
+    nearest window inside, by ``mode``. ``reads`` says where operands lie, ``names`` how
+    values are called.
     """
     x, indices = equation.inputs
     output = equation.outputs[0]
@@ -165,9 +166,11 @@ def _updates_nest(
     in_order: Sequence[int],
     reason: str,
 ) -> Nest:
-    """The nest over updates: axes that run in parallel, then those in order.
+    """The nest over updates: axes that run in parallel, then those ``in_order``.
 
-    A contiguous parallel axis stays innermost.
+    A contiguous parallel axis stays innermost. ``b`` has the statements, ``target`` the
+    memory that is written, ``extents`` the shape of the updates, and ``reason`` says
+    for people what the kernel does.
     """
     if not in_order:
         return b.nest(extents, reason)
@@ -217,10 +220,11 @@ def _slice_at(
     sizes: Shape,
     reads: Reads,
 ) -> tuple[StridedArray, list[IndexTerm]]:
-    """The slice of ``array`` at ``starts``: with an offset, and computed index terms.
+    """The slice of ``array`` at ``starts``: its memory, and computed index terms.
 
-    Literal starts go into the offset, others into index terms. All are clamped so that
-    the slice of ``sizes`` lies inside ``extents``.
+    Literal starts go into the memory's offset, others into index terms, by statements
+    added to ``b``. All are clamped so that the slice of ``sizes`` lies inside
+    ``extents``. ``reads`` says where the starts lie.
     """
     terms: list[IndexTerm] = []
     constant_starts = [0] * len(sizes)
@@ -238,7 +242,10 @@ def _slice_at(
 
 
 def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
-    """Add the statement that clamps ``begin`` to 0 .. ``last``."""
+    """Adds the statement that clamps ``begin`` to 0 .. ``last``; returns its result.
+
+    ``axis`` is part of the argument's name.
+    """
     limit = Argument(f"last_{axis}", last)
     name = f"{begin.name}_clamped"
     return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
@@ -250,7 +257,10 @@ def _within(
     bounds: tuple[Constant | Argument, Argument],
     condition: Value | None,
 ) -> Value:
-    """Add the test that ``begin`` is within ``bounds``, and ``condition`` holds."""
+    """Adds the test that ``begin`` is within ``bounds``; returns its result.
+
+    ``condition``, if there is one, must hold too.
+    """
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
         if condition is not None:
@@ -261,7 +271,10 @@ def _within(
 
 
 def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
-    """The positions, with 0 in place of those of windows that are not inside."""
+    """The positions ``begins``, with 0 in place of those that are not ``inside``.
+
+    ``inside`` is a bool of the nest: whether the whole window is.
+    """
     return [
         b.compute(
             f"{v.name}_safe",
@@ -292,7 +305,10 @@ class _Geometry:
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
     def begins(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
-        """Load the position of each window, along each indexed axis."""
+        """Loads the position of each window, along each indexed axis.
+
+        ``indices`` is the array of positions; ``reads`` says where it lies.
+        """
         assert isinstance(indices, Var)
         index_array = array_of(indices, reads)
         strides = [0] * self.ndim

@@ -15,6 +15,7 @@ from arrayfn.lowering.kernel_ir import (
     Axis,
     Compute,
     Constant,
+    Count,
     IndexTerm,
     Load,
     Nest,
@@ -134,7 +135,10 @@ class NestBuilder:
         source: StridedArray | Constant,
         indices: Sequence[IndexTerm] = (),
     ) -> Scalar:
-        """The scalar of ``atom``: an element of ``source``, or the constant it is."""
+        """The scalar of ``atom``: an element of ``source``, or the constant it is.
+
+        ``indices`` are computed terms of the element's index.
+        """
         if isinstance(source, Constant):
             return source
         assert isinstance(atom, Var)
@@ -150,7 +154,16 @@ class NestBuilder:
         target_indices: Sequence[IndexTerm] = (),
         where: Value | None = None,
     ) -> None:
-        """Add statements that copy the bits of ``source`` to ``target``."""
+        """Adds statements that copy the bits of ``source`` to ``target``.
+
+        Args:
+            atom: the value that is copied, whose name the scalar gets.
+            source: its memory, or the constant that it is.
+            target: the memory that is written.
+            source_indices: computed terms of the index that is read.
+            target_indices: computed terms of the index that is written.
+            where: a bool of the nest: whether to store.
+        """
         if isinstance(source, StridedArray):
             source, target = source.raw(), target.raw()
         value = self.scalar(atom, source, source_indices)
@@ -166,7 +179,11 @@ class NestBuilder:
         dtype: DType,
         of: DType,
     ) -> Value:
-        """Add ``function`` of arguments of dtype ``of``; return its result."""
+        """Adds ``function`` of ``arguments``; returns its result.
+
+        ``name`` is the result's and ``dtype`` its dtype; ``of`` is the arguments'
+        dtype, which gives the function its suffix.
+        """
         result = self.value(name, dtype)
         self.statements.append(
             Compute(
@@ -210,7 +227,10 @@ class NestBuilder:
         *,
         adds: bool = False,
     ) -> None:
-        """Store or add ``value`` at the current index plus ``indices``."""
+        """Stores ``value`` in ``operand`` at the current index plus ``indices``.
+
+        Only ``where`` that bool is True; with ``adds`` the value is added atomically.
+        """
         source = self.equation.source
         self.statements.append(
             Store(operand, value, "element", 0, source, tuple(indices), where, adds)
@@ -229,10 +249,18 @@ class NestBuilder:
         i64 = dtypes.int64
         return self.compute(name, function, scalar, dtype=i64, of=i64)
 
+    def count(self, name: str, axis: int) -> Value:
+        """Add the index along ``axis`` of the nest, as an int64; return its value."""
+        result = self.value(name, dtypes.int64)
+        source = self.equation.source
+        self.statements.append(Count(result, axis, "element", 0, source))
+        return result
+
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
         """The nest over axes of ``extents``, ordered and merged as fusion's are.
 
         At most one axis is ``in_order``: it is iterated in order, as a scan's.
+        ``reason`` says for people what the kernel does.
         """
         nest = self.as_written(extents, reason, in_order)
         return merge_axes(order_axes(drop_unit_axes(nest)))
@@ -240,7 +268,10 @@ class NestBuilder:
     def as_written(
         self, extents: Shape, reason: str, in_order: Collection[int]
     ) -> Nest:
-        """The nest over axes of ``extents``, in this order, unit axes included."""
+        """The nest over axes of ``extents``, in this order, unit axes included.
+
+        Axes ``in_order`` are iterated in order; ``reason`` says what the kernel does.
+        """
         return Nest(
             tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),
             tuple(self.operands),

@@ -16,7 +16,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import C
-from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Store, Value
+from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Store, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     StridedArray,
@@ -70,7 +70,11 @@ def scan(
 
 
 class _Scan:
-    """The nests of one scan along ``axis``, by ``function``."""
+    """The nests of one scan along ``axis``, by ``function``.
+
+    ``function`` combines the running value and an element; ``form`` has its identity,
+    and the function for totals of chunks.
+    """
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class _Scan:
     def whole(
         self, source: StridedArray, target: StridedArray, shape: tuple[int, ...]
     ) -> Nest:
-        """The nest that scans each row serially."""
+        """The nest that scans each row of an array of ``shape`` serially."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.function, value, self.form)
@@ -151,7 +155,11 @@ class _Scan:
     def totals(
         self, source: StridedArray, target: StridedArray, extents: tuple[int, ...]
     ) -> Nest:
-        """The nest that computes the total of each chunk."""
+        """The nest that computes the total of each chunk.
+
+        ``extents`` are those of the elements as chunks: the last one is a chunk's
+        length.
+        """
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.form.function, value, self.form)
@@ -167,11 +175,14 @@ class _Scan:
         target: StridedArray,
         extents: tuple[int, ...],
     ) -> Nest:
-        """The nest that scans each chunk, beginning with the total before it."""
+        """The nest that scans each chunk, beginning with the total before it.
+
+        ``source`` and ``target`` have the elements as chunks, of ``extents``;
+        ``before`` has the total before each chunk.
+        """
         b = NestBuilder(self.equation, self.names)
         last = len(extents) - 1
-        position = b.value("position", dtypes.int64)
-        b.statements.append(Count(position, last, "element", 0, self.equation.source))
+        position = b.count("position", last)
         zero = Constant(0, dtypes.int64)
         i64, bool_ = dtypes.int64, dtypes.bool_
         is_first = b.compute("is_first", "eq", position, zero, dtype=bool_, of=i64)

@@ -20,7 +20,10 @@ Names = Mapping[Var, str]
 
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """One nest for each operand, which copies it into its part of the output."""
+    """One nest for each operand, which copies it into its part of the output.
+
+    ``reads`` says where operands lie, ``names`` how values are called.
+    """
     axis: int = equation.params["axis"]
     target = output_array(equation)
     steps = (1,) * len(target.strides)
@@ -44,7 +47,11 @@ def _copy(
     extents: Shape,
     reason: str,
 ) -> Nest:
-    """The nest that copies ``operand``, in ``source``, to ``target``."""
+    """The nest that copies ``operand``, in ``source``, to ``target``.
+
+    Both have ``extents``. ``names`` says how values are called, and ``reason`` for
+    people what the kernel does.
+    """
     b = NestBuilder(equation, names)
     b.move(operand, source, target)
     return b.nest(extents, reason)
@@ -54,6 +61,7 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """The nests that store the padding value, then the operand's elements.
 
     With interior padding the value is stored everywhere first, else only around them.
+    ``reads`` says where operands lie, ``names`` how values are called.
     """
     x, value = equation.inputs
     target = output_array(equation)

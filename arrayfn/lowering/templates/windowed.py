@@ -19,7 +19,10 @@ Names = Mapping[Var, str]
 
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nest that copies every element of every window, at an affine index."""
+    """The nest that copies every element of every window, at an affine index.
+
+    ``reads`` says where operands lie, ``names`` how values are called.
+    """
     (x,) = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:

@@ -25,7 +25,10 @@ _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 
 
 def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
-    """Whether a run ends soon, in at most ``max_threads``, without side effects."""
+    """Whether a run ends soon, in at most ``max_threads``, without side effects.
+
+    Threads of all kernel calls count.
+    """
     kernels = {k.name: k for k in compiled.kernels}
     for kernel in kernels.values():
         if isinstance(kernel, Kernel):
@@ -67,11 +70,15 @@ def run_checked(
     fault: type[Exception],
     excused: tuple[type[Exception], ...] = (),
 ) -> bool:
-    """Run ``compiled`` by ``run(compiled, inputs)``; return whether it came to an end.
+    """Runs ``compiled`` on random inputs; returns whether a run came to an end.
 
-    Raises VerificationError if ``run`` raises ``fault``, as for an access outside of an
-    array. An ``excused`` exception follows from inputs that break a promise, as that
-    indices differ; the plan is then run again, on inputs whose integers do.
+    Args:
+        compiled: the plan.
+        run: runs it on inputs, with checked memory.
+        fault: what ``run`` raises for a wrong plan, as for an access outside of an
+            array; it becomes a VerificationError.
+        excused: exceptions that follow from inputs which break a promise, as that
+            indices differ. The plan is then run again, on inputs whose integers do.
     """
     for make_input in (_arbitrary, _distinct):
         random = np.random.default_rng(0)

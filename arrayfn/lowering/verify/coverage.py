@@ -66,7 +66,7 @@ class Coverage:
             self.surely[number] = self.surely.get(number, NOTHING).joined(intervals)
 
     def _own(self, number: int) -> None:
-        """Let temporary ``number`` own its part of the arena; others lose theirs."""
+        """Lets temporary ``number`` own its part of the arena; others lose theirs."""
         b = self.buffers[number]
         if b.kind != "temporary":
             return

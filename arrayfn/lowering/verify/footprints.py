@@ -138,10 +138,14 @@ def footprint(
     private: frozenset[str],
     shared: Sequence[Shared] = (),
 ) -> Footprint:
-    """The accesses of ``items`` work items of ``kernel`` with these integers.
+    """The elements that one call of ``kernel`` accesses, by argument.
 
-    Each thread has its own memory behind the arguments ``private``. The arguments of
-    each of ``shared`` lie in one buffer.
+    Args:
+        kernel: the kernel.
+        integers: the values of its integer arguments.
+        items: the number of work items.
+        private: the arguments behind which each thread has memory of its own.
+        shared: groups of arguments that lie in one buffer.
     """
     numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in private)
     shared = tuple(shared)
@@ -157,7 +161,10 @@ def footprint(
 
 
 def user_line(kernel: Kernel, line: int) -> str:
-    """The user's source line in the comment of a kernel's line, or of the next."""
+    """The user's line, as ``file:line``, in the comment of a kernel's ``line``.
+
+    If that has none, it is the one of the nearest line, below first.
+    """
     lines = kernel.source.splitlines()
     for text in (*lines[line - 1 :], *reversed(lines[: line - 1])):
         mark = _MARK.search(text)
@@ -469,7 +476,10 @@ class _Footprints:
         by_thread: bool,
         among: Array | None = None,
     ) -> None:
-        """Look for conflicts element by element, with arguments as ``check_pairs``."""
+        """Looks for conflicts element by element.
+
+        The arguments are those of ``check_pairs``; a conflict becomes a finding.
+        """
         accesses = list(accesses)
         pairs_by_access = []
         line = accesses[0].line
@@ -525,7 +535,7 @@ def part_of(accesses: Iterable[Access]) -> Part:
 
 
 def add_access(part: Part, access: Access, *, known: bool = True) -> None:
-    """Add ``access`` to ``part``; if ``known``, also its elements one by one."""
+    """Adds ``access`` to ``part``; if ``known``, its elements one by one, too."""
     low, high = extremes(access)
     exact = is_exact(access)
     lanes, residue = access.width if access.aligned else 1, 0

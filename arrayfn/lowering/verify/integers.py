@@ -1,6 +1,6 @@
 """Integer arithmetic and comparisons of kernels' texts, on Numbers over symbols.
 
-Functions that need a value in each lane raise Wanted if there is none.
+Functions that need a value in each lane raise NeedsLanes if there is none.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _by_lane(
 ) -> Number | None:
     """``function(x, y)`` computed in each lane; None if they depend on data.
 
-    Raises Wanted if a number has several values in a lane.
+    Raises NeedsLanes if a number has several values in a lane.
     """
     left = state.lanes_of(x)
     right = state.lanes_of(y)
@@ -151,7 +151,7 @@ def _by_lane(
 
 
 def product(x: Number, y: Number, state: State) -> Number:
-    """``x * y``; bounds alone if neither is constant."""
+    """``x * y``; only bounds of it if neither factor is constant."""
     for candidate, multiplicand in ((x, y), (y, x)):
         factor = state.constant(candidate)
         if factor is not None:
@@ -164,7 +164,7 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """The quotient ``x // y``, or the remainder. Raises Wanted."""
+    """The quotient ``x // y``, or the remainder. Raises NeedsLanes."""
     size = state.constant(y)
     if size is None:
         exact = _by_lane(_quotient if quotient else _remainder, x, y, state)
@@ -225,7 +225,7 @@ def _plain(x: Any) -> Lanes:
 
 
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
-    """The smaller of two numbers, or the ``larger``. Raises Wanted."""
+    """The smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
     difference = y.plus(x, -1)
     if larger:
         difference = difference.times(-1)

@@ -32,6 +32,7 @@ from arrayfn.lowering.verify.numbers import (
     BLOCK,
     FAR,
     ITEM,
+    Array,
     Data,
     Divergence,
     Lanes,
@@ -159,7 +160,7 @@ class Interpreter:
             return state
 
     def attempt(self, node: ast.stmt, state: State) -> State:
-        """The state after ``node``. Raises Wanted if it needs more lanes."""
+        """The state after ``node``. Raises NeedsLanes if it needs more lanes."""
         if isinstance(node, ast.Assign):
             (target,) = node.targets
             value = self.evaluate(node.value, state)
@@ -204,7 +205,10 @@ class Interpreter:
     def merged(
         self, before: State, body: Sequence[ast.stmt], ends: Sequence[State]
     ) -> State:
-        """The state after ``body``, which ended in ``ends``; lanes are as before."""
+        """The state after ``body``, which ended in ``ends``; lanes are as ``before``.
+
+        A variable that it sets gets a value that covers all of them.
+        """
         after = before.copy()
         for name in self.names.set_in(body):
             values = [e.variables[name] for e in (*ends, before) if name in e.variables]
@@ -250,37 +254,30 @@ class Interpreter:
             size = step
         iterations = inner.lanes_of(span)
         self.flush()
-        if iterations is None:
-            _, high = inner.range(span)
-            trip_count = -(-maximum_of(high, 0) // size)
-            if not np.any(np.asarray(trip_count) > 0):
-                return state
-            index = inner.unknown(0, maximum_of(trip_count - 1, 0))
-            inner.surely = False
-            is_counted = False
-        else:
+        is_counted = iterations is not None
+        if is_counted:
             trip_count = -(-iterations // size)
             runs = np.asarray(trip_count) > 0
             if not runs.any():
                 return state
             if not runs.all():
-                running_lanes = np.flatnonzero(np.broadcast_to(runs, (state.count,)))
-                divergence = inner.differs_in_a_block(runs)
-                inner = inner.take(running_lanes)
-                start = start.taken(running_lanes)
-                trip_count = (
-                    trip_count
-                    if isinstance(trip_count, int)
-                    else trip_count[running_lanes]
-                )
-                inner.divergence = max(inner.divergence, divergence)
+                inner, running = _running(inner, runs)
+                start = start.taken(running)
+                if not isinstance(trip_count, int):
+                    trip_count = trip_count[running]
             if not isinstance(trip_count, int):
                 inner.divergence = max(
                     inner.divergence, inner.differs_in_a_block(trip_count)
                 )
             runs_once = isinstance(trip_count, int) and trip_count == 1
             index = Number(0) if runs_once else inner.counted(0, trip_count - 1)
-            is_counted = True
+        else:
+            _, high = inner.range(span)
+            trip_count = -(-maximum_of(high, 0) // size)
+            if not np.any(np.asarray(trip_count) > 0):
+                return state
+            index = inner.unknown(0, maximum_of(trip_count - 1, 0))
+            inner.surely = False
         carried = self.carried(node.body, inner, node.target.id)
         if (
             carried
@@ -298,22 +295,40 @@ class Interpreter:
             inner.variables[ITEM] = variable
         only_one = is_counted and isinstance(trip_count, int) and trip_count == 1
         if carried and not only_one:
-            rates = self.rates(node.body, inner, carried)
-            for name in carried:
-                value = inner.variables[name]
-                if name in rates and isinstance(value, Number):
-                    inner.variables[name] = value.plus(index, rates[name])
-                    carried = [other for other in carried if other != name]
-            self.widen(node.body, inner, carried)
+            self.advance(node.body, inner, carried, index)
         end = self.block(node.body, inner.copy())
         if only_one and inner.count == state.count:
             return end
         return self.merged(state, [*node.body, node], [end])
 
+    def advance(
+        self,
+        body: Sequence[ast.stmt],
+        state: State,
+        carried: Sequence[str],
+        index: Number,
+    ) -> None:
+        """Gives ``carried`` variables their values at iteration ``index`` of a loop.
+
+        Those that grow by a constant get it exactly, the others only bounds.
+        """
+        rates = self.rates(body, state, carried)
+        others: list[str] = []
+        for name in carried:
+            value = state.variables[name]
+            if name in rates and isinstance(value, Number):
+                state.variables[name] = value.plus(index, rates[name])
+            else:
+                others.append(name)
+        self.widen(body, state, others)
+
     def unrolled(
         self, node: ast.For, state: State, start: Number, step: int, iterations: int
     ) -> State:
-        """Interpret a ``for`` loop iteration by iteration."""
+        """Interprets a ``for`` loop iteration by iteration; returns the state after it.
+
+        Its variable is ``start``, ``start + step``, and so on.
+        """
         assert isinstance(node.target, ast.Name)
         name = "$start" + str(self.depth)
         state.variables[name] = start
@@ -350,7 +365,11 @@ class Interpreter:
     def carried(
         self, body: Sequence[ast.stmt], state: State, variable: str
     ) -> list[str]:
-        """Variables that an iteration may read from the iteration before."""
+        """Variables that an iteration may read from the iteration before.
+
+        ``body`` is the loop's, ``state`` the one before it, and ``variable`` the loop's
+        own.
+        """
         names: list[str] = []
         seen: set[str] = {variable}
         for name in self.names.set_in(body):
@@ -555,7 +574,11 @@ class Interpreter:
         *,
         aligned: bool = False,
     ) -> Value:
-        """Record an access of ``memory`` at index ``at``; return the loaded value."""
+        """Records an access of ``memory`` at index ``at``; returns the loaded value.
+
+        ``width`` neighbours are accessed, whose first must be a multiple of it if
+        ``aligned``. ``line`` is the kernel's.
+        """
         if not isinstance(memory, Memory):
             self.result.unknown[line] = "an access of what is no array"
             return Data()
@@ -579,7 +602,11 @@ class Interpreter:
         return self.loaded(memory, at, state)
 
     def loaded(self, memory: Memory, at: Number, state: State) -> Value:
-        """The value loaded: one symbol for all items, if the element is constant."""
+        """The value loaded from ``memory`` at index ``at``.
+
+        It is one symbol for all items, if the element is the same for all and nothing
+        writes it.
+        """
         if memory.kind not in INTEGERS:
             return Data()
         low, high = limits(memory.kind)
@@ -594,7 +621,7 @@ class Interpreter:
         return Number(0, {symbol: 1})
 
     def meet(self, line: int, state: State) -> None:
-        """Record a barrier, if not all threads of a block may reach it."""
+        """Records a barrier on ``line``, if not all threads of a block may reach it."""
         if (state.divergence or not state.surely) and not self.dry_runs:
             surely = state.surely and state.divergence is Divergence.YES
             self.result.barriers.append(Barrier(line, surely))
@@ -602,7 +629,7 @@ class Interpreter:
     # Calls.
 
     def call(self, name: str, node: ast.Call, state: State) -> Value:
-        """The value of a call, whose effects are recorded."""
+        """The value of a call of the function ``name``, whose effects are recorded."""
         if name in self.functions:
             return self.part(self.functions[name], node, state)
         function = FUNCTIONS.get(name)
@@ -648,7 +675,10 @@ class Interpreter:
         line: int,
         state: State,
     ) -> None:
-        """Record a copy of ``count`` neighbours from one array and index to another."""
+        """Records a copy of ``count`` neighbours from ``source`` to ``target``.
+
+        Both are pairs of an array and an index.
+        """
         size = state.lanes_of(count)
         inner = state.copy()
         if size is None:
@@ -674,6 +704,18 @@ class Interpreter:
         inner.variables = {**internal, **dict(zip(names, values, strict=True))}
         self.block(function.body, inner)
         return Data()
+
+
+def _running(state: State, runs: Array) -> tuple[State, Array]:
+    """``state`` in the lanes in which a loop runs at all, and these lanes.
+
+    ``runs`` has a bool for each lane, or one for all.
+    """
+    lanes = np.flatnonzero(np.broadcast_to(runs, (state.count,)))
+    divergence = state.differs_in_a_block(runs)
+    running = state.take(lanes)
+    running.divergence = max(running.divergence, divergence)
+    return running, lanes
 
 
 def _as_branch(node: ast.While) -> Sequence[ast.stmt]:

@@ -162,7 +162,7 @@ def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
 
 
 def _spread(x: Lanes, count: int) -> Array:
-    """``x`` as an array with one number for each lane."""
+    """``x`` as an array with one number for each of ``count`` lanes."""
     return np.broadcast_to(np.asarray(x, np.int64), (count,))
 
 
@@ -200,7 +200,10 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
 
 
 def is_disjoint(access: Access, who: Number) -> bool:
-    """Whether the strides alone show that no element is accessed by two of ``who``."""
+    """Whether the strides alone show that no element is accessed by two of ``who``.
+
+    ``who`` is the number of the thread, block or work item.
+    """
     dims: list[tuple[int, int, int]] = []
     for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
         if symbol.same:
@@ -276,7 +279,10 @@ def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
 
 
 def same_elements(x: Access, y: Access, x_number: Number, y_number: Number) -> bool:
-    """Whether each thread accesses the same elements in ``x`` and ``y``."""
+    """Whether each thread accesses the same elements in ``x`` and ``y``.
+
+    ``x_number`` and ``y_number`` are the threads of the accesses.
+    """
     return (
         x.count == y.count
         and dict(x.at.terms) == dict(y.at.terms)

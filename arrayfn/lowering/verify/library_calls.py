@@ -41,7 +41,7 @@ def parts_of(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
 def _matrix(
     name: str, extents: tuple[int, int, int], strides: tuple[int, int, int]
 ) -> Part:
-    """The elements of a batch of matrices with these extents and strides."""
+    """The elements of argument ``name``: a batch of matrices, with these strides."""
     symbols = [Symbol(counted=True) for _ in extents]
     terms = {s: step for s, step in zip(symbols, strides, strict=True) if step}
     bounds = {s: (0, n - 1) for s, n in zip(symbols, extents, strict=True)}

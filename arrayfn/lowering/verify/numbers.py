@@ -245,14 +245,14 @@ class State:
     def lanes_of(self, x: Number) -> Lanes | None:
         """The value of ``x`` in each lane; None if it depends on data.
 
-        Raises Wanted if it has several values in a lane.
+        Raises NeedsLanes if it has several values in a lane.
         """
         x = self.simplified(x)
         self.want_values(x)
         return None if x.terms else x.base
 
     def want_values(self, x: Number) -> None:
-        """Raise Wanted if ``x`` has a counted symbol, to get a lane for each value."""
+        """Raises NeedsLanes if ``x`` has a counted symbol that varies in a lane."""
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
@@ -277,7 +277,7 @@ class State:
     # Other lanes.
 
     def take(self, index: Array) -> State:
-        """The state in the lanes ``index``."""
+        """The state in the lanes ``index`` alone, which become 0, 1, 2 ..."""
         selected = self.copy()
         selected.count = index.size
 
@@ -296,7 +296,10 @@ class State:
             self.variables[name] = changed(value, function)
 
     def spread(self, symbol: Symbol) -> State:
-        """The state with a lane for each value of ``symbol``."""
+        """The state with a lane for each value of ``symbol`` in each lane.
+
+        Raises TooManyLanesError if these are too many.
+        """
         low, high = self.bounds[symbol]
         sizes = np.broadcast_to(np.asarray(high - low + 1, np.int64), (self.count,))
         total = int(sizes.sum())
@@ -349,7 +352,7 @@ class State:
     def mask(self, truth: Truth) -> Array | None:
         """The lanes in which ``truth`` holds; None if that depends on data.
 
-        Raises Wanted if it differs within a lane.
+        Raises NeedsLanes if it differs within a lane.
         """
         if isinstance(truth, NonNegative):
             x = self.simplified(truth.number)
@@ -369,8 +372,8 @@ class State:
     def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
         """``(states in which truth holds, states in which it does not)``.
 
-        Where it depends on data there are both. Raises Wanted if it differs within a
-        lane.
+        Where that depends on data there are both. Raises NeedsLanes if it differs
+        within a lane.
         """
         if isinstance(truth, NonNegative):
             return self._parted(truth.number)
@@ -489,7 +492,7 @@ class State:
 
 
 def changed(value: Value, function: Callable[[Number], Number]) -> Value:
-    """``value`` with ``function`` applied to each number in it."""
+    """``value`` with ``function`` applied to each Number in it."""
     if isinstance(value, Number):
         return function(value)
     if isinstance(value, NonNegative):

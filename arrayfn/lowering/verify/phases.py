@@ -31,7 +31,7 @@ class Phases:
 
 @lru_cache(maxsize=256)
 def phases_of(source: str, name: str) -> Phases:
-    """The phases of the function ``name``."""
+    """The phases of the function ``name`` of the kernel text ``source``."""
     finder = _Finder()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:

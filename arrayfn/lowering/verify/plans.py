@@ -157,7 +157,10 @@ class _Verifier:
     def fail(
         self, problem: str, call: KernelCall | None = None, line: int = 0
     ) -> NoReturn:
-        """Raise VerificationError with ``problem``, and the step and line it is at."""
+        """Raises VerificationError with ``problem``.
+
+        The message says at which step, and on which ``line`` of the kernel of ``call``.
+        """
         raise VerificationError(
             f"arrayfn made a wrong plan of {self.compiled.name} for "
             f"{self.compiled.target}: {self.where(call, line)}{problem}; this is a "
@@ -165,7 +168,7 @@ class _Verifier:
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:
-        """The place in the plan, as a message begins: step, kernel, line."""
+        """Where in the plan, as a message begins: step, kernel of ``call``, line."""
         if call is None:
             return f"step {self.number}: " if self.number else ""
         kernel = self.kernels[call.kernel]
@@ -271,7 +274,10 @@ class _Verifier:
             )
 
     def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Extend what the checked iterations wrote of a slice to all iterations."""
+        """Extends what the checked iterations wrote of a slice to all iterations.
+
+        ``number`` is the slice's buffer.
+        """
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
         source = self.location(s.source)
@@ -297,9 +303,9 @@ class _Verifier:
         return _Location(number, 0, span_of(b.type))
 
     def check_written(self, number: int, cover: Coverage, why: str) -> None:
-        """Fail unless each byte of a buffer may have been written.
+        """Fails unless each byte of buffer ``number`` may have been written.
 
-        ``why`` says what reads it.
+        ``cover`` has the bytes written so far; ``why`` says what reads the buffer.
         """
         location, b = self.location(number), self.buffers[number]
         low, high = location.span
@@ -419,7 +425,7 @@ class _Verifier:
         accesses: Footprint,
         cover: Coverage,
     ) -> None:
-        """Check the accesses of a kernel call; update ``cover`` by its writes."""
+        """Checks the accesses of a kernel call; updates ``cover`` by its writes."""
         writes: list[tuple[int, Intervals, bool]] = []
         stored: dict[int, Intervals] = {}
         loads: list[tuple[_Operand, Part]] = []
@@ -526,9 +532,10 @@ class _Verifier:
         call: KernelCall,
         cover: Coverage,
     ) -> None:
-        """Check that what is loaded was written, by earlier steps or by this one.
+        """Checks that what is loaded was written, by earlier steps or by this one.
 
-        ``stored_here`` is what the call itself writes of the buffer.
+        ``part`` are the loads of ``operand``, and ``stored_here`` is what the call
+        itself writes of its buffer.
         """
         buffer, name = operand.buffer, operand.name
         label = self.buffers[buffer].label
