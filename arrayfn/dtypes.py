@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import DTypeError, user_location
 
@@ -66,6 +67,39 @@ SHORT_NAMES: Final[dict[DType, str]] = {
 }
 BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.items()}
 
+
+class extended(np.generic):  # noqa: N801 - JAX's name
+    """The kind of dtypes that NumPy has not."""
+
+
+class prng_key(extended):  # noqa: N801 - JAX's name
+    """The kind of ``key_dtype``, for ``issubdtype(x.dtype, dtypes.prng_key)``."""
+
+
+class KeyDType:
+    """The data type of keys of random numbers, of which there is one, ``KEY``.
+
+    An element is the two uint32 words of a key. Elements are moved and compared, not
+    computed with. NumPy has no such dtype.
+    """
+
+    name: Final = "key<fry>"
+    type: Final = prng_key
+    itemsize: Final = 8
+    kind: Final = "V"
+
+    @override
+    def __repr__(self) -> str:
+        return self.name
+
+    @override
+    def __reduce__(self) -> str:
+        return "KEY"
+
+
+KEY: Final[Any] = KeyDType()
+
+
 SIGNED: Final = frozenset({int8, int16, int32, int64})
 UNSIGNED: Final = frozenset({uint8, uint16, uint32, uint64})
 INTEGERS: Final = SIGNED | UNSIGNED
@@ -104,6 +138,8 @@ def canonical(dtype: Any) -> DType:
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return bfloat16
+    if dtype is KEY:
+        return KEY
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -112,6 +148,16 @@ def canonical(dtype: Any) -> DType:
     if found not in SHORT_NAMES:
         raise _unknown(dtype)
     return found
+
+
+def check_numeric(dtype: DType) -> None:
+    """DTypeError for the dtype of keys, which numbers are not converted to."""
+    if dtype is KEY:
+        raise DTypeError(
+            "numbers are not converted to key<fry>; keys are made of seeds, "
+            "random.key(seed), or of their words, random.wrap_key_data(words)",
+            user_location(),
+        )
 
 
 def storage_error(name: str, dtype: DType) -> DTypeError:
@@ -133,7 +179,7 @@ def _unknown(dtype: Any) -> TypeError:
 
 def short_name(dtype: DType) -> str:
     """The name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
-    return SHORT_NAMES[dtype]
+    return KEY.name if dtype is KEY else SHORT_NAMES[dtype]
 
 
 def real_of(dtype: DType) -> DType:
@@ -147,8 +193,9 @@ def complex_of(dtype: DType) -> DType:
 
 
 def limits(dtype: DType) -> Any:
-    """The limits ``min`` and ``max`` of an integer dtype, int4 and uint4 included."""
-    return ml_dtypes.iinfo(dtype)
+    """The limits ``min`` and ``max`` of an integer or real floating-point dtype."""
+    is_float = dtype in FLOATS or dtype in FLOAT8
+    return ml_dtypes.finfo(dtype) if is_float else ml_dtypes.iinfo(dtype)
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -212,6 +259,8 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
     for dtype in strong[1:]:
         result = _promote_two(result, dtype)
     for dtype in weak:
+        if result is KEY:
+            _promote_two(result, dtype)
         if _rank(dtype) <= _rank(result):
             continue
         if result in STORAGE:
@@ -227,6 +276,13 @@ def _promote_two(a: DType, b: DType) -> DType:
     """The dtype that two dtypes promote to."""
     if a == b:
         return a
+    if KEY in (a, b):
+        raise DTypeError(
+            f"keys do not promote with {b if a is KEY else a}: random.split(key) and "
+            "random.fold_in(key, n) make other keys, and random.key_data(key) gives a "
+            "key's words",
+            user_location(),
+        )
     if frozenset((a, b)) == HALF_PRECISION:
         return float32
     if bfloat16 in (a, b) and {a, b} & (INTEGERS | {bool_}):

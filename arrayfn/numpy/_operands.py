@@ -74,6 +74,7 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
     """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
+    dtypes.check_numeric(dtype)
     if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
         limits = dtypes.limits(dtype)
         if not limits.min <= value <= limits.max:
@@ -96,6 +97,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
     x = x if type(x) is np.ndarray else adopted(x)
     if x.dtype == dtype:
         return x
+    dtypes.check_numeric(dtype)
     if weak:
         return apply(conversion.convert_element_type, x, dtype=dtype, weak=True)
     return apply(conversion.convert_element_type, x, dtype=dtype)

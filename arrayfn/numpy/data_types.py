@@ -192,6 +192,10 @@ def issubdtype(arg1: Any, arg2: Any) -> Any:
     >>> issubdtype("float32", np.floating)
     True
     """
+    if arg1 is dtypes.KEY:
+        return arg2 is arg1 or (
+            isinstance(arg2, type) and issubclass(dtypes.prng_key, arg2)
+        )
     first, second = (_ml_dtype(arg) for arg in (arg1, arg2))
     if first is None and second is None:
         return np.issubdtype(arg1, arg2)

@@ -78,7 +78,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         _PRIMITIVES: "*_p",
-        "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
@@ -227,7 +226,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "vmap.spmd_axis_name vmap.sum_match"
         ),
     },
-    "jax.debug": {"it is required": "callback.callback print.fmt"},
     "jax.image": {"None is the full precision": "*.precision"},
     "jax.test_util": {"the step is that of float64": "check_*.eps"},
     "jax.numpy": {
@@ -276,7 +274,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         "the default is the same number": "ball.p lognormal.sigma",
-        "keys are words of 32 bits, without a dtype of their own": "*.dtype",
     },
     "jax.nn": {
         "reverse mode keeps what it needs; logsumexp gives the residual": (

@@ -41,9 +41,12 @@ from arrayfn.ir import (
 )
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
-from arrayfn.primitives.base import Primitive, primitive_of
+from arrayfn.primitives import discrete
+from arrayfn.primitives.base import Primitive, has_effect, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
+from arrayfn.tracing.keys import WORDS, Key, check_moved
+from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.value import Tracer
 
 Array = np.ndarray[Any, Any]
@@ -238,12 +241,12 @@ def device_of(operands: Iterable[Any]) -> str:
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
     """Whether a function of ``operands`` must apply primitives rather than NumPy.
 
-    That is so if they are staged or on a device.
+    That is so if they are staged, on a device, or keys.
     """
-    return is_staged(operands) or _is_any(ArrayOnDevice, operands)
+    return is_staged(operands) or _is_any((ArrayOnDevice, Key), operands)
 
 
-def _is_any(cls: type, operands: Sequence[Any]) -> bool:
+def _is_any(cls: type | tuple[type, ...], operands: Sequence[Any]) -> bool:
     """Whether one of ``operands`` is an instance of ``cls``."""
     for x in operands:  # noqa: SIM110 - any() takes twice as long
         if isinstance(x, cls):
@@ -261,6 +264,8 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     for name, value in params.items():
         if type(value) not in _PLAIN:
             params[name] = _plain(value)
+    if Key in map(type, operands):
+        return _applied_to_words(primitive, operands, params)
     frame = current_frame()
     # Effects keep their order.
     if frame is None or not (
@@ -269,6 +274,26 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
     return tracers[0] if len(tracers) == 1 else tracers
+
+
+def _applied_to_words(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """Move, or compare, each word of the keys among ``operands`` alike."""
+    check_moved(primitive, operands)
+    functions = Namespace.functions
+    parts: list[Any] = []
+    for k in range(WORDS):
+        given = [
+            functions["getitem"](x.data, (..., k)) if isinstance(x, Key) else x
+            for x in operands
+        ]
+        parts.append(apply(primitive, *given, **params))
+    if primitive is discrete.eq:
+        return parts[0] & parts[1]
+    if primitive is discrete.ne:
+        return parts[0] | parts[1]
+    return Key(functions["stack"](parts, axis=-1))
 
 
 def apply_program(
@@ -365,8 +390,10 @@ def _stage(
     types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
-    frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
-    unknown = frame.abstract or primitive.effect or primitive.is_collective
+    equation = Equation(primitive, atoms, kept, outputs, location)
+    frame.builder.equations.append(equation)
+    # Side effects, also of a body, take place once: when the Program runs.
+    unknown = frame.abstract or primitive.is_collective or has_effect(equation)
     known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])

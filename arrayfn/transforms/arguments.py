@@ -119,6 +119,18 @@ def check_function(name: str, function: Any) -> None:
             f"({short(function)})",
             user_location(),
         )
+    if isinstance(function, staticmethod):
+        raise ArgumentError(
+            f"{name} takes the function itself, not a staticmethod; write "
+            f"@staticmethod above @{name}",
+            user_location(),
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ArgumentError(
+            f"{name} takes a function that returns arrays, not the generator function "
+            f"{name_of(function)}; return a tuple",
+            user_location(),
+        )
 
 
 _MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")
@@ -211,7 +223,9 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
     """``given`` if it has type ``wanted``, else an error about ``word position``."""
     given = adopted(given)
     check_leaf(given, f"{word} {position}")
-    if dtypes.is_python_scalar(given):
+    if dtypes.is_python_scalar(given) and not (
+        isinstance(given, complex) and wanted.dtype not in dtypes.COMPLEX
+    ):
         given = np.asarray(given, wanted.dtype)
     have = leaf_type(given)
     if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):

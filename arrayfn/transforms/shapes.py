@@ -9,14 +9,14 @@ from typing import Any
 from arrayfn import tree
 from arrayfn.transforms.arguments import Function, as_numbers
 from arrayfn.transforms.flat_trace import FlatTrace, trace_function
-from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct, stand_ins
 
 
 def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
     """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
-    Arguments are arrays, numbers and ``ShapeDtypeStruct``; the result has a
-    ``ShapeDtypeStruct`` in place of each array.
+    Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
+    and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array.
 
     >>> import numpy as np
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
@@ -84,6 +84,7 @@ def _traced(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> FlatTrace:
     """Trace ``function``, which sees types alone."""
+    args, kwargs = stand_ins((args, kwargs))
     return trace_function(function, args, kwargs, abstract=True, with_values=False)
 
 

@@ -144,19 +144,24 @@ def pmap(
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument; ``out_axes`` is the mapped axis of the results.
-    Collectives work along ``axis_name`` (by default ``"devices"``); derivatives are
-    each member's own.
+    for each positional argument, and keyword arguments are mapped along axis 0;
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
     array([0.])
     """
     check_function("pmap", fun)
+    if isinstance(in_axes, bool):
+        raise ArgumentError(
+            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            user_location(),
+        )
     name = "devices" if axis_name is None else axis_name
 
     @functools.wraps(fun)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Call the function on each device, by ``shard_map``."""
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
@@ -165,6 +170,8 @@ def pmap(
                 f"called with {len(args)} arguments",
                 user_location(),
             )
+        count, names = len(args), list(kwargs)
+        args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {
             leaf_type(leaf).shape[axis]
             for argument, axis in zip(args, axes, strict=True)
@@ -189,7 +196,9 @@ def pmap(
                 else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
                 for part, axis in zip(parts, axes, strict=True)
             ]
-            return tree.map(lambda y: _expanded(y, out_axes), fun(*own))
+            by_name = dict(zip(names, own[count:], strict=True))
+            result = fun(*own[:count], **by_name)
+            return tree.map(lambda y: _expanded(y, out_axes), result)
 
         return shard_map(
             functools.wraps(fun)(member),

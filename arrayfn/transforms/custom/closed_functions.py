@@ -12,7 +12,13 @@ from typing import Any
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tracing import Tracer, apply_program
-from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms import (
+    FlatTrace,
+    check_leaf,
+    leaf_type,
+    name_of,
+    trace_function,
+)
 from arrayfn.transforms.custom.closures import held
 from arrayfn.transforms.custom.functions import Function, pair_of, struct
 from arrayfn.transforms.custom.reverse import custom_vjp
@@ -41,7 +47,17 @@ def closure_convert(
 
     def converted(*given: Any) -> Any:
         """The function of its arguments and of the values that it captured."""
-        args, values = given[: len(example_args)], iter(given[len(example_args) :])
+        args, moved_in = given[: len(example_args)], given[len(example_args) :]
+        if len(moved_in) != sum(hoisted):
+            raise ArgumentError(
+                f"the converted {name_of(fun)} takes the {sum(hoisted)} values that it "
+                f"captured after its arguments, not {len(moved_in)}; give them as "
+                "*values",
+                user_location(),
+            )
+        for value in moved_in:
+            check_leaf(value, f"the converted {name_of(fun)}: a captured value")
+        values = iter(moved_in)
         leaves, have = tree.flatten(args)
         if have != structure:
             raise ArgumentError(

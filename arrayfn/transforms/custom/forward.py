@@ -191,7 +191,7 @@ class _JvpCall(Call):
     def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
         """The rule's Program, with ``unused`` inputs for what the body captures.
 
-        They do not vary; ``guarded`` makes sure of that.
+        They do not vary; the primitive makes sure of that.
         """
         own = len(self.leaf_types)
         with self.within_rules:

@@ -30,7 +30,7 @@ from arrayfn.transforms import (
     trace_function,
 )
 from arrayfn.transforms.arguments import as_numbers, positions_of
-from arrayfn.transforms.custom.closures import guarded, with_inputs
+from arrayfn.transforms.custom.closures import with_inputs
 
 Function = Callable[..., Any]
 P = ParamSpec("P")
@@ -80,6 +80,21 @@ class Depth(threading.local):
         return Depth, ()
 
 
+_SETTERS = ("defjvp", "defjvps", "defvjp", "def_vmap")
+
+
+def rule_setter(outer: Any, name: str) -> Any:
+    """The method ``name`` of the function with rules that ``outer`` wraps.
+
+    So a rule of each kind can be given to a function of several decorators.
+    """
+    inner = vars(outer).get("function")
+    found = getattr(inner, name, None) if name in _SETTERS else None
+    if found is not None:
+        return found
+    raise AttributeError(f"{type(outer).__name__} has no attribute {name!r}")
+
+
 class Custom(ABC, Generic[P, R]):
     """A function with rules: static arguments, and how the others are traced."""
 
@@ -105,18 +120,19 @@ class Custom(ABC, Generic[P, R]):
         dynamic = self.dynamic(arguments)
         function = self.with_static(self.function, arguments)
         leaves = tree.leaves(dynamic)
+        self.check_rules()
         if not is_staged(leaves):
             return function(*dynamic)
-        self.check_rules()
         body = trace_function(function, dynamic, {})
         row, rules, captured, inputs = self.traced_rules(arguments, body)
         results = apply(
             row,
             *leaves,
-            *map(guarded, captured),
+            *captured,
             name=name_of(self.function),
             body=with_inputs(body, (*body.program.inputs[: len(leaves)], *inputs)),
             **rules,
+            **({"captured": len(captured)} if captured else {}),
         )
         flat = results if isinstance(results, tuple) else (results,)
         return tree.unflatten(body.out_tree, flat)
@@ -134,6 +150,9 @@ class Custom(ABC, Generic[P, R]):
         Also all values that body and rules capture, and the body's inputs for them.
         ``arguments`` are all of the call's, by position.
         """
+
+    def __getattr__(self, name: str) -> Any:
+        return rule_setter(self, name)
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -157,13 +176,13 @@ class Custom(ABC, Generic[P, R]):
         given by keyword.
         """
         bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         if bound.kwargs:
             raise ArgumentError(
                 f"{name_of(self.function)} has a derivative rule, so its arguments are "
                 f"positional; {sorted(bound.kwargs)} can only be given by keyword",
                 user_location(),
             )
+        bound.apply_defaults()
         return list(bound.args)
 
     def static_arguments(self, arguments: list[Any]) -> list[Any]:
