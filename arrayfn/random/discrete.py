@@ -162,6 +162,7 @@ def permutation(
 
 
 def _known(x: ArrayLike) -> int:
+    """x as an integer; ArgumentError if it is not known while tracing."""
     try:
         return int(x)
     except (TypeError, ArgumentError):
@@ -235,7 +236,10 @@ def choice(
 def _weighted(
     key: Key, p: ArrayLike, count: int, shape: Any, replace: bool, mode: str
 ) -> Array:
-    """Positions with probabilities proportional to ``p``."""
+    """Positions among ``count`` with probabilities proportional to ``p``.
+
+    Drawn with replacement if ``replace``; else by Gumbel numbers, of ``mode``.
+    """
     type = ops.type_of_operand("random.choice", p)
     if type.shape != (count,):
         raise ShapeError(
