@@ -12,7 +12,7 @@ In the texts ``dp`` are the cotangents of weights and, later, of logits (``ds``)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
@@ -127,7 +127,7 @@ thread = thread_index()
 lane = remainder(thread, 32)
 warp = quotient(thread, 32)
 key_heads = quotient(heads, group)
-blocks = quotient({rows_are} + {last_row}, {rows})
+blocks = quotient({row_extent} + {last_row}, {rows})
 row_head = quotient(block_index(), blocks)
 first_row = {first_row} * {rows}
 batch = quotient(row_head, {row_heads})
@@ -185,7 +185,7 @@ for number in range(count + 1):
 cp_async_wait(0)
 barrier()
 out_step = {row_heads} * {H}
-out_base = batch * {rows_are} * out_step + row_head * {H}
+out_base = batch * {row_extent} * out_step + row_head * {H}
 {give}
 """
 
@@ -197,8 +197,8 @@ class _Side:
     All fields are texts of the kernel.
 
     Args:
-        rows: The number of rows.
-        columns: The number of columns.
+        row_extent: The number of rows.
+        column_extent: The number of columns.
         row_arrays: The arrays whose tiles a block keeps.
         column_arrays: Those that it loops over; each is multiplied by the row array.
         before: How far before a row the columns begin that it attends to.
@@ -215,8 +215,8 @@ class _Side:
         mean: The ``delta`` of a query.
     """
 
-    rows: str
-    columns: str
+    row_extent: str
+    column_extent: str
     row_arrays: tuple[str, str]
     column_arrays: tuple[str, str]
     before: str
@@ -234,8 +234,8 @@ class _Side:
 
 
 _OF_QUERIES: Final = _Side(
-    rows="queries",
-    columns="keys",
+    row_extent="queries",
+    column_extent="keys",
     row_arrays=("q", "cotangent"),
     column_arrays=("k", "v"),
     before="left",
@@ -252,8 +252,8 @@ _OF_QUERIES: Final = _Side(
     mean="row_delta[lane_row]",
 )
 _OF_KEYS: Final = _Side(
-    rows="keys",
-    columns="queries",
+    row_extent="keys",
+    column_extent="queries",
     row_arrays=("k", "v"),
     column_arrays=("q", "cotangent"),
     before="right",
@@ -277,7 +277,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
-    text = Text(form, tiles, side.rows, side.columns)
+    text = Text(form, tiles, side.row_extent, side.column_extent)
     columns = tiles.columns
     dp = wanted != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
@@ -296,16 +296,9 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     ]
     return text.fill(
         _TEXT,
+        **asdict(side),
         H=form.head,
-        rows_are=side.rows,
         row_bases=_bases(row_arrays, "row_head"),
-        row_heads=side.row_heads,
-        row_end=side.row_end,
-        column_end=side.column_end,
-        first_row=side.first_row,
-        before=side.before,
-        after=side.after,
-        members=side.members,
         tiles=_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
         sums=_sums(text, wanted),
@@ -317,7 +310,6 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
         limits=text.limits(*limits),
-        column_term=side.column_term,
         weight=weight,
         ds=ds,
         add=_added(text, side, wanted),
@@ -348,7 +340,9 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
             offset += 8 * tiles.columns
     lines.append(text.zero_padding(zero_padding))
     lines += [
-        text.copy_rows(x, f"{x}_base", side.rows, tiles.rows, "first_row").strip("\n")
+        text.copy_rows(x, f"{x}_base", side.row_extent, tiles.rows, "first_row").strip(
+            "\n"
+        )
         for x in row_arrays
     ]
     return "\n".join(lines)
