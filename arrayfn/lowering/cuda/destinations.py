@@ -48,8 +48,8 @@ class Copy:
 def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
     """Whether ``axes`` cover ``size`` contiguous elements of the first array once."""
     step = 1
-    for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
-        if extent != 1 and own != step:
+    for extent, stride, _ in sorted(axes, key=lambda axis: axis[1]):
+        if extent != 1 and stride != step:
             return False
         step *= extent
     return step == size
@@ -64,15 +64,19 @@ def strides_along(
     single stride in the second: it is several of ``axes`` that do not merge.
     """
     found: list[int] = []
-    for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
-        stride = 0 if extent == 1 else _stride_along(axes, extent, own)
+    for extent, stride_in_first in zip(
+        shape, RowMajor().strides(tuple(shape)), strict=True
+    ):
+        stride = 0 if extent == 1 else _stride_along(axes, extent, stride_in_first)
         if stride is None:
             return None
         found.append(stride)
     return tuple(found)
 
 
-def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | None:
+def _stride_along(
+    axes: Sequence[AxisStrides], extent: int, own_stride: int
+) -> int | None:
     """The stride in the second array of an axis with stride ``own`` in the first.
 
     The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
@@ -80,20 +84,20 @@ def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | N
     """
     covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
     stride: int | None = None
-    end = own * extent
+    end = own_stride * extent
     for count, step, theirs in covered:
-        if step * count <= own or step >= end:
+        if step * count <= own_stride or step >= end:
             continue
         # Elements of the axis that this one begins at, and those that it spans.
-        first = max(step, own)
-        if first % step or first % own or min(step * count, end) % first:
+        first = max(step, own_stride)
+        if first % step or first % own_stride or min(step * count, end) % first:
             return None
-        here = theirs * (first // step)
+        candidate = theirs * (first // step)
         if stride is None:
-            if first != own:
+            if first != own_stride:
                 return None
-            stride = here
-        elif here != stride * (first // own):
+            stride = candidate
+        elif candidate != stride * (first // own_stride):
             return None
     return stride
 
@@ -121,8 +125,11 @@ class Product:
         added = self.library_call.reads.get("added")
         if added is None or added.offset or target.offset:
             return ()
-        lies = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
-        is_same = lies == (p["ldc"], p["batch_stride_c"] if p["batch"] > 1 else 0)
+        added_strides = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
+        is_same = added_strides == (
+            p["ldc"],
+            p["batch_stride_c"] if p["batch"] > 1 else 0,
+        )
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
@@ -182,8 +189,8 @@ class OperatorCall:
         placed = ArrayType(type.shape, type.dtype, from_strides(type.shape, strides))
         if not self.kernel.views(placed, copy.target.offset):
             return None
-        places = {**self.places, copy.source: (copy.target, placed)}
-        return replace(self, places=places)
+        redirected = {**self.places, copy.source: (copy.target, placed)}
+        return replace(self, places=redirected)
 
 
 Producer = Product | OperatorCall
@@ -252,7 +259,12 @@ class _CopyElision:
         return [self.steps[k] for k in kept], changed
 
     def elide(self, position: int, copy: Copy) -> None:
-        """Drop the step at ``position``, which is ``copy``, if that is possible."""
+        """Drop the step at ``position``, which is ``copy``, if that is possible.
+
+        The step that writes the source then writes the target, earlier than the copy
+        would. So no step in between may read the target's array, or write in the part
+        of it that is copied to.
+        """
         source, root = self.root_of(copy.source), self.root_of(copy.target.array)
         if source.type.nbytes != copy.source.type.nbytes:
             return  # a part of a larger array, all of which is written
@@ -266,7 +278,7 @@ class _CopyElision:
         )
         if is_free and self.redirect(writer, copy, (root, box)):
             self.dropped.add(position)
-            # The writer has the copy's place: a copy of the target finds it there.
+            # In ``users`` the writer takes the copy's place: the target may be copied.
             users = {writer, *self.users[root]} - {position}
             self.users[root] = sorted(users)
 
@@ -340,13 +352,13 @@ def _nest_redirected(
     ):
         return None
     strides: list[int] = []
-    for axis, own in zip(nest.axes, operand.strides, strict=True):
-        there = 0 if axis.extent == 1 or own == 0 else None
-        if there is None:
-            there = _stride_along(copy.axes, axis.extent, own)
-        if there is None:
+    for axis, own_stride in zip(nest.axes, operand.strides, strict=True):
+        target_stride = 0 if axis.extent == 1 or own_stride == 0 else None
+        if target_stride is None:
+            target_stride = _stride_along(copy.axes, axis.extent, own_stride)
+        if target_stride is None:
             return None
-        strides.append(there)
+        strides.append(target_stride)
     moved = replace(
         operand,
         array=copy.target.array,
@@ -438,5 +450,5 @@ def copied_last(
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:
         return None
-    moved = any(n > 1 and own != new for n, own, new in copy.axes)
+    moved = any(n > 1 and stride != new for n, stride, new in copy.axes)
     return None if moved or copy.target != Pointer(atom) else copy.source

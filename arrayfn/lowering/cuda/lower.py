@@ -115,12 +115,14 @@ def lower(
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
         laid_out = run_passes(part, check, (layouts,))
-        made = _CudaLowering(laid_out, donated, gpu, options).run()
+        compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.
-        called = {call.kernel for call in kernel_calls(made.plan.steps)}
-        kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
-        plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
-        return verified(replace(made, kernels=kernels, plan=plan), donated)
+        called = {call.kernel for call in kernel_calls(compiled.plan.steps)}
+        kernels = tuple(kernel for kernel in compiled.kernels if kernel.name in called)
+        plan = with_host_loops(
+            compiled.plan, {kernel.name: kernel for kernel in kernels}
+        )
+        return verified(replace(compiled, kernels=kernels, plan=plan), donated)
 
     return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
 
@@ -170,12 +172,12 @@ class _CudaLowering(Lowering):
         if self.has_unread_steps:
             steps = without_unread(steps, outputs, self.storage)
         for fold in (fold_epilogues, write_where_copied):
-            made = {
+            producers = {
                 position: self.producers[id(step)]
                 for position, step in enumerate(steps)
                 if id(step) in self.producers
             }
-            steps, changed = fold(steps, made, outputs, self.storage.of)
+            steps, changed = fold(steps, producers, outputs, self.storage.of)
             for position, producer in changed.items():
                 steps[position] = self.call_of(producer)
                 self.producers[id(steps[position])] = producer
@@ -218,10 +220,10 @@ class _CudaLowering(Lowering):
         if not isinstance(primitive.kernel, Contraction):
             super().single(equation, outputs)
             return
-        made = product(equation, self.reads, self.tiles, provider_of(equation))
-        skinny = None if self.control_depth else skinny_product(made, self.gpu)
+        call = product(equation, self.reads, self.tiles, provider_of(equation))
+        skinny = None if self.control_depth else skinny_product(call, self.gpu)
         if skinny is None:
-            self.produce(Product(made))
+            self.produce(Product(call))
         else:
             self.handwritten(skinny)
 
@@ -258,9 +260,9 @@ class _CudaLowering(Lowering):
     @override
     def nest(self, nest: Nest) -> None:
         """Append the steps of ``nest``: it is fused with its indices, and split."""
-        made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
-        self.has_unread_steps |= made is not nest
-        self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
+        fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
+        self.has_unread_steps |= fused is not nest
+        self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
         """``nest``, where operands that are slices of a loop know their stride.
@@ -351,8 +353,8 @@ class _CudaLowering(Lowering):
             threads = threads_for(loop.lanes, self.gpu)
             if self.options.mode == "persistent":
                 threads = persistent.THREADS
-            made, call = print_lanes(loop, name, self.storage, self.names, threads)
-            call.kernel = self.add_kernel(made)
+            printed, call = print_lanes(loop, name, self.storage, self.names, threads)
+            call.kernel = self.add_kernel(printed)
             return call
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
@@ -360,8 +362,8 @@ class _CudaLowering(Lowering):
         if not kernel.threads:
             items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
             parameters = (*kernel.parameters, *items)
-            made = replace(kernel, threads=1, parameters=parameters)
-            self.kernels[call.kernel] = made
+            printed = replace(kernel, threads=1, parameters=parameters)
+            self.kernels[call.kernel] = printed
         call.integers = [*call.integers, 0, call.items]
         call.items = min(1, call.items)
         if call.scratch:
@@ -456,9 +458,9 @@ class _CudaLowering(Lowering):
             self.take_over(equation)
         self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
-    def add_all(self, made: Iterable[Made]) -> None:
+    def add_all(self, steps: Iterable[Made]) -> None:
         """Append the steps of nests, of library calls and of handwritten kernels."""
-        for one in made:
+        for one in steps:
             if isinstance(one, Nest):
                 self.nest(one)
             elif isinstance(one, LibraryCall):

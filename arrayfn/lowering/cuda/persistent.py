@@ -55,8 +55,8 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
         tiles = power_of_two(-(-schedule.tiles * schedule.threads_per_row // THREADS))
         if not schedule.register_resident:
             tiles = schedule.tiles
-        made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
-        return made if tiles <= _MAX_TILES else None
+        rows = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
+        return rows if tiles <= _MAX_TILES else None
     if isinstance(schedule, Columns):
         threads_per_row = THREADS // WARP
         if nest.is_in_order:
@@ -150,5 +150,5 @@ def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
         for k in map(kernels.__getitem__, names)
         if isinstance(k, Kernel)
     )
-    pointers = {place for call in calls for place in call.pointers}
+    pointers = {pointer for call in calls for pointer in call.pointers}
     return shared <= MAX_SHARED and len(pointers) <= MAX_POINTERS

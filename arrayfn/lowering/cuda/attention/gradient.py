@@ -271,15 +271,15 @@ _OF_KEYS: Final = _Side(
 )
 
 
-def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
-    """The body of the kernel that computes the cotangents ``wanted``.
+def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
+    """The body of the kernel that computes the cotangents ``results``.
 
     These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
-    side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
+    side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
     text = Text(form, tiles, side.row_extent, side.column_extent)
     columns = tiles.columns
-    dp = wanted != ("dv",)
+    dp = results != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     limits = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
@@ -301,7 +301,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         row_bases=_bases(row_arrays, "row_head"),
         tiles=_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
-        sums=_sums(text, wanted),
+        sums=_sums(text, results),
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
@@ -312,8 +312,8 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         limits=text.limits(*limits),
         weight=weight,
         ds=ds,
-        add=_added(text, side, wanted),
-        give=_given(text, row_arrays, wanted),
+        add=_added(text, side, results),
+        give=_given(text, row_arrays, results),
     )
 
 
@@ -348,11 +348,11 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for the cotangents ``wanted``, all zeros."""
+def _sums(text: Text, results: Sequence[str]) -> list[str]:
+    """Lines that declare accumulators for the cotangents ``results``, all zeros."""
     count = text.tiles.m_fragments * text.form.padded // 2
-    lines = [f"{x} = registers_f32({count})" for x in wanted]
-    return [*lines, text.zeros(*wanted, width=text.form.padded)]
+    lines = [f"{x} = registers_f32({count})" for x in results]
+    return [*lines, text.zeros(*results, width=text.form.padded)]
 
 
 def _copied(text: Text, side: _Side, dp: bool) -> str:
@@ -370,24 +370,24 @@ def _copied(text: Text, side: _Side, dp: bool) -> str:
     return "".join(lines)
 
 
-def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
-    """Lines that add the current tile's products to the accumulators of ``wanted``."""
+def _added(text: Text, side: _Side, results: Sequence[str]) -> str:
+    """Lines that add the current tile's products to the accumulators of ``results``."""
     by_logits, by_weights = side.column_arrays
     return "\n".join(
         text.multiply("dv", "logits", f"{by_weights}_tile", "stage + ")
         if x == "dv"
         else text.multiply(x, "dp", f"{by_logits}_tile", "stage + ")
-        for x in wanted
+        for x in results
     )
 
 
-def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
-    """Lines that round the accumulators of ``wanted`` into tiles, and store these.
+def _given(text: Text, row_arrays: Sequence[str], results: Sequence[str]) -> str:
+    """Lines that round the accumulators of ``results`` into tiles, and store these.
 
     The tiles of ``row_arrays`` are free by then.
     """
     scale = f"f32({text.form.scale!r})"
-    outputs = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
+    outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
     lines = [
         text.round_to_tile(x, "f32(1)" if x == "dv" else scale, tile)
         for x, tile in outputs

@@ -389,7 +389,7 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         [source.strides[k] for k in s.element_axes],
     )
     dtype = s.operand.dtype
-    made = Updates(function, dtype, s.updates.dtype, key, number, element)
+    updates = Updates(function, dtype, s.updates.dtype, key, number, element)
     steps = [*key.strides[0], *number.strides[0], source.offset]
     steps += [n for own in element.strides for n in own[:-1]]
     contiguous = element.extents and all(own[-1] == 1 for own in element.strides)
@@ -397,8 +397,8 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         step % _LANES == 0 for step in (*steps, element.extents[-1])
     )
     if vectors and aligned and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
-        return replace(made, lanes=_LANES)
-    return made
+        return replace(updates, lanes=_LANES)
+    return updates
 
 
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))

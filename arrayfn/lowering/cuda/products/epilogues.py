@@ -185,11 +185,11 @@ class _Folding:
         alpha = None
         if epilogue.times is not None:
             alpha = self.number(readers[0], epilogue.times, epilogue.alpha, product)
-        made = epilogue.applied_to(call, output, alpha)
+        folded = epilogue.applied_to(call, output, alpha)
         for reader, value in zip(readers, values, strict=True):
             self.read_instead(reader, value, product, output)
         self.dropped.add(position)
-        self.moved[position] = readers[0], made
+        self.moved[position] = readers[0], folded
         return True
 
     def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
@@ -202,8 +202,8 @@ class _Folding:
         known = self.numbers.get((times.name, alpha, dtype))
         if known is not None:
             return known
-        made = Var(ArrayType((), dtype))
-        nest = _number_nest(self.nest(position), times, alpha, made)
+        scalar = Var(ArrayType((), dtype))
+        nest = _number_nest(self.nest(position), times, alpha, scalar)
         written = [
             k
             for operand in nest.operands
@@ -215,8 +215,8 @@ class _Folding:
         ]
         before = max((k + 1 for k in written if k < position), default=0)
         self.inserted.setdefault(before, []).append(NestStep(nest, []))
-        self.numbers[times.name, alpha, dtype] = made
-        return made
+        self.numbers[times.name, alpha, dtype] = scalar
+        return scalar
 
     def operand_of(self, nest: Nest, array: Var) -> int:
         """The operand of ``nest`` that has the memory of ``array``."""
@@ -237,14 +237,14 @@ class _Folding:
         such store.
         """
         nest = self.nest(position)
-        own = nest.operands[self.operand_of(nest, product)]
+        product_operand = nest.operands[self.operand_of(nest, product)]
         for s in nest.statements:
             if isinstance(s, Store) and s.value == value:
                 to = nest.operands[s.operand]
                 same = (to.strides, to.offset, to.dtype) == (
-                    own.strides,
-                    own.offset,
-                    own.dtype,
+                    product_operand.strides,
+                    product_operand.offset,
+                    product_operand.dtype,
                 )
                 if same and not s.indices and s.where is None:
                     return s
@@ -255,7 +255,7 @@ class _Folding:
 
         The product moves behind them.
         """
-        read = {self.root_of(place.array) for place in call.reads.values()}
+        read = {self.root_of(pointer.array) for pointer in call.reads.values()}
         return any(self.root_of(var) in read for step in steps for var in step.writes)
 
     def read_instead(
@@ -292,11 +292,11 @@ def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
 
     ``times`` is that value, ``result`` the scalar array that it is stored in.
     """
-    made = next(
+    producer = next(
         s for s in nest.statements if not isinstance(s, Store) and s.result == times
     )
     statements = list(
-        with_dependencies(nest.statements, [made], through_reductions=True)
+        with_dependencies(nest.statements, [producer], through_reductions=True)
     )
     dtype = result.type.dtype
     number = Value(f"{times.name}_alpha", dtype)

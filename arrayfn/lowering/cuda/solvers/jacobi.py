@@ -39,13 +39,13 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
     return _call(vectors, {}, writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Pointer, values: Var) -> HandwrittenCall:
+def eigenvalues(matrices: Var, source: Pointer, values: Var) -> HandwrittenCall:
     """The call that computes eigenvalues alone; the matrices are not changed.
 
-    ``matrices`` has their shape; they are at ``place``. Eigenvalues go to ``values``.
+    ``matrices`` has their shape; they are at ``source``. Eigenvalues go to ``values``.
     """
     return _call(
-        matrices, {"a": place}, {"values": Pointer(values)}, with_vectors=False
+        matrices, {"a": source}, {"values": Pointer(values)}, with_vectors=False
     )
 
 
@@ -174,10 +174,10 @@ for k in unrolled({own // vector}):
 """
 
 
-def _whole(c: Columns, name: str, place: str) -> str:
+def _whole(c: Columns, name: str, start: str) -> str:
     """Lines that fill shared memory with the matrix, from its lower triangle.
 
-    ``name`` is that of its array; ``place`` is the expression of the index in shared
+    ``name`` is that of its array; ``start`` is the expression of the index in shared
     memory.
     """
     t, rows = short_name(c.dtype), c.rows
@@ -190,5 +190,5 @@ def _whole(c: Columns, name: str, place: str) -> str:
     value = {name}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
     loaded[part] = select_{t}((i < n) and (j < n), value, {t}(0))
 for part in unrolled({parts}):
-    columns[{place} + thread + part * {c.threads}] = loaded[part]
+    columns[{start} + thread + part * {c.threads}] = loaded[part]
 barrier()"""

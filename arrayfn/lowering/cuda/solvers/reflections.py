@@ -32,36 +32,36 @@ from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 def qr(op: MatrixEquation) -> Iterable[Made]:
     """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
     x = op.equation.inputs[0].type
-    made = _Reflections.of(op)
+    reflections = _Reflections.of(op)
     rows, columns = x.shape[-2:]
-    whole = matrices_of(made.a)
+    column_major = matrices_of(reflections.a)
     yield op.moved(
         transposed(matrices_at(op.operand(), x)),
-        whole,
-        made.a.type.shape,
+        column_major,
+        reflections.a.type.shape,
         "a matrix by columns",
     )
     yield LibraryCall(
         provider=f"geqrf_{short_name(x.dtype)}",
         reads={},
         writes={
-            "a": Pointer(made.a),
-            "tau": Pointer(made.tau),
-            "status": Pointer(Var(ArrayType((made.matrices,), dtypes.int32))),
+            "a": Pointer(reflections.a),
+            "tau": Pointer(reflections.tau),
+            "status": Pointer(Var(ArrayType((reflections.matrices,), dtypes.int32))),
         },
-        integers={"rows": rows, "columns": columns, "matrices": made.matrices},
+        integers={"rows": rows, "columns": columns, "matrices": reflections.matrices},
         items=1,
         library="cuSOLVER, cuBLAS",
     )
     r = op.equation.outputs[1]
     yield op.moved(
-        transposed(whole),
+        transposed(column_major),
         matrices_of(r),
-        (made.matrices, *r.type.shape[-2:]),
+        (reflections.matrices, *r.type.shape[-2:]),
         "the upper triangle",
         triangle="upper",
     )
-    yield from made.product()
+    yield from reflections.product()
 
 
 @dataclass(frozen=True)
