@@ -7,8 +7,11 @@ copy nor its source is needed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from typing_extensions import override
 
 from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.ir.layout import RowMajor, from_strides
@@ -77,7 +80,7 @@ def strides_along(
 def _stride_along(
     axes: Sequence[AxisStrides], extent: int, own_stride: int
 ) -> int | None:
-    """The stride in the second array of an axis with stride ``own`` in the first.
+    """The stride in the second array of an axis with ``own_stride`` in the first.
 
     The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
     several that merge in both arrays. None if there is no such stride.
@@ -196,46 +199,24 @@ class OperatorCall:
 Producer = Product | OperatorCall
 
 
-def write_where_copied(
-    steps: Sequence[PlanStep],
-    producers: Mapping[int, Producer],
-    outputs: Iterable[Var],
-    root_of: Callable[[Var], Var],
-) -> tuple[list[PlanStep], dict[int, Producer]]:
-    """Elide copies whose source a nest or one of ``producers`` writes just for them.
+class StepRewrite(ABC):
+    """A rewrite of the steps of a block, once all of them are known.
 
     Args:
-        steps: The steps of a block.
+        steps: The steps, in order.
         producers: The library calls among them, by position.
         outputs: Arrays that are read after the steps.
         root_of: Gives the array whose memory an array has.
-
-    Returns:
-        The remaining steps; and the producers that write elsewhere now, by their new
-        positions.
-    """
-    elision = _CopyElision(list(steps), producers, outputs, root_of)
-    for position, step in enumerate(steps):
-        copy = copy_of(step.nest) if isinstance(step, NestStep) else None
-        if copy is not None:
-            elision.elide(position, copy)
-    return elision.result()
-
-
-class _CopyElision:
-    """Drops steps that copy, once other steps write where the copies would.
-
-    Parameters are as in ``write_where_copied``.
     """
 
     def __init__(
         self,
-        steps: list[PlanStep],
+        steps: Sequence[PlanStep],
         producers: Mapping[int, Producer],
         outputs: Iterable[Var],
         root_of: Callable[[Var], Var],
     ) -> None:
-        self.steps = steps
+        self.steps = list(steps)
         self.producers = dict(producers)
         self.outputs = {root_of(var) for var in outputs}
         self.root_of = root_of
@@ -244,12 +225,28 @@ class _CopyElision:
         for position, step in enumerate(steps):
             for root in dict.fromkeys(root_of(var) for var in step.arrays()):
                 self.users.setdefault(root, []).append(position)
+        self.dropped: set[int] = set()
+        """Positions of the steps that are not needed any more."""
+
+    @abstractmethod
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        """The steps that are left, and the changed producers by new position."""
+
+
+class CopyElision(StepRewrite):
+    """Drops steps that copy, once other steps write where the copies would.
+
+    The source of such a copy is written by a nest or a producer just for the copy.
+    """
+
+    @override
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
         self.redirected: dict[int, list[tuple[Var, Box]]] = {}
         """What the producers write that were changed, by position."""
-        self.dropped: set[int] = set()
-
-    def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
-        """The steps that are left, and the changed producers by new position."""
+        for position, step in enumerate(list(self.steps)):
+            copy = copy_of(step.nest) if isinstance(step, NestStep) else None
+            if copy is not None:
+                self.elide(position, copy)
         kept = [k for k in range(len(self.steps)) if k not in self.dropped]
         changed = {
             new: self.producers[old]

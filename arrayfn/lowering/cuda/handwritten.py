@@ -132,7 +132,7 @@ class HandwrittenCall:
 def _function(
     name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
 ) -> str:
-    """The source of a kernel: what it imports, and its function.
+    """The source of a kernel: what it imports, and its function ``name``.
 
     ``body`` are the function's statements, ``doc`` the lines of its docstring or none.
     """

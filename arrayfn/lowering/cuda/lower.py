@@ -22,11 +22,11 @@ from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotComposeError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
+    CopyElision,
     OperatorCall,
     Producer,
     Product,
     copied_last,
-    write_where_copied,
 )
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
@@ -52,7 +52,7 @@ from arrayfn.lowering.cuda.per_element_while import (
 )
 from arrayfn.lowering.cuda.printer import RESERVED
 from arrayfn.lowering.cuda.products.chains import sums_with_products
-from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
+from arrayfn.lowering.cuda.products.epilogues import EpilogueFolding
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
 from arrayfn.lowering.cuda.solvers.matrix_nests import MatrixEquation
@@ -171,13 +171,14 @@ class _CudaLowering(Lowering):
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
         if self.has_unread_steps:
             steps = without_unread(steps, outputs, self.storage)
-        for fold in (fold_epilogues, write_where_copied):
+        for rewrite in (EpilogueFolding, CopyElision):
             producers = {
                 position: self.producers[id(step)]
                 for position, step in enumerate(steps)
                 if id(step) in self.producers
             }
-            steps, changed = fold(steps, producers, outputs, self.storage.of)
+            rewritten = rewrite(steps, producers, outputs, self.storage.of)
+            steps, changed = rewritten.run()
             for position, producer in changed.items():
                 steps[position] = self.call_of(producer)
                 self.producers[id(steps[position])] = producer
@@ -248,7 +249,7 @@ class _CudaLowering(Lowering):
         self.producers[id(self.steps[-1])] = producer
 
     def call_of(self, producer: Producer) -> CallStep:
-        """The step of a library's call, without appending it."""
+        """The step of a library's call, that of ``producer``, without appending it."""
         outside, self.steps = self.steps, []
         self.library(producer.call())
         (step,) = self.steps
@@ -469,7 +470,7 @@ class _CudaLowering(Lowering):
                 self.handwritten(one)
 
     def handwritten(self, call: HandwrittenCall) -> None:
-        """Append the step that launches a handwritten kernel."""
+        """Append the step that launches the handwritten kernel of ``call``."""
         kernel = call.kernel(self.fresh(call.text.stem))
         if call.flag_buffer is not None:
             self.flag_buffer(call.flag_buffer)

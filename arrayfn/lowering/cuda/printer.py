@@ -148,7 +148,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     @override
     def store(self, s: Store, variables: AxisIndices) -> None:
-        """Print the store ``s``; one that adds to its target is atomic."""
+        """Print the store ``s`` at the indices ``variables``.
+
+        One that adds to its target is atomic.
+        """
         if not s.adds:
             super().store(s, variables)
             return
@@ -277,7 +280,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return False
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare the shared array ``VALUE_suffix`` of ``count`` elements."""
+        """Declare the shared array NAME_suffix of ``count`` elements.
+
+        NAME is that of ``value``, and the dtype is its dtype.
+        """
         shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 

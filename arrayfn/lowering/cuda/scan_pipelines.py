@@ -260,7 +260,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def load_vector(
         self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
-        """Load a vector from the part's slot in shared memory, if copied there."""
+        """As in ``CudaPrinter``, but from shared memory if the part is copied there."""
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)
             return

@@ -356,7 +356,7 @@ def combination(
 
 
 def chunk_sums(parts: Sequence[Part]) -> list[Statement]:
-    """Statements that reduce each array of partial results by its own reduction."""
+    """Statements that reduce each array of ``parts`` by its own reduction."""
     statements: list[Statement] = []
     for k, part in enumerate(parts):
         value = part.value

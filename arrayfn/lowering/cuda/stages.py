@@ -200,7 +200,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """Print the loops of ``stage`` again, for rows that need true divisions.
 
         These are rows with elements so small or large that a product with the inverse
-        of one of ``divisors``, variables of the kernel, is not exact.
+        of one of ``divisors``, variables of the kernel, is not exact. ``vectors`` are
+        those of the first time.
         """
         tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
         with self.open(f"if not ({' and '.join(tests)}):"):
@@ -284,7 +285,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def vector_body(self, stage: int, vectors: _Vectors, at: AxisIndices) -> None:
         """Print the loads and the arithmetic of one vector.
 
-        ``at`` has the index expression of its first element along each axis.
+        ``vectors`` are the operands of the stage; ``at`` has the index expression of
+        the vector's first element along each axis.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.

@@ -29,8 +29,8 @@ _AXES = ("batch", "head", "row", "column")
 def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
     """Whether the kernels compute attention of queries and keys of these shapes.
 
-    Queries are [B, T, N, H]: batches, tokens, heads, elements. Keys are [B, S, K, H],
-    where ``K`` divides ``N``.
+    ``q_shape`` is [B, T, N, H]: batches, tokens, heads, elements. ``k_shape`` is [B, S,
+    K, H], where ``K`` divides ``N``.
     """
     B, T, N, H = q_shape
     sizes = (B * N * T, *k_shape)
@@ -40,8 +40,9 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 def reads_layout(type: ArrayType, offset: int) -> bool:
     """Whether the kernels read an array of this layout and offset without a copy.
 
-    It has four axes, a contiguous head, and strides that fit the copies of a head.
-    ``offset`` is that of its first element in its memory, in elements.
+    ``type`` has the layout: four axes, a contiguous head, and strides that fit the
+    copies of a head. ``offset`` is that of the first element in its memory, in
+    elements.
     """
     if type.ndim != 4:
         return False

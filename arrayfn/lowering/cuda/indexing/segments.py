@@ -295,7 +295,10 @@ if at < n:
 
 
 def put(updates: Updates) -> Handwritten:
-    """The kernel that stores the last update of each key at its target."""
+    """The kernel that stores the last update of each key at its target.
+
+    ``updates`` says how it addresses both.
+    """
     u, memory = updates, stored(short_name(updates.dtype))
     body = filled(
         _PUT,
@@ -342,7 +345,7 @@ def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     """The kernel that adds single elements to ``bins`` targets or fewer, atomically.
 
     Each block has sums in shared memory, which it then adds to the targets. ``bins`` is
-    a power of two.
+    a power of two; ``updates`` says how updates and targets are addressed.
     """
     u = updates
     body = filled(

@@ -12,13 +12,15 @@ descent, where their gradient is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.destinations import Producer, Product
+from arrayfn.lowering.cuda.destinations import Producer, Product, StepRewrite
 from arrayfn.lowering.cuda.products.epilogue_forms import Chain, Epilogue
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
@@ -36,61 +38,23 @@ from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.steps import NestStep, PlanStep
 
 
-def fold_epilogues(
-    steps: Sequence[PlanStep],
-    producers: Mapping[int, Producer],
-    outputs: Iterable[Var],
-    root_of: Callable[[Var], Var],
-) -> tuple[list[PlanStep], dict[int, Producer]]:
-    """``steps`` without what can be a part of a product; the products that changed.
-
-    Args:
-        steps: The steps of a block.
-        producers: The library calls among them, by position.
-        outputs: Arrays that are read after the steps.
-        root_of: Gives the array whose memory an array has.
-
-    Returns:
-        The remaining steps; and the changed products, by their new positions.
-    """
-    folding = _Folding(list(steps), set(outputs), root_of)
-    for position, producer in producers.items():
-        if isinstance(producer, Product):
-            folding.fold(position, producer.library_call)
-    return folding.result()
-
-
-class _Folding:
-    """Folds nests of a list of steps into the products before them.
+class EpilogueFolding(StepRewrite):
+    """Folds nests of the steps of a block into the products before them.
 
     A product with an epilogue moves to the position of the first nest that reads it.
-    ``outputs`` are arrays that are read after the steps; ``root_of`` gives the array
-    whose memory an array has.
     """
 
-    def __init__(
-        self,
-        steps: list[PlanStep],
-        outputs: set[Var],
-        root_of: Callable[[Var], Var],
-    ) -> None:
-        self.steps = steps
-        self.outputs = outputs
-        self.root_of = root_of
-        self.users: dict[Var, list[int]] = {}
-        for position, step in enumerate(steps):
-            for root in dict.fromkeys(root_of(var) for var in step.arrays()):
-                self.users.setdefault(root, []).append(position)
+    @override
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and the new call of each product that changes."""
-        self.dropped: set[int] = set()
         self.numbers: dict[tuple[str, float, DType], Var] = {}
         """Scalars that products are multiplied by, which ``inserted`` nests compute."""
         self.inserted: dict[int, list[NestStep]] = {}
         """New nests, by the position of the step that they precede."""
-
-    def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
-        """The steps that are left, and the products among them that changed."""
+        for position, producer in self.producers.items():
+            if isinstance(producer, Product):
+                self.fold(position, producer.library_call)
         steps: list[PlanStep] = []
         changed: dict[int, Producer] = {}
         for position, step in enumerate(self.steps):

@@ -198,7 +198,7 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
     ``a`` is overwritten: by eigenvectors if ``vectors``. The eigenvalues go to
-    ``values``.
+    ``values``, and ``status`` says which matrices failed.
     """
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
@@ -240,7 +240,8 @@ def eigvals(op: MatrixEquation) -> Iterable[Made]:
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
     """The call for eigenvalues of general matrices ``a``, which is overwritten.
 
-    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given.
+    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given, and
+    ``status`` says which matrices failed.
     """
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:

@@ -44,7 +44,7 @@ def rows_of(n: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnLayout:
     """How up to ``rows`` columns are spread over a block; prints their rotations.
 
     The first ``rows`` elements of each are made orthogonal. It may have ``more``, which

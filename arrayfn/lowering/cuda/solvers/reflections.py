@@ -174,10 +174,10 @@ class _Reflections:
 def _product(
     x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
 ) -> LibraryCall:
-    """The call that multiplies the matrices of ``x`` and ``y``, row-major arrays.
+    """The call that stores products of the matrices of ``x`` and ``y`` in ``result``.
 
-    ``transpose_a`` is 1 if those of ``x`` are transposed, ``transpose_b`` likewise for
-    ``y``, or 2 if they are conjugated, too.
+    All are row-major. ``transpose_a`` is 1 if the matrices of ``x`` are transposed,
+    ``transpose_b`` likewise for ``y``, or 2 if they are conjugated, too.
     """
     count, m, n = result.type.shape
     k = x.type.shape[1] if transpose_a else x.type.shape[2]

@@ -116,7 +116,10 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """cuBLAS's call ``form`` for ``matrices`` systems: ``b`` becomes x."""
+    """cuBLAS's function ``form`` for ``matrices`` systems: ``b`` becomes x.
+
+    ``a`` has their triangles, ``system`` what they are, ``integers`` their sizes.
+    """
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",
         reads={"a": a},

@@ -72,6 +72,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
+        """The type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
@@ -333,6 +334,7 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The rewritten ``equation`` of ``operands``; None if it stays."""
         found = _library_convolution(equation, choose, deterministic)
         if found is None:
             return None

@@ -78,7 +78,7 @@ def depthwise(
 def _convolution(
     source: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
-    """The call that computes the output, or the operand's cotangent.
+    """The call that computes ``result``: the output, or the operand's cotangent.
 
     ``source`` is what windows are over, and ``taps`` the convolution's kernel.
     ``gives`` and ``p`` are as in ``depthwise``.
@@ -87,6 +87,7 @@ def _convolution(
     forward = gives == "output"
 
     def along(k: int) -> WindowAxis:
+        """The windows along spatial axis ``k``."""
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
         return WindowAxis(size, p[f"stride{k}"], step, before)
@@ -136,9 +137,7 @@ def _body(
     return stencils.thread_items(
         lanes,
         [
-            *(f"{name} = registers_{lanes.compute}({lanes.count})" for name in sums),
-            f"for lane in range({lanes.count}):",
-            *stencils.indented_lines(f"{name}[lane] = {lanes.zero}" for name in sums),
+            *lanes.sums(sums),
             *stencils.windows(lanes, axes, "x", lanes.fill, loads, each),
             *stencils.stores(lanes, "sums", sums),
         ],

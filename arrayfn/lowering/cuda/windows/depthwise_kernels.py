@@ -128,15 +128,9 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
 
         It begins at ``index`` of ``array``.
         """
-        loads.extend(
-            [
-                lanes.tile(f"{name}_tile"),
-                f"for lane in range({n}):",
-                f"    {name}_tile[lane] = {lanes.fill}",
-                f"if {condition}:",
-                "    " + lanes.load(array, index, f"{name}_tile"),
-            ]
-        )
+        tile = f"{name}_tile"
+        loads.append(lanes.tile(tile))
+        loads.extend(lanes.load_if(condition, array, index, tile, lanes.fill))
         each.append(f"{name} = {lanes.value(f'{name}_tile[lane]')}")
 
     for k in range(COLUMNS):
@@ -163,9 +157,7 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
                 "rest = quotient(item, vectors)",
                 f"i = remainder(rest, {down.size})",
                 f"slot = quotient(rest, {down.size})",
-                *(f"{name} = registers_{wide}({n})" for name in sums),
-                f"for lane in range({n}):",
-                *(f"    {name}[lane] = {lanes.zero}" for name in sums),
+                *lanes.sums(sums),
                 "for iteration in range(each):",
                 "    number = slot * each + iteration",
                 "    if number < lines:",
