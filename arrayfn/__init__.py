@@ -15,8 +15,10 @@ from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
     custom_batching,
+    custom_derivatives,
     debug,
     distributed,
+    einops_backend,
     errors,
     fft,
     flatten_util,
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
+einops_backend.install()
 set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
 Namespace.numba_module = "arrayfn.adapters.numba_functions"
@@ -202,6 +205,7 @@ __all__ = [
     "compare",
     "config",
     "custom_batching",
+    "custom_derivatives",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",

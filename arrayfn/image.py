@@ -61,7 +61,10 @@ def _triangle(x: Array) -> Array:
 
 
 def _cubic(x: Array, a: float = -0.5) -> Array:
-    """Keys, Cubic convolution interpolation for digital image processing, 1981."""
+    """The cubic kernel with the parameter ``a`` at the distance ``x``.
+
+    Keys, Cubic convolution interpolation for digital image processing, 1981.
+    """
     near = (((a + 2.0) * x - (a + 3.0)) * x) * x + 1.0
     far = ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
     return anp.where(x >= 2.0, 0.0, anp.where(x >= 1.0, far, near))
@@ -181,6 +184,7 @@ def scale_and_translate(
 
 
 def _method(method: str | ResizeMethod) -> ResizeMethod:
+    """The ResizeMethod that is given, or of that name."""
     if isinstance(method, ResizeMethod):
         return method
     return ResizeMethod.from_string(method)
@@ -194,7 +198,11 @@ def _weights(
     method: ResizeMethod,
     antialias: bool,
 ) -> Array:
-    """The weights (extent, wanted) of an image's elements in those of the result."""
+    """The weights (extent, wanted) of an image's elements in those of the result.
+
+    Along one axis, element x of ``extent`` comes to ``x * scale + translation`` of
+    ``wanted``. With ``antialias`` the kernel is widened where the image shrinks.
+    """
     inverse = 1.0 / scale
     dtype = scale.dtype
     centres = (anp.arange(wanted, dtype=dtype) + 0.5 - translation) * inverse - 0.5

@@ -59,6 +59,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 def _while_loop(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
+    """The loop as a ``while_loop`` equation, for functions that write to ``refs``."""
     if refs:
         return _while_loop_with_refs(cond_fun, body_fun, init_val, refs)
     carried = keep_types(
@@ -87,9 +88,10 @@ def _while_loop(
 def _while_loop_with_refs(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
-    """The loop, which carries the values of ``refs``, too."""
+    """The loop from ``init_val``, which carries the values of ``refs``, too."""
 
     def going(carry: Any) -> Any:
+        """The condition, which may read Refs and not write to them."""
         value, inside = carry
         adopt(refs, inside)
         result = cond_fun(value)
@@ -102,6 +104,7 @@ def _while_loop_with_refs(
         return result
 
     def step(carry: Any) -> Any:
+        """The body, and the values that the Refs have after it."""
         value, inside = carry
         adopt(refs, inside)
         return body_fun(value), held(refs)
@@ -117,6 +120,7 @@ def _while_loop_with_refs(
 
 
 def _check_condition(condition: Closed) -> None:
+    """Raise an error unless the condition gives one scalar bool."""
     name = described(condition.function)
     types = condition.out_types
     if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
@@ -200,6 +204,7 @@ def fori_loop(
 def _loop_of_unknown_length(
     lower: ArrayLike, upper: ArrayLike, body_fun: Function, init_val: Any
 ) -> Any:
+    """``fori_loop`` as a while loop, for bounds that are traced."""
     dtype, _ = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )
@@ -253,11 +258,18 @@ def _scan(
     unroll: int | bool = 1,
     paths: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
+    """``scan``, for a function that may write to Refs.
+
+    Errors call it ``name``, and its carries by their ``paths``.
+    """
+
     def with_refs(refs: Sequence[Ref]) -> tuple[Any, Any]:
+        """The scan, which carries the values of ``refs``, too."""
         if not refs:
             return _scan_alone(name, f, init, xs, length, reverse, unroll, paths)
 
         def step(carry: Any, x: Any) -> Any:
+            """One step, and the values that the Refs have after it."""
             value, inside = carry
             adopt(refs, inside)
             value, y = _pair(f, f(value, x))
@@ -284,6 +296,10 @@ def _scan_alone(
     unroll: int | bool,
     paths: Sequence[str] | None,
 ) -> tuple[Any, Any]:
+    """``scan`` as an equation, for a function that writes to no Ref.
+
+    Errors call it ``name``, and its carries by their ``paths``.
+    """
     count = _length(xs, length)
     steps = max(1, count) if unroll is True else int(unroll)
     if steps == 0:

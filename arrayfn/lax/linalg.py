@@ -308,7 +308,10 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
 
 
 def _compact(a: Array, taus: Array) -> tuple[Array, Array]:
-    """V and T of a product of reflections."""
+    """V and T of the product ``I - V T V^H`` of the reflections in ``a``.
+
+    ``taus`` are their scales.
+    """
     k = taus.shape[-1]
     v = tril(a[..., :, :k], -1)
     v = v + m.identities(v)
@@ -366,6 +369,7 @@ def tridiagonal_solve(
     start = zeros_like(middle[0]), zeros_like(sides[0])
 
     def forward(carry: Any, row: Any) -> Any:
+        """Eliminate the lower diagonal in one row."""
         ratio, value = carry
         low, middle, high, side = row
         pivot = middle - low * ratio
@@ -375,6 +379,7 @@ def tridiagonal_solve(
     _, (ratios, values) = scan(forward, start, (low, middle, high, sides))
 
     def back(x: Any, row: Any) -> Any:
+        """Substitute the solution of the next row."""
         ratio, value = row
         x = value - ratio * x
         return x, x

@@ -58,6 +58,7 @@ def reduce(
     ]
 
     def combined(first: list[Any], second: list[Any]) -> list[Any]:
+        """``computation`` of flat leaves."""
         made = computation(
             tree.unflatten(structure, first), tree.unflatten(structure, second)
         )
@@ -70,6 +71,8 @@ def reduce(
         return tree.leaves(made)
 
     values = [ops.as_array(x) for x in leaves]
+    if not axes:
+        values = [ops.as_array(v) for v in combined(starts, values)]
     for axis in reversed(axes):
         values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
     return tree.unflatten(structure, values)
@@ -143,7 +146,10 @@ def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
-    """By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1)."""
+    """The upper 64 bits of the product of two int64 or uint64 arrays, ``x`` and ``y``.
+
+    By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1).
+    """
     u64 = dtypes.uint64
     a, b = (ops.convert(v, u64) for v in (x, y))
     low = np.asarray(0xFFFFFFFF, u64)
@@ -195,6 +201,10 @@ _FORMATS = {
 
 
 def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    """x rounded to so many bits of exponent and mantissa, to nearest, ties to even.
+
+    What is too large becomes infinite, and what is too small becomes 0.
+    """
     dtype = ops.type_of_operand("reduce_precision", x).dtype
     if dtype not in dtypes.FLOATS:
         raise DTypeError("reduce_precision takes real numbers", user_location())

@@ -116,7 +116,10 @@ def _padded(
     padding: Padding,
     gaps: tuple[int, ...],
 ) -> Array:
-    """The operand padded and dilated with ``init``."""
+    """The operand padded and dilated with ``init``.
+
+    ``gaps`` are the dilations of the operand; errors call the function ``name``.
+    """
     extents = tuple(
         max(0, (n - 1) * gap + 1) for n, gap in zip(operand.shape, gaps, strict=True)
     )
@@ -130,7 +133,10 @@ def _padded(
 
 
 def _windows(x: Array, params: dict[str, Any]) -> Array:
-    """All windows: axes that count them along those of x, then those of a window."""
+    """All windows: axes that count them along those of x, then those of a window.
+
+    ``params`` are those of sliding_windows.
+    """
     order = tuple(range(x.ndim + len(params["axes"])))
     return apply(sliding_windows, x, **params, order=order)
 

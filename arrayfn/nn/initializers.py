@@ -159,6 +159,7 @@ def variance_scaling(
         )
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Random numbers whose variance is ``scale`` over the number of units."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("variance_scaling", shape)
         count = modes[mode](*_fans(wanted, in_axis, out_axis, batch_axis))
@@ -192,6 +193,7 @@ def orthogonal(
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """A random matrix with orthonormal rows or columns, times ``scale``."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("orthogonal", shape)
         if len(wanted) < 2:

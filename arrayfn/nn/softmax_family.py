@@ -38,7 +38,7 @@ def _smallest_where_not(x: ArrayLike, where: ArrayLike) -> Array:
 
 
 def _highest(x: Array, axis: Axis) -> Array:
-    """The maximum over ``axis``, which stays; -inf for no elements."""
+    """The maximum of ``x`` over ``axis``, which stays; -inf for no elements."""
     shape = x.shape
     axes = ops.normalize_axes("softmax", axis, len(shape))
     if 0 not in [shape[k] for k in axes]:
@@ -57,6 +57,7 @@ def _softmax(x: Array, axis: Axis) -> Array:
 def _softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value y, and its derivative y (dx - sum(y dx))."""
     (x,), (dx,) = primals, tangents
     y = _softmax.function(x, axis)
     along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
@@ -75,6 +76,7 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _log_softmax(x: Array, axis: Axis) -> Array:
+    """The logarithm of softmax, from differences to the maximum."""
     shifted = anp.subtract(x, _highest(x, axis))
     total = anp.sum(anp.exp(shifted), axis, keepdims=True)
     return anp.subtract(shifted, anp.log(total))
@@ -84,6 +86,7 @@ def _log_softmax(x: Array, axis: Axis) -> Array:
 def _log_softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value y, and its derivative dx - sum(exp(y) dx)."""
     (x,), (dx,) = primals, tangents
     y = _log_softmax.function(x, axis)
     along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
@@ -121,6 +124,7 @@ def logsumexp(
 def _weighted(
     a: Array, b: ArrayLike, axis: Axis, keepdims: bool, return_sign: bool
 ) -> Any:
+    """log(sum(b exp(a))); with ``return_sign`` of the sum's size, and its sign."""
     a, b = anp.broadcast_arrays(
         a, ops.convert(b, ops.common_dtype("logsumexp", [a, b]))
     )
@@ -157,6 +161,7 @@ def logmeanexp(
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
+    """log(sum(exp(x))) over ``axis``, without overflow."""
     highest = _highest(x, axis)
     # Subtracting an infinite maximum would give NaN.
     shift = anp.where(anp.isfinite(highest), highest, 0)
@@ -173,6 +178,7 @@ def _without(value: Array, ndim: int, axis: Axis) -> Array:
 def _logsumexp_jvp(
     axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value, and its derivative: the sum of dx weighted by softmax."""
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
     # If all are -inf, all weights are 0.

@@ -1,7 +1,9 @@
 """Creates arrays: from data, filled, ranges, and grids.
 
 Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``), so the Program has
-no large constants.
+no large constants. Where values are known while tracing, as under ``grad`` alone, they
+are traced constants with their values: a library that asks an array for its namespace
+gets arrays of that namespace only.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from arrayfn.primitives import discrete, slicing, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
+    Key,
     apply,
     constant,
     device_of,
@@ -63,6 +66,8 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return cast(Array, a) if wanted is None else ops.convert(a, wanted)
+    if wanted is not None:
+        dtypes.check_numeric(wanted)
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)
@@ -96,6 +101,7 @@ def copy(a: ArrayLike, order: str | None = "K") -> Array:
 
 
 def _holds_tracers(x: Any) -> bool:
+    """Whether nested lists hold a traced value, or an array on a device."""
     if isinstance(x, (list, tuple)):
         return any(_holds_tracers(part) for part in x)
     return isinstance(x, ImmutableArray)
@@ -127,17 +133,27 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    """An array of ``shape`` filled with a number; by default in the number's dtype.
+
+    In the dtype of keys, the number is each word of each key.
+    """
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    if wanted is dtypes.KEY and not isinstance(fill_value, Key):
+        return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))
         by_equations = is_made_of_equations((value,))
-        return ops.same(ops.spread(value, given.shape, target, by_equations))
-    return ops.full(value, extents, wanted)
+        return _made(ops.same(ops.spread(value, given.shape, target, by_equations)))
+    return _made(ops.full(value, extents, wanted))
+
+
+def _made(value: Array) -> Array:
+    """``value``, which a function creates: inside a trace it is a traced array."""
+    return constant(value) if type(value) is np.ndarray else value
 
 
 def zeros(
@@ -162,7 +178,10 @@ def empty(
 
 
 def _like(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a ``ShapeDtypeStruct``."""
+    """The type of ``a``, which may be a ``ShapeDtypeStruct``.
+
+    Errors call the function ``name``.
+    """
     known: ArrayType | None = getattr(a, "__arrayfn_type__", None)
     return ops.type_of_operand(name, a) if known is None else known
 
@@ -262,7 +281,7 @@ def arange(
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)
     if not is_staged(()):
-        return np.arange(first, last, by, dtype=target)
+        return _made(np.arange(first, last, by, dtype=target))
     count = max(0, math.ceil((last - first) / by))
     steps = _iota(count, target)
     if by != 1:
@@ -271,6 +290,7 @@ def arange(
 
 
 def _number(name: str, x: Any) -> Any:
+    """The real number x, known while tracing; ArgumentError if it is none."""
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape", STATIC_REMEDY)
     if np.asarray(x).dtype.kind not in "biuf":
@@ -302,14 +322,13 @@ def linspace(
     """
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
-    given = ops.common_dtype("linspace", (start, stop))
-    inexact = dtypes.float64 if given not in dtypes.INEXACT else given
+    inexact = ops.inexact_dtype("linspace", ops.common_dtype("linspace", (start, stop)))
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
     gaps = num - 1 if endpoint else num
     step = divide(subtract(stop, start), max(gaps, 1))
     ndim = ops.type_of_operand("linspace", step).ndim
     place = ops.normalize_axis("linspace", axis, ndim + 1)
-    count = _iota(num, dtypes.real_of(inexact))
+    count = _made(_iota(num, dtypes.real_of(inexact)))
     count = _alone_on_axis(count, place, ndim + 1)
     first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))
     values = add(multiply(count, gap), first)
@@ -333,6 +352,7 @@ def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
 
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
+    """A vector along ``axis`` of ``ndim``; the others have extent 1."""
     shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
     return (
         x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
@@ -369,7 +389,7 @@ def eye(
     ops.check_order("eye", order)
     shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
-    return ops.convert(diagonal, _or_float64(dtype))
+    return _made(ops.convert(diagonal, _or_float64(dtype)))
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Array:
@@ -383,6 +403,7 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    """The number of each element's row, plus ``k``, and of its column."""
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
     if not isinstance(k, ImmutableArray):  # else it is not known while tracing
         k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside
@@ -395,7 +416,7 @@ def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
     """An N by M matrix with ones on and below diagonal k."""
     below = _below((N, N if M is None else M), k)
-    return ops.convert(below, _or_float64(dtype))
+    return _made(ops.convert(below, _or_float64(dtype)))
 
 
 def _below(shape: tuple[int, int], k: int) -> Array:

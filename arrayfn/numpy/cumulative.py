@@ -14,6 +14,7 @@ from arrayfn.tracing import apply
 
 
 def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> Array:
+    """The running ``primitive`` along ``axis``; of all elements in a row for None."""
     if axis is None:
         x, axis = reshape(x, -1), 0
     ndim = ops.type_of_operand(name, x).ndim
@@ -88,6 +89,7 @@ def cumulative_prod(
 
 
 def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
+    """The axis that the array API asks for: it may be left out for vectors alone."""
     type = ops.type_of_operand(name, x)
     if type.ndim == 1 and axis is None:
         return 0
@@ -101,6 +103,7 @@ def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
 
 
 def _with_initial(x: Array, axis: int, value: int) -> Array:
+    """x with ``value`` before its first element along ``axis``."""
     place = ops.normalize_axis("cumulative", axis, x.ndim)
     shape = tuple(1 if k == place else n for k, n in enumerate(x.shape))
     return concatenate([ops.full(value, shape, x.dtype), x], place)

@@ -42,6 +42,7 @@ def known(name: str, x: ArrayLike, remedy: str) -> Any:
 
 
 def _size_remedy(name: str) -> str:
+    """What to do where a result's shape depends on values that are not known."""
     return (
         f"Give it the size of the result, {name}(..., size=n), or write "
         "where(condition, x, y) to keep the shape"
@@ -131,6 +132,11 @@ def where(
 def _nonzero(
     name: str, x: ArrayLike, size: int | None, fill_value: Any
 ) -> tuple[Array, ...]:
+    """The indices of elements that are not 0, along each axis.
+
+    With a ``size`` there are so many, the last ones ``fill_value``; without one, x must
+    be known while tracing.
+    """
     type = ops.type_of_operand(name, x)
     value = known(name, x, _size_remedy(name)) if size is None else None
     if not type.shape:
@@ -259,6 +265,7 @@ def repeat(
 
 
 def _repeated(x: ArrayLike, count: int, place: int) -> Array:
+    """Each element ``count`` times along the axis ``place``."""
     shape = x.shape
     if count < 0:
         raise ArgumentError("repeat: counts may not be negative", user_location())
@@ -270,6 +277,7 @@ def _repeated(x: ArrayLike, count: int, place: int) -> Array:
 
 
 def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
+    """Each element as often as ``repeats`` says, ``length`` elements in all."""
     extent = x.shape[place]
     counts = ops.full(0, (extent,), dtypes.int64) + repeats
     ends = cumsum(counts)

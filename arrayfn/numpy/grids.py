@@ -112,6 +112,7 @@ ogrid = Grid(sparse=True)
 
 
 def _points(part: slice) -> Array:
+    """The points that a slice names; an imaginary step is their number."""
     start = 0 if part.start is None else part.start
     step = 1 if part.step is None else part.step
     if isinstance(step, complex):
@@ -230,6 +231,7 @@ def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
 
 
 def _matrix(name: str, x: ArrayLike) -> Shape:
+    """The shape of x; ShapeError, about ``name``, unless it is a matrix."""
     shape = ops.type_of_operand(name, x).shape
     if len(shape) != 2:
         raise ShapeError(f"{name} takes a matrix, not {shape}", user_location())
@@ -276,6 +278,10 @@ def ravel_multi_index(
 
 
 def _within(part: Array, extent: int, mode: str) -> Array:
+    """Indices ``part`` that ``mode`` keeps from 0 to ``extent`` - 1.
+
+    With "raise" they must be known while tracing.
+    """
     if mode == "wrap":
         return part % extent
     if mode == "clip":

@@ -117,7 +117,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
 
 
 def _plain(entry: Any) -> Any:
-    """Convert lists to arrays and integers to Python's."""
+    """``entry``, with a list as an array, and an integer as Python's."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry, dtype=None if entry else np.int64)
     if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
@@ -126,6 +126,7 @@ def _plain(entry: Any) -> Any:
 
 
 def _is_mask(entry: Any) -> bool:
+    """Whether an entry of an index is of booleans."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry)
     if isinstance(entry, (ImmutableArray, np.ndarray, np.generic)):
@@ -134,6 +135,7 @@ def _is_mask(entry: Any) -> bool:
 
 
 def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
+    """The mask as a NumPy array; an error if it is not known while tracing."""
     if isinstance(mask, ImmutableArray):
         mask = mask.concrete(
             "indexing by a mask, whose number of true elements decides a shape,",
@@ -142,13 +144,29 @@ def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
     mask = np.asarray(mask)
     if mask.ndim == 0:
         raise ArgumentError(
-            "an array is not indexed by a single bool; use arrayfn.numpy.where",
+            "a single bool is an index alone, not beside others; use "
+            "arrayfn.numpy.where",
             user_location(),
         )
     return mask
 
 
+def single_bool(index: Any) -> bool | None:
+    """``index`` if it is one bool whose value is known, else None."""
+    if isinstance(index, tuple) and len(index) == 1:
+        (index,) = index
+    if isinstance(index, ImmutableArray) and not index.ndim:
+        index = known_value(index)
+    if isinstance(index, (np.ndarray, np.generic)) and not index.ndim:
+        index = index.item()
+    return index if isinstance(index, bool) else None
+
+
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
+    """An entry of an index for an axis of ``extent``: a Cut, a position or positions.
+
+    If ``bounded``, what lies outside raises IndexError, or is checked.
+    """
     if isinstance(entry, slice):
         return _cut(entry, extent)
     if isinstance(entry, (ImmutableArray, np.ndarray)):
@@ -173,6 +191,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
 
 
 def _cut(entry: slice, extent: int) -> Cut:
+    """The elements that a slice takes of an axis."""
     low, high, step = entry.indices(extent)
     count = len(range(low, high, step))
     if count == 0:
@@ -195,6 +214,9 @@ def getitem(
     """
     type = ops.type_of_operand("indexing", x)
     x = ops.as_array(x)
+    chosen = single_bool(index)
+    if chosen is not None:  # a new first axis, which has an element if it is true
+        return getitem(expand_dims(x, 0), slice(0, int(chosen)))
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):

@@ -53,6 +53,7 @@ def reshape(
 
 
 def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
+    """``shape`` with -1 replaced; ShapeError unless it has ``size`` elements."""
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     extents = [ops.whole(entry) for entry in entries]
     if extents.count(-1) == 1:
@@ -174,6 +175,7 @@ def atleast_3d(*x: ArrayLike) -> Any:
 
 
 def _atleast(x: ArrayLike, places: tuple[int, ...]) -> Array:
+    """x with axes of extent 1 put in at ``places``, until it has as many."""
     value = ops.same(x) if not dtypes.is_python_scalar(x) else np.asarray(x)
     for ndim in range(value.ndim, len(places)):
         value = expand_dims(value, places[ndim])

@@ -168,7 +168,10 @@ def _by_function(
 
 
 def _pairs(name: str, given: Any, ndim: int) -> Pairs:
-    """(before, after) for each axis, from one value, one pair, or a pair for each."""
+    """(before, after) for each axis: ``given`` is a value, a pair, or a pair for each.
+
+    There are ``ndim`` axes. Errors call the argument ``name``.
+    """
     if isinstance(given, dict):
         pairs: Pairs = [(0, 0)] * ndim
         for axis, pair in given.items():
@@ -196,6 +199,7 @@ def _pairs(name: str, given: Any, ndim: int) -> Pairs:
 
 
 def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
+    """x padded with ``values``, a pair for each axis."""
     dtype = ops.type_of_operand("pad", x).dtype
     distinct = {id(v) if hasattr(v, "dtype") else v for pair in values for v in pair}
     if len(distinct) <= 1:
@@ -214,7 +218,11 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
 
 
 def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded with its own elements, by views if they suffice."""
+    """x padded along ``axis`` with its own elements, by views if they suffice.
+
+    ``before`` and ``after`` are numbers of elements; ``mode`` is "edge", "wrap",
+    "reflect" or "symmetric".
+    """
     extent = x.shape[axis]
     skip = int(mode == "reflect")
     period = extent if mode == "wrap" else extent - skip
@@ -239,7 +247,11 @@ def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
 
 
 def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded with twice the edge minus the mirrored elements, period by period."""
+    """x padded with twice the edge minus the mirrored elements, period by period.
+
+    ``before`` and ``after`` are numbers of elements along ``axis``; ``mode`` is
+    "reflect" or "symmetric".
+    """
     skip = int(mode == "reflect")
     value = x
     while before or after:
@@ -265,7 +277,10 @@ def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> 
 def _ramped(
     x: Array, widths: tuple[int, int], axis: int, ends: tuple[Any, Any]
 ) -> Array:
-    """x padded with straight lines from the edges to ``ends``."""
+    """x padded along ``axis`` with straight lines from the edges to ``ends``.
+
+    ``widths`` are the numbers of elements before and after it.
+    """
     extent = x.shape[axis]
     whole = x.dtype in dtypes.INTEGERS
     wide = dtypes.float64 if whole else x.dtype
@@ -302,6 +317,11 @@ def _of_statistic(
     mode: str,
     lengths: tuple[Any, Any],
 ) -> Array:
+    """x padded along ``axis`` with the statistic ``mode`` of elements at its ends.
+
+    ``lengths`` says of how many; None is all. ``widths`` are the numbers of elements
+    added.
+    """
     extent = x.shape[axis]
     parts = [x]
     for side, (width, length) in enumerate(zip(widths, lengths, strict=True)):

@@ -33,11 +33,13 @@ from arrayfn.tracing import apply
 def _reduce(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
+    """x reduced by ``primitive`` over ``axes``, which stay if ``keepdims``."""
     value = apply(primitive, x, axes=axes) if axes else ops.same(x)
     return _keep(value, ops.type_of_operand("reduce", x), axes) if keepdims else value
 
 
 def _keep(value: Array, like: ArrayType, axes: tuple[int, ...]) -> Array:
+    """``value`` with the reduced ``axes`` of ``like`` put back, with extent 1."""
     extents = tuple(1 if k in axes else n for k, n in enumerate(like.shape))
     kept = r.kept_axes(like.ndim, axes)
     return apply(views.broadcast_in_dim, value, shape=extents, axes=kept)
@@ -65,7 +67,10 @@ def accumulation_dtype(
 def _chosen(
     name: str, x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike
 ) -> ArrayLike:
-    """x with ``instead`` where an optional condition is false."""
+    """x with ``instead`` where an optional condition is false.
+
+    Errors call the function ``name``.
+    """
     if condition is None:
         return x
     check_where(name, condition)
@@ -84,7 +89,7 @@ def check_where(name: str, condition: ArrayLike) -> None:
 
 
 def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
-    """``initial`` in ``dtype``; ShapeError unless it is a scalar."""
+    """``initial`` in ``dtype``; ShapeError, about ``name``, unless it is a scalar."""
     type = ops.type_of_operand(name, initial)
     if type.shape:
         raise ShapeError(
@@ -155,6 +160,11 @@ def _extremum(
     initial: ArrayLike | None,
     condition: ArrayLike | None,
 ) -> Array:
+    """The maximum or minimum, as ``name`` says ("max", "min"), over ``axis``.
+
+    Only elements with a true ``condition`` count. Raises ShapeError for no elements,
+    unless there is an ``initial`` value.
+    """
     primitive, of_bools, combine = _EXTREMA[name]
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
@@ -181,7 +191,10 @@ def _extremum(
 def _reduce_complex(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
-    """The extremum by real parts, then by imaginary ones; NaN if one is NaN."""
+    """The extremum by real parts, then by imaginary ones; NaN if one is NaN.
+
+    It is over ``axes``, which stay if ``keepdims``.
+    """
     parts = apply(c.real, x), apply(c.imag, x)
     best = _reduce(primitive, parts[0], axes, keepdims=True)
     unlike = float("-inf") if primitive is r.reduce_max else float("inf")
@@ -342,6 +355,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 def _position(
     primitive: Primitive, name: str, x: ArrayLike, axis: int | None, keepdims: bool
 ) -> Array:
+    """The position of an extremum along ``axis``, or among all elements in a row."""
     type = ops.type_of_operand(name, x)
     if axis is None:
         flat = apply(views.reshape, x, shape=(type.size,))

@@ -183,10 +183,14 @@ def _next_half(x: Array, y: Array) -> Array:
 
 
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance from x to the next number away from 0, with x's sign."""
+    """The distance from x to the next number away from 0, with x's sign.
+
+    As in NumPy, that of float16 is to the next larger number.
+    """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
-    upwards = copysign(float("inf"), x)
+    limit = float("inf")
+    upwards = limit if x.dtype == dtypes.float16 else copysign(limit, x)
     return where(isinf(x), float("nan"), subtract(nextafter(x, upwards), x))
 
 
@@ -219,6 +223,7 @@ def nan_to_num(
 
 
 def _largest(dtype: DType) -> Any:
+    """The largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
         return np.asarray(0x7F7F, np.uint16).view(dtype)
     return np.finfo(dtype).max
@@ -259,6 +264,7 @@ def _unfinished(a: Array, b: Array) -> list[Array]:
 
 
 def _euclid(a: Array, b: Array) -> list[Array]:
+    """One step of Euclid's algorithm, elementwise."""
     # The remainder by 0 is 0, so a found divisor stays.
     done = equal(b, 0)
     return [where(done, a, b), where(done, 0, remainder(a, b))]
@@ -296,6 +302,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 
 
 def _weights(bitorder: str) -> Any:
+    """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()

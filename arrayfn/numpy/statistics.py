@@ -63,7 +63,7 @@ def cov(
     values, types, common = ops.promoted("cov", given, common)
     if any(t.ndim > 2 for t in types):
         raise ShapeError("cov takes matrices and vectors", user_location())
-    wide = common if common in dtypes.INEXACT else dtypes.float64
+    wide = ops.inexact_dtype("cov", common)
     rows: list[Array] = []
     for value, t in zip(values, types, strict=True):
         value = atleast_2d(ops.as_array(ops.convert(value, wide)))

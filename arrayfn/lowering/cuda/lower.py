@@ -14,7 +14,7 @@ from typing_extensions import override
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, with_types_of
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
@@ -124,7 +124,8 @@ def lower(
         )
         return verified(replace(compiled, kernels=kernels, plan=plan), donated)
 
-    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
+    simplified = run_passes(program, check, tuple(passes))
+    return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 
 class _CudaLowering(Lowering):

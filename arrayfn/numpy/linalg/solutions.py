@@ -161,7 +161,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
 
 
 def _factors(x: Array) -> tuple[Array, Array, Array]:
-    """LU factors, the permutation of rows, and its sign."""
+    """LU factors of ``x``, the permutation of rows, and its sign."""
     by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
     swapped = pivots != arange(x.shape[-1], dtype=np.int32)
     odd = sum(swapped, axis=-1, dtype=np.int32) & np.int32(1)
@@ -193,6 +193,7 @@ def _det(x: Array) -> Array:
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The value, and its derivative: the tangent times the cofactors."""
     (x,), (t,) = primals, tangents
     cofactors = matrix_transpose(_adjugate(x))
     return _det(x), sum(cofactors * t, axis=(-2, -1))
@@ -235,6 +236,8 @@ def _adjugate(x: Array) -> Array:
 
 
 def _cross(a: Array, b: Array) -> Array:
+    """The cross product of vectors of three elements."""
+
     def product(i: int, j: int) -> Array:
         return a[..., i] * b[..., j] - a[..., j] * b[..., i]
 
@@ -244,7 +247,9 @@ def _cross(a: Array, b: Array) -> Array:
 def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
     """The adjugate by LU factors whose pivots, except the last, are not 0.
 
-    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots.
+    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots. ``lu``
+    and ``permutation`` are those of ``_factors``; ``products`` are the running products
+    of the pivots, with the sign.
     """
     n = lu.shape[-1]
     corner = arange(n) == n - 1
@@ -259,7 +264,7 @@ def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Arra
 
 
 def _adjugate_of_singular_values(x: Array) -> Array:
-    """The product of the adjugates of vh, the singular values, and u."""
+    """The adjugate of ``x``: the product of those of vh, the singular values, and u."""
     u, s, vh = svd(x)
     n = s.shape[-1]
     others = where(eye(n, dtype=bool), 1.0, s[..., None, :])
@@ -295,6 +300,7 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 
 @custom_jvp
 def _slogdet(x: Array) -> tuple[Array, Array]:
+    """The sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
     pivots = diagonal(lu, 0, -2, -1)
     sizes = absolute(pivots)
@@ -340,6 +346,7 @@ def pinv(
 
 
 def _relative_spacing(x: Array) -> float:
+    """The precision of x's dtype times its longer extent: NumPy's default tolerance."""
     spacing = float(np.finfo(dtypes.real_of(x.dtype)).eps)
     _, extent = sorted(x.shape[-2:])
     return spacing * extent
@@ -347,6 +354,7 @@ def _relative_spacing(x: Array) -> float:
 
 @custom_jvp
 def _pinv(x: Array, rcond: Array) -> Array:
+    """The pseudo-inverse, without singular values below ``rcond`` of the largest."""
     if 0 in x.shape[-2:]:
         return m.adjoint(x)
     u, s, vh = svd(x, full_matrices=False)

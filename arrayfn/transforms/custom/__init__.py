@@ -46,7 +46,8 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
-    if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
+    """``x`` without a derivative, if it is a traced float."""
+    if isinstance(x, Tracer) and x.dtype in dtypes.DIFFERENTIABLE:
         return apply(views.stop_gradient, x)
     if callable(x):
         raise ArgumentError(
