@@ -150,7 +150,7 @@ class _Composer(ComposedText):
         if root in self.moving_pointers:
             name, own_kind = self.moving_pointers[root]
             if own_kind != kind:
-                raise CannotComposeError
+                raise CannotComposeError  # a pointer variable has one type
             size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
             return self.subarray(name, kind, str(offset // size)) if offset else name
         name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")

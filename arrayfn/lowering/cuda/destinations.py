@@ -41,9 +41,10 @@ class Copy:
     axes: tuple[AxisStrides, ...]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The target's strides for the source's elements, taken in row-major ``shape``.
+        """The strides in the target for an index into the source, of ``shape``.
 
-        None if an axis of ``shape`` has no single stride in the target.
+        The source is indexed as row-major in ``shape``. None if one of these indices
+        has no single stride in the target.
         """
         return strides_along(self.axes, shape)
 
@@ -61,10 +62,12 @@ def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
 def strides_along(
     axes: Sequence[AxisStrides], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The strides in the second array of the first one's elements, as ``shape``.
+    """The strides in the second array for an index into the first, of ``shape``.
 
-    The first array is seen as row-major in ``shape``. None if an axis of that has no
-    single stride in the second: it is several of ``axes`` that do not merge.
+    ``axes`` are the axes that both arrays share. The first array, which is contiguous,
+    is indexed as row-major in ``shape``. None if one of these indices has no single
+    stride in the second array: it runs over several of ``axes`` that do not merge
+    there.
     """
     found: list[int] = []
     for extent, stride_in_first in zip(
@@ -183,7 +186,7 @@ class OperatorCall:
     def redirected(self, copy: Copy) -> OperatorCall | None:
         """The call that writes where ``copy`` would copy a result to.
 
-        None if its kernel cannot write an array of those strides.
+        None if its kernel cannot write an array with the strides there.
         """
         type = copy.source.type
         strides = copy.strides(type.shape)

@@ -251,6 +251,7 @@ class _Combined:
     loaded: dict[str, Value] = field(default_factory=dict[str, Value])
 
     def __post_init__(self) -> None:
+        """Append the loads of partial results, the reductions, and the rescaling."""
         stage = self.merge.stage
         for k, part in enumerate(self.parts):
             self.loaded[part.reduce.result.name] = part.value

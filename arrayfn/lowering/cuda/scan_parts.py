@@ -168,7 +168,10 @@ class PartsPrinter(ScanPrinter[S]):
         self.store_warp_total("parts")
 
     def publish_part(self, count: str) -> None:
-        """Publish the total of the part that is reduced; ``count`` is that of parts."""
+        """Publish the total of the part that the block reduces, from its first warp.
+
+        ``count`` is the number of parts of all rows.
+        """
         total = self.total
         self.begin_summed()
         with self.open(f"if warp == 0 and tile < {count}:"):
@@ -260,7 +263,10 @@ class PartsPrinter(ScanPrinter[S]):
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """Combine the values ``name`` of ``lanes`` neighbouring lanes, for all."""
+        """Combine ``lanes`` neighbouring lanes' values of the variable ``name``.
+
+        Each lane gets the result. ``lanes`` is a power of two.
+        """
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
             self.line(f"{name} = {self.combined(name, shuffled)}")

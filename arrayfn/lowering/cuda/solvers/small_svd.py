@@ -74,13 +74,15 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     """The call for singular values ``s`` and vectors: ``u`` as rows, ``v`` as columns.
 
     ``u`` are the left vectors, ``v`` the right ones. ``full`` asks for those of whole
-    bases.
+    bases. The kernel calls ``far`` the side whose vectors are the rotated columns'
+    directions, of ``length`` elements, and ``near`` the other, which the rotations
+    make.
     """
     length, count, down, across = operand.integers
     rows = rows_of(length)
     text = _text(ColumnLayout(u.type.dtype, rows, rows), with_vectors=True)
     total = length if full else count
-    # From an element of a vector to the next, and from a vector to the next.
+    # Strides: from an element of a vector to the next, and to the next vector.
     of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)

@@ -107,12 +107,12 @@ def sort_rows(
 def _sort_complex(
     rows: SortedRows,
     dtype: DType,
-    x: Pointer,
+    elements: Pointer,
     output: Pointer,
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``x`` by each of ``PARTS``, or its positions.
+    """The calls that sort complex ``elements`` by each of ``PARTS``, or its positions.
 
     ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
     positions.
@@ -123,30 +123,30 @@ def _sort_complex(
         if name == "argsort":
             data = SortData(parts[0], key_output="nothing", output_values="i64")
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, data, tile, [x], x, [output], parts=parts)
+        yield _row_sort(rows, data, tile, [elements], elements, [output], parts=parts)
         return
-    arrays = [x]
+    arrays = [elements]
     for keys in parts:
         data = SortData(keys, key_output="nothing", output_values="i32")
         if len(arrays) > 1:
             data = replace(data, key_source="gathered", reads_values=True)
         if keys is not parts[-1]:
             order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
-            yield from sort_digits(rows, data, arrays, x, [order], gpu)
-            arrays = [x, order]
+            yield from sort_digits(rows, data, arrays, elements, [order], gpu)
+            arrays = [elements, order]
             continue
         if name == "argsort":
             data = replace(data, output_values="i64")
         else:
             data = replace(data, key_output="gathered", output_values="")
-        yield from sort_digits(rows, data, arrays, x, [output], gpu)
+        yield from sort_digits(rows, data, arrays, elements, [output], gpu)
 
 
 def sort_digits(
     rows: SortedRows,
     data: SortData,
     arrays: list[Pointer],
-    x: Pointer,
+    elements: Pointer,
     outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
@@ -158,7 +158,7 @@ def sort_digits(
         data: What the first kernel reads and the last one writes; between them keys are
             words.
         arrays: The keys, and perhaps values, to begin with.
-        x: The elements, of which ``data`` may gather some in the end.
+        elements: The elements, of which ``data`` may gather some in the end.
         outputs: The sorted keys, values or both.
         gpu: Says how large tiles are.
         bits: The number of low bits in which keys differ, if not all.
@@ -189,7 +189,7 @@ def sort_digits(
             if data.has_values:
                 carried = dtypes.BY_SHORT_NAME[data.value_dtype]
                 written.append(Pointer(_temporary(size, carried)))
-        gathered = [x] if step.key_output == "gathered" else []
+        gathered = [elements] if step.key_output == "gathered" else []
         read = [*arrays[: 2 if step.reads_values else 1], *gathered]
         part = SortedRows(rows.count, rows.n, rows.keep if last else rows.n)
         yield from sort_by_digit(part, step, arrays, read, written, shift, gpu)
@@ -250,7 +250,11 @@ def sort_by_digit(
 
 
 def _top_k(
-    rows: SortedRows, data: SortData, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
+    rows: SortedRows,
+    data: SortData,
+    elements: Pointer,
+    outputs: list[Pointer],
+    gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
     """The calls for the first ``keep`` of each row: of each tile, then of these.
 
@@ -258,7 +262,7 @@ def _top_k(
     ``outputs`` the elements and positions that are found.
     """
     max_tile = gpu.sort_row_threads * gpu.sort_items
-    arrays, n = [x], rows.n
+    arrays, n = [elements], rows.n
     while n > max_tile and 2 * rows.keep <= max_tile:
         tiles = -(-n // max_tile)
         step = replace(data, key_output="words", output_values="i32")
@@ -268,16 +272,16 @@ def _top_k(
         kinds = data.keys.word_dtype, dtypes.int32
         written = [Pointer(_temporary(size, dtype)) for dtype in kinds]
         part = SortedRows(rows.count, n, rows.keep)
-        yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, x, written)
+        yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
         arrays, n = written, tiles * rows.keep
     if len(arrays) > 1:
         data = replace(data, key_source="words", reads_values=True)
     if n <= max_tile:
         part = SortedRows(rows.count, n, rows.keep)
         tile = _tile_of(n, gpu)
-        yield _row_sort(part, data, tile, arrays, x, outputs, rows.n)
+        yield _row_sort(part, data, tile, arrays, elements, outputs, rows.n)
     else:
-        yield from sort_digits(rows, data, arrays, x, outputs, gpu)
+        yield from sort_digits(rows, data, arrays, elements, outputs, gpu)
 
 
 def _row_sort(
@@ -285,7 +289,7 @@ def _row_sort(
     data: SortData,
     tile: Tile,
     arrays: list[Pointer],
-    x: Pointer,
+    elements: Pointer,
     outputs: list[Pointer],
     length: int = 0,
     bits: int | None = None,
@@ -298,14 +302,14 @@ def _row_sort(
         data: What the kernel reads and writes.
         tile: The tile of a block.
         arrays: The keys, and perhaps values.
-        x: The elements, of which ``data`` may gather some.
+        elements: The elements, of which ``data`` may gather some.
         outputs: The results.
         length: The length of the rows of ``x``; 0 if that of ``rows``.
         bits: The number of low bits in which keys differ, if not all.
         parts: The keys to sort by, if there are several.
     """
     tiles = -(-rows.n // tile.size)
-    read = [*arrays, *([x] if data.key_output == "gathered" else [])]
+    read = [*arrays, *([elements] if data.key_output == "gathered" else [])]
     bits = data.keys.bits if bits is None else bits
     return HandwrittenCall(
         row_sort(data, tile, parts),
