@@ -394,7 +394,8 @@ class _CudaLowering(Lowering):
         ):
             super().template(form, equation)
             return
-        fixed, vectors = self.options.deterministic, not self.control_depth
+        fixed = self.options.deterministic
+        vectors = not self.control_depth  # in loops, slices may begin unaligned
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
         parts = parts_for(
@@ -407,6 +408,7 @@ class _CudaLowering(Lowering):
         arguments = (equation, self.reads, self.names, self.gpu)
         if parts is not None:
             if source is not None:
+                # All targets are written anyway: they are read from the copy's source.
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)

@@ -299,7 +299,10 @@ class _Combined:
         return self.compute(m, "term", "add", self.partial_result(m.reduce), correction)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """The number of elements of a part: the last part may be the rest."""
+        """The number of elements of a part, for the sum ``m``, in its dtype.
+
+        It is a constant, or a value that differs for the last part if that is shorter.
+        """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
         if not self.elements[1]:

@@ -104,10 +104,11 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
     return count
 
 
-def _order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """An array's own axes in the order of ``target``: flat, and by target axis.
+def _library_order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
+    """The axes of an array in the order of the library's: flat, and by library axis.
 
-    ``array_roles`` are those of the array's axes, ``target`` those of the library's.
+    Several axes of one role become one axis of the library's array. ``array_roles`` are
+    the roles of the array's axes, ``target`` those of the library's.
     """
     groups: dict[int, Axes] = {
         target[role][0]: array_roles[role]
@@ -124,7 +125,7 @@ def _order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
 
 def to_library_axes(x: Atom, array_roles: Roles, target: Roles) -> Atom:
     """``x``, whose axes have ``array_roles``, with the axes of ``target``."""
-    order, merged = _order(array_roles, target)
+    order, merged = _library_order(array_roles, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
     if not _keeps_order(order, x.type):
         x = views.transpose(x, permutation=tuple(order))
@@ -141,7 +142,7 @@ def from_library_axes(
     x: Atom, type: ArrayType, array_roles: Roles, target: Roles
 ) -> Atom:
     """``x``, which has the axes of ``target``, as ``type`` with ``array_roles``."""
-    order, _ = _order(array_roles, target)
+    order, _ = _library_order(array_roles, target)
     if _keeps_order(order, type):
         shape = type.shape
         return x if x.type.shape == shape else views.reshape(x, shape=shape)
