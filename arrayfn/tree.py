@@ -58,7 +58,7 @@ def text_of(structure: TreeDef) -> str:
 
 
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
-    """``flatten``, for which dataclasses of optree are nodes.
+    """``flatten`` of ``tree``, for which dataclasses of optree are nodes.
 
     Those are registered under a name of their users' choice. One that is met is
     registered here too.
@@ -141,7 +141,7 @@ def reduce(
 
 
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true.
+    """Whether all leaves of ``tree`` are true.
 
     >>> all({"a": True, "b": (1, 0)})
     False
@@ -352,7 +352,10 @@ def register_node(
 
 
 def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
-    """The children and the metadata that the flatten function of ``cls`` gave."""
+    """The children and the metadata: ``parts``, which a flatten function gave.
+
+    Raises ArgumentError, about the class ``cls``, if they are no such pair.
+    """
     pair = isinstance(parts, (tuple, list)) and len(parts) == 2
     if not pair or not isinstance(parts[0], Iterable):
         raise ArgumentError(
@@ -409,6 +412,7 @@ def register_with_keys(
     """
 
     def flat(node: Any) -> tuple[tuple[Any, ...], Hashable, tuple[Any, ...]]:
+        """The children of ``node``, its metadata, and the keys of the children."""
         children, metadata = _parts(cls, flatten_with_keys(node))
         keys = tuple(key for key, _ in children)
         return tuple(child for _, child in children), metadata, keys
@@ -494,6 +498,7 @@ def register_dataclass(
     parameters: dict[str, str] = {f.name: f.alias for f in own}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        """The data fields of ``node``, its static fields, and the data's names."""
         static = tuple(getattr(node, name) for name in meta)
         try:
             hash(static)
@@ -502,6 +507,7 @@ def register_dataclass(
         return tuple(getattr(node, name) for name in data), static, data
 
     def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        """The object with these fields."""
         given = dict(zip(data, children, strict=True))
         given.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
@@ -517,6 +523,7 @@ def register_dataclass(
 
 
 def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
+    """Raise ArgumentError for the static field of ``node`` that is not hashable."""
     for name in meta:
         value = getattr(node, name)
         try:

@@ -98,7 +98,7 @@ def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _completed(pending: Sequence[Any]) -> list[Any]:
-    """Results, where some are still to come; the first error, at once."""
+    """The results of ``pending``, which may be futures; the first error, at once."""
     futures = [p for p in pending if isinstance(p, Future)]
     if futures:
         done, _ = wait(futures, return_when="FIRST_EXCEPTION")

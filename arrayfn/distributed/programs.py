@@ -117,6 +117,7 @@ def _constants_as_inputs(
 
 
 def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType, ...]:
+    """The types of the results, with the shardings that the partition gives them."""
     pairs = zip(program.output_types, partitioned.out_specs, strict=True)
     return tuple(
         ArrayType(t.shape, t.dtype, sharding=NamedSharding(partitioned.mesh, spec))
@@ -195,12 +196,13 @@ class MeshExecutable:
         return states
 
     def _bind(self, place: Device) -> Callable[..., Any]:
+        """The plan as a callable on the threads of ``place``."""
         compiled = self.compiled
         runtime = place.runtime
         return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
-        """Run on arrays over the mesh, or on NumPy's, which are cut first."""
+        """Run on ``inputs``: arrays over the mesh, or NumPy's, which are cut first."""
         if RUNNING.member is not None:
             raise BackendError(
                 "a device of a mesh, in a callback, calls a function that runs on a "
@@ -234,7 +236,7 @@ class MeshExecutable:
         return outputs
 
     def _parts(self, x: Any, sharding: NamedSharding) -> Any:
-        """The parts of an argument, by member."""
+        """The parts of the argument ``x``, by member."""
         if isinstance(x, ShardedArray):
             return x.parts
         if not isinstance(x, np.ndarray):
@@ -253,6 +255,10 @@ class MeshExecutable:
         return self.gpus(given)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
+        """The results of this process's members, by the arguments of each.
+
+        If one fails, the others are stopped, and its error is raised.
+        """
         if len(self.local) == 1 and self.mesh.size > 1:
             member, given = arguments[0]
             try:
@@ -268,6 +274,7 @@ class MeshExecutable:
         run = Run(self.mesh, names)
 
         def work(argument: tuple[int, list[Any]]) -> Any:
+            """The results of one member, in the thread of its device."""
             member, given = argument
             try:
                 return self._as(ThreadMember(run, member), member, given)
@@ -292,7 +299,7 @@ class MeshExecutable:
         return [future.result() for future in futures]
 
     def _as(self, member: Member, number: int, given: list[Any]) -> Any:
-        """The results of a member's plan, in this thread."""
+        """The results of the plan of member ``number`` on ``given``, in this thread."""
         RUNNING.member = member
         try:
             return self.runs[number](given)

@@ -56,6 +56,7 @@ def psum(x: Any, axis_name: AxisName) -> Any:
     """
 
     def total(leaf: Any) -> Any:
+        """The sum of a leaf; of a number, that times the number of members."""
         for name in _names(axis_name):
             axis = _axis("psum", name)
             if dtypes.is_python_scalar(leaf):
@@ -109,6 +110,7 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
         )
 
     def sent(leaf: Any) -> Any:
+        """The leaf of member ``source``: a sum to which the others add zeros."""
         own = anp.where(axis.index == source, leaf, anp.zeros_like(leaf))
         total = psum(own, axis_name)
         return total if total.dtype == own.dtype else total.astype(own.dtype)
@@ -126,6 +128,7 @@ def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) ->
     """
 
     def gathered(leaf: Any) -> Any:
+        """The leaves of all members, along ``axis``."""
         named = _axis("all_gather", axis_name)
         every = _over(collectives.all_gather, leaf, axis_name, named)
         every = anp.moveaxis(every, 0, axis)
@@ -224,6 +227,7 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
     """
 
     def marked(leaf: Any) -> Any:
+        """The leaf, marked as varying along each axis."""
         for name in _names(axis_name):
             leaf = _varying(leaf, name, _axis("pvary", name))
         return leaf
@@ -251,6 +255,10 @@ def _names(axis_name: AxisName) -> tuple[str, ...]:
 
 
 def _axis(function: str, name: str) -> NamedAxis:
+    """The named axis ``name`` of a mapping around this; ArgumentError if there is none.
+
+    ``function`` is the caller's name, for the message.
+    """
     frame = current_frame()
     axis = None if frame is None else frame.named_axis(name)
     if axis is None:
@@ -268,7 +276,7 @@ def _axis(function: str, name: str) -> NamedAxis:
 def _over(
     primitive: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any
 ) -> Any:
-    """The collective ``primitive`` of x, which then varies along the axis."""
+    """The collective ``primitive`` of x, which then varies along the axis ``name``."""
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
     if primitive is not collectives.all_reduce:
@@ -277,14 +285,17 @@ def _over(
 
 
 def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
-    """x, marked as varying along a mesh's axis if it does not."""
+    """x, marked as varying along the mesh's axis ``name`` if it does not."""
     if not axis.typed or (isinstance(x, Tracer) and name in x.type.varying):
         return x
     return apply(collectives.pvary, x, axis_name=name)
 
 
 def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
+    """The extremum ``op``, "max" or "min", of each leaf over all members."""
+
     def combined(leaf: Any) -> Any:
+        """The extremum of a leaf; a number is the same for all."""
         for name in _names(axis_name):
             axis = _axis(f"p{op}", name)
             if isinstance(leaf, Tracer):
@@ -297,7 +308,8 @@ def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
 def _by_member(function: str, x: Any, axis: int, named: NamedAxis, tiled: bool) -> Any:
     """The parts of x along ``axis``, one per member, stacked along a new axis 0.
 
-    Without ``tiled`` a part has one element, and ``axis`` is removed.
+    Without ``tiled`` a part has one element, and ``axis`` is removed. ShapeError, about
+    ``function``, if x cannot be cut so.
     """
     shape = anp.shape(x)
     extent = shape[axis]

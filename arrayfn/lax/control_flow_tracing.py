@@ -252,6 +252,10 @@ def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
 def _check_kept(
     name: str, closed: Closed, types: Sequence[ArrayType], paths: Sequence[str]
 ) -> None:
+    """Raise an error unless a body's results have the types that it carries.
+
+    ``paths`` are those of the carries' leaves; errors call the loop ``name``.
+    """
     problems: list[str] = []
     error: type[ArrayfnError] = DTypeError
     for k, (wanted, have) in enumerate(

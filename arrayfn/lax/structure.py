@@ -14,12 +14,12 @@ from arrayfn.errors import DTypeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
+from arrayfn.numpy import linear_algebra
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
+from arrayfn.numpy.representation import bits_as
 from arrayfn.primitives import (
-    contraction,
-    conversion,
     cumulative,
     dynamic_slices,
     slicing,
@@ -36,13 +36,24 @@ DimensionNumbers = tuple[
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """``operand`` as ``new_dtype``."""
-    return ops.as_array(ops.convert(operand, dtypes.canonical(new_dtype)))
+    """``operand`` as ``new_dtype``. Python numbers are converted as arrays are."""
+    wanted = dtypes.canonical(new_dtype)
+    value = np.asarray(operand) if dtypes.is_python_scalar(operand) else operand
+    return ops.as_array(ops.convert(value, wanted))
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """The bits of ``operand`` read as ``new_dtype``, which is as wide."""
-    return apply(conversion.bitcast, operand, dtype=dtypes.canonical(new_dtype))
+    """The bits of ``operand`` read as ``new_dtype``.
+
+    A narrower dtype gives a further last axis with the parts of each element, the
+    lowest bits first. A wider one takes such an axis away.
+
+    >>> import numpy as np
+    >>> bitcast_convert_type(np.float32([1.0]), np.uint16)
+    array([[    0, 16256]], dtype=uint16)
+    """
+    (operand,) = typed("bitcast_convert_type", operand)
+    return bits_as(operand, dtypes.canonical(new_dtype))
 
 
 # Shapes.
@@ -190,6 +201,11 @@ def _starts(
 
 
 def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
+    """Where a window of ``length`` begins on an axis of ``extent``.
+
+    With ``from_end`` negative indices count from the end. A start that may be outside
+    is checked, if ``jit`` is asked to.
+    """
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
     if from_end and index.dtype in dtypes.SIGNED:
@@ -341,6 +357,7 @@ def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
 
 
 def _index_dtype(name: str, wanted: DTypeLike) -> DType:
+    """The dtype ``wanted``; DTypeError unless it is an integer's."""
     dtype = dtypes.canonical(wanted)
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(
@@ -388,20 +405,14 @@ def dot_general(
     a GPU round float32 operands to TensorFloat-32; a CPU ignores it.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
-    params: dict[str, Any] = dict(
-        contraction.precision_params("dot_general", precision)
-    )
-    if preferred_element_type is not None:
-        wanted = dtypes.canonical(preferred_element_type)
-        if wanted != ops.type_of_operand("dot_general", lhs).dtype:
-            params["preferred_element_type"] = wanted
-    return apply(
-        contraction.dot_general,
+    return linear_algebra.dot_general(
+        "dot_general",
         lhs,
         rhs,
-        contract=(tuple(x_contract), tuple(y_contract)),
-        batch=(tuple(x_batch), tuple(y_batch)),
-        **params,
+        (tuple(x_contract), tuple(y_contract)),
+        (tuple(x_batch), tuple(y_batch)),
+        precision,
+        preferred_element_type,
     )
 
 

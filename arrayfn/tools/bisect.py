@@ -273,6 +273,7 @@ def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
+    """The array of a Var, or of a Literal."""
     if isinstance(atom, Var):
         return values[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -370,6 +371,10 @@ def _fault_of(
     judged: Sequence[Judged],
     kind: Literal["wrong", "nan"] = "wrong",
 ) -> Fault:
+    """What is wrong with an equation, at the element that is furthest off.
+
+    ``results`` are the equation's, ``judged`` what the oracle says of each.
+    """
     masks = [
         np.isnan(_wide(r)) if kind == "nan" else j.violations(r)
         for j, r in zip(judged, results, strict=True)
@@ -415,7 +420,7 @@ def _described(
     result: int,
     index: tuple[int, ...],
 ) -> Iterator[str]:
-    """What the equation was given: values at the place of a result, or the range."""
+    """What the equation was given: values at ``index`` of a result, or the range."""
     makers = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"

@@ -188,7 +188,7 @@ class Profile:
             raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
 
     def _call(self, entry: Watched, arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Run ``entry``, measured."""
+        """Run ``entry`` on ``arrays``, measured."""
         run = self._runs.get(id(entry))
         if run is None:
             begin = time.perf_counter()
@@ -237,6 +237,7 @@ class _Run:
         )
 
     def rows(self) -> Iterator[StepTime]:
+        """The times of the plan's steps, as rows of the profile."""
         if self.timed is None:
             return
         plan, backend = self.entry.compiled.plan, self.timed.backend

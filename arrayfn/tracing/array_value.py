@@ -229,6 +229,7 @@ class ImmutableArray(Operand):
     argpartition = operator("argpartition")
     argsort = operator("argsort")
     astype = operator("astype")
+    byteswap = operator("byteswap_method")
     choose = operator("choose")
     clip = operator("clip")
     compress = operator("compress")
@@ -295,7 +296,10 @@ class ArrayOnDevice(ImmutableArray):
         raise NotImplementedError
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
-        """The array on ``device``: itself if it is there, a NumPy array on "cpu"."""
+        """The array on ``device``: itself if it is there, a NumPy array on "cpu".
+
+        Raises ArgumentError for other devices, and if a ``stream`` is given.
+        """
         if stream is not None:
             raise ArgumentError(
                 "arrays move on the one stream that all work goes to; give no stream",

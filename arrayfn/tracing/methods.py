@@ -63,6 +63,7 @@ def operator(name: str) -> Callable[..., Any]:
     """A method that calls the function ``name`` of ``Namespace``."""
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
+        """Compute the operation; NotImplemented for operands it cannot take."""
         if name in _BINARY and operands and not is_operand(operands[0]):
             other = adopted(operands[0])
             if other is operands[0]:
@@ -78,6 +79,7 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
     """A method that calls the function ``name`` with operands exchanged."""
 
     def method(self: Any, other: Any) -> Any:
+        """The operator with its operands exchanged, as Python asks for."""
         known = other if is_operand(other) else adopted(other)
         if known is other and not is_operand(other):
             return _not_an_operand(name, other)
@@ -87,7 +89,11 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _not_an_operand(name: str, value: Any) -> Any:
-    """NotImplemented; an error for sequences, whose own operators would repeat them."""
+    """What an operator returns for ``value``, which it cannot take: NotImplemented.
+
+    Raises ArgumentError for sequences, whose own operators would repeat them. ``name``
+    is the operator's, for the message.
+    """
     if isinstance(value, (list, tuple, str, bytes)):
         text = f"{name} takes arrays and numbers, not {type(value).__name__}"
         if isinstance(value, (list, tuple)):
@@ -132,6 +138,7 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
     """A method that refuses ``x.name(...)`` and says what to write instead."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
+        """Refuse to change the array."""
         raise InPlaceError(
             f"x.{name}(...) would change an array {self.KIND}, and those are "
             f"immutable; write x = {instead}",
@@ -142,7 +149,10 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
 
 
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call ``function`` for NumPy's ``name``; an error for options it does not have."""
+    """Call ``function`` for NumPy's ``name`` with positional ``args`` and ``options``.
+
+    Raises ArgumentError if it does not have these parameters.
+    """
     try:
         return function(*args, **options)
     except TypeError:

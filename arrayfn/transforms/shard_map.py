@@ -83,6 +83,7 @@ def shard_map(
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
+        """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
         _refuse_nesting(name, mesh)
         leaves = tree.leaves(args)
@@ -135,18 +136,25 @@ def pmap(
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument. Collectives work along ``axis_name`` (by default
-    ``"devices"``); derivatives are each member's own.
+    for each positional argument, and keyword arguments are mapped along axis 0;
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
     array([0.])
     """
     check_function("pmap", fun)
+    if isinstance(in_axes, bool):
+        raise ArgumentError(
+            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            user_location(),
+        )
     name = "devices" if axis_name is None else axis_name
 
     @functools.wraps(fun)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Call the function on each device, by ``shard_map``."""
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -154,6 +162,8 @@ def pmap(
                 f"called with {len(args)} arguments",
                 user_location(),
             )
+        count, names = len(args), list(kwargs)
+        args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {
             leaf_type(leaf).shape[axis]
             for argument, axis in zip(args, axes, strict=True)
@@ -171,13 +181,16 @@ def pmap(
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
+            """The function of one member's parts, whose mapped axes have extent 1."""
             own = [
                 part
                 if axis is None
                 else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
                 for part, axis in zip(parts, axes, strict=True)
             ]
-            return tree.map(lambda y: _expanded(y, out_axes), fun(*own))
+            by_name = dict(zip(names, own[count:], strict=True))
+            result = fun(*own[:count], **by_name)
+            return tree.map(lambda y: _expanded(y, out_axes), result)
 
         return shard_map(
             functools.wraps(fun)(member),
@@ -202,6 +215,7 @@ def _expanded(y: Any, axis: int) -> Any:
 
 
 def _refuse_nesting(name: str, mesh: Mesh) -> None:
+    """Raise ArgumentError if an axis of ``mesh`` has the name of one around it."""
     frame = current_frame()
     around = [] if frame is None else frame.axis_names()
     taken = [axis for axis in mesh.axis_names if axis in around]
@@ -214,7 +228,11 @@ def _refuse_nesting(name: str, mesh: Mesh) -> None:
 
 
 def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
-    """A checked PartitionSpec for each leaf of ``of``."""
+    """A checked PartitionSpec for each leaf of ``of``.
+
+    ``specs`` is a prefix of it, the argument ``what`` of shard_map of the function
+    ``name``.
+    """
     if isinstance(specs, list):
         specs = tuple(specs)
     try:
@@ -245,6 +263,10 @@ def _part(
     spec: PartitionSpec,
     typed: bool,
 ) -> ArrayType:
+    """The type of a member's part of ``leaf``, which is argument ``position``.
+
+    If ``typed``, it says along which axes of the mesh the value varies.
+    """
     check_leaf(leaf, f"shard_map: an argument of {name}")
     try:
         return row.part_type(leaf_type(leaf), mesh, spec, typed)
@@ -256,7 +278,11 @@ def _part(
 
 
 def _captured_first(program: Program, arguments: int, axes: int) -> Program:
-    """``program`` with captured values, its last inputs, before the indices."""
+    """``program`` with captured values, its last inputs, before the indices.
+
+    Its inputs are some ``arguments``, an index for each of ``axes``, and captured
+    values.
+    """
     inputs = program.inputs
     ordered = (
         *inputs[:arguments],
@@ -273,6 +299,10 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
 def _check_outputs(
     name: str, body: Program, specs: Sequence[PartitionSpec], typed: bool
 ) -> None:
+    """Raise ShapeError if an output varies along an axis that its spec leaves out.
+
+    Only if values are ``typed`` by the axes along which they vary.
+    """
     for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
         spec.entries(atom.type.ndim)
         extra = sorted(atom.type.varying - set(spec.axes()))
@@ -289,6 +319,7 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
+    """As an example, (computed at model.py:7); empty if the line is unknown."""
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

@@ -41,7 +41,7 @@ Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[obj
 def not_watched(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
 ) -> AbstractContextManager[object]:
-    """Nobody looks."""
+    """Watch nothing: for runs whose ``arguments`` nobody inspects."""
     return nullcontext()
 
 
@@ -115,6 +115,7 @@ def _value(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> Any:
+    """What an un-jitted kernel gets for ``argument``: an integer or a Pointer."""
     if isinstance(argument, int):
         return np.int64(argument)
     if isinstance(argument, BufferArgument):
@@ -123,7 +124,10 @@ def _value(
 
 
 def _pointer(buffer: HostBuffer, offset: int, kind: str) -> Pointer:
-    """What points ``offset`` bytes from the first element of a buffer."""
+    """A Pointer to ``offset`` bytes from the first element of a buffer.
+
+    ``kind`` is the parameter's, as "f32*".
+    """
     name = kind.removesuffix("*")
     dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
     begin = buffer.start + offset

@@ -64,7 +64,7 @@ class CudaBackend:
         return (DeviceArray,)
 
     def put(self, x: Any) -> DeviceArray:
-        """A DeviceArray."""
+        """A copy of ``x``, an array or a number, in the memory of this GPU."""
         with on(gpu(self.number)):
             return device_put(x)
 

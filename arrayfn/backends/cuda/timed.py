@@ -57,7 +57,7 @@ class TimedExecutable:
         self.mismatch = self._executable.mismatch
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
-        """Run the plan."""
+        """Run the plan on ``inputs`` and read the times of its steps."""
         results = self._executable(inputs)
         self.wait()
         return results
@@ -105,6 +105,7 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
     found: dict[object, int] = {}
 
     def pair(nodes: Sequence[Node], steps: Sequence[Step]) -> None:
+        """Note the numbers of the steps that ``nodes`` were made of."""
         launched = [s for s in steps if not isinstance(s, KernelCall) or s.items]
         for node, step in zip(one_by_one(nodes), launched, strict=True):
             if isinstance(node, (LoopNode, BranchNode)):

@@ -163,10 +163,17 @@ def _strided(pointer: Pointer, type: ArrayType) -> Array:
 
 
 def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
-    """The library's matrix product, by NumPy, and what follows it in the same call."""
+    """The library's matrix product, by NumPy, and what follows it in the same call.
+
+    ``given`` has the kernel's arguments by name: numbers, and Pointers for arrays.
+    """
     dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
 
     def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
+        """The array ``name``, as [batch, rows, columns].
+
+        ``ld`` names the parameter that holds its leading dimension.
+        """
         dtype = BY_SHORT_NAME[dtypes_of[name]]
         steps = (given[f"batch_stride_{name}"], given[ld], 1)
         shape = given["batch"], rows, columns
@@ -174,6 +181,7 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
         return pointer.elements(name, dtype, shape, steps)
 
     def factor(name: str, rows: int, columns: int, ld: str) -> Array:
+        """The factor ``name``, transposed or conjugated as the call asks."""
         transpose = given[f"transpose_{name}"]
         if not transpose:
             return matrix(name, rows, columns, ld)
@@ -210,7 +218,7 @@ def stored_dtype(dtype: str) -> str:
 
 
 def _unwritten(nbytes: int) -> Array:
-    """Memory that nothing has written, aligned as a GPU's allocations are."""
+    """``nbytes`` that nothing has written, aligned as a GPU's allocations are."""
     memory = np.full(nbytes + 256, 0xFF, np.uint8)
     start = -memory.ctypes.data % 256
     return memory[start : start + nbytes]
