@@ -166,6 +166,21 @@ def test_a_vector_is_multiplied_by_narrow_weights_in_one_kernel() -> None:
         assert [kernel.name for kernel in frozen.kernels] == ["rows_0"], cast
 
 
+def test_layers_of_float8_weights_are_a_kernel_each() -> None:
+    # Square ones: the next layer's products must not join the kernel of the one before.
+    w = RNG.standard_normal((3, 16, 16)).astype(np.float32)
+
+    def layers(x: Any) -> Any:
+        for k in range(3):
+            x = anp.tanh(x @ w[k])
+        return x
+
+    x = np.ones((1, 16), np.float32)
+    frozen = af.jit(layers, freeze="float8_e4m3fn").lower(x)
+    assert len(frozen.plan.steps) == 3
+    np.testing.assert_allclose(frozen.compile()(x), layers(x), atol=0.3)
+
+
 def test_weights_are_stored_as_the_product_reads_them() -> None:
     lowered = af.jit(lambda x: anp.einsum("bi,hio->bho", x, HEADS32)).lower(X32)
     frozen = lowered.freeze("transposes")
