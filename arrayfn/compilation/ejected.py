@@ -69,6 +69,7 @@ def write_kernels(
     def watch(
         step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
     ) -> Generator[None]:
+        """Keep the first call of each kernel: the memory before it and after it."""
         if kernel.name in calls:
             yield
             return
@@ -188,7 +189,10 @@ class _Call:
 
     @classmethod
     def before(cls, arguments: Sequence[Any], items: int) -> _Call:
-        """The call that is about to run, with copies of its memories."""
+        """The call that is about to run, with copies of its memories.
+
+        ``arguments`` are pointers and integers, and ``items`` the number of work items.
+        """
         memories, pairs = _numbered(arguments)
         return cls([m.copy() for m in memories], pairs, items)
 
@@ -225,7 +229,11 @@ class _Call:
             )
 
     def runs(self, title: str, run: Any) -> bool:
-        """Run the call, print how its results compare; return whether they agree."""
+        """Run the call, print how its results compare; return whether they agree.
+
+        ``run(call, memories)`` runs the kernel, as Python or compiled. ``title`` says
+        which, and begins the line.
+        """
         memories = [m.copy() for m in self.memories]
         run(self, memories)
         pairs = list(zip(memories, self.expected, strict=False))
@@ -261,7 +269,7 @@ def _numbered(arguments: Sequence[Any]) -> tuple[list[Array], list[tuple[int, in
 
 
 def _is_close(result: Array, expected: Array) -> bool:
-    """Whether floats differ by a few units in the last place only."""
+    """Whether floats differ by a few units in the last place; never for integers."""
     if result.dtype not in dtypes.INEXACT:
         return False
     eps = float(np.finfo(result.dtype).eps)

@@ -60,6 +60,7 @@ def _expanded(
     changed = False
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The results of what ``equation`` is composed of; None keeps it."""
         nonlocal changed
         primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None

@@ -78,6 +78,7 @@ def _transposed(
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
     ) -> list[Atom | None]:
+        """The transpose rule: ``primitive()`` of the cotangent, with equal params."""
         (cotangent,) = cotangents
         return [None if cotangent is None else primitive()(cotangent, **params)]
 
@@ -419,6 +420,7 @@ def _permute_over(
     zeros_of_rest = (0,) * (len(shape) - 1)
 
     def part(k: int) -> Atom:
+        """Member k's value, with an axis of extent 1 in front."""
         limit = (k + 1, *shape[1:])
         return slice_(
             members_values,

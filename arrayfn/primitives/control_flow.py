@@ -199,6 +199,7 @@ def with_programs(params: Params, change: Callable[[Program], Program]) -> Param
     """``params`` of an equation, with ``change`` applied to the Programs in them."""
 
     def changed(value: Any) -> Any:
+        """``value`` of a param, with the Programs in it and in its tuples changed."""
         if isinstance(value, Program):
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value

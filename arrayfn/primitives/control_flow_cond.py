@@ -97,7 +97,10 @@ def _batch_by_selection(
     mapped: Sequence[bool],
     branches: Branches,
 ) -> Batched:
-    """Compute all branches; each member selects the results of its branch.
+    """Compute all branches; each of ``size`` members selects its branch's results.
+
+    ``index`` is the vector of the members' indices. ``operands`` have the mapped axis
+    in front where ``mapped`` says so; ``batch`` maps a branch over it.
 
     A branch contributes no derivative for members that did not select it: such a
     derivative may be infinite, and its product with 0 is NaN. For this, operands that
@@ -339,6 +342,7 @@ def _sample_branches() -> Branches:
     vector = ArrayType((3,), dtypes.float32)
 
     def branch(name: str, which: int) -> Program:
+        """The Program of branch number ``which``."""
         builder = ProgramBuilder(name)
         with builder:
             x, y = builder.input(vector), builder.input(vector)

@@ -164,6 +164,7 @@ def _split(
     ys = len(program.outputs) - carry
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
+        """The body in two where carries ``varies`` are unknown; which then are."""
         linear_outputs = [*varies, *[False] * ys]
         parts = split(program, [*of_consts, *varies, *of_xs], linear_outputs)
         return parts, parts.unknown

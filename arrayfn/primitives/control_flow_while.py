@@ -125,9 +125,8 @@ def _batch(
         condition, (is_condition_mapped,) = batch(
             cond_program, size, [*of_cond, *varies], [False]
         )
-        if (
-            is_condition_mapped
-        ):  # members stop at different times, so carries that change are mapped
+        # Members then stop at different times, so carries that change are mapped.
+        if is_condition_mapped:
             varies = [v or c for v, c in zip(varies, changes, strict=True)]
         body, results = batch(body_program, size, [*of_body, *varies], varies)
         if results == varies:
@@ -138,6 +137,7 @@ def _batch(
         if has_check(body_program):
             flags = [True, *of_body, *varies]
             body, _ = batch(only_if(body_program), size, flags, varies)
+    # Constants have negative numbers k, carries those from 0 on.
     operands = [
         x if dim is None and not (k >= 0 and varies[k]) else repeated(size, x, dim)
         for k, (x, dim) in enumerate(

@@ -107,6 +107,7 @@ def _expand(
     begin = [read(t, count_of(0)) for t in tapes]
 
     def step(values: Values, carry: Values) -> list[Atom]:
+        """One iteration: the known part, then the linear part of its residuals."""
         known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
         count, *state = carry
         next_known, residuals = parts_of(

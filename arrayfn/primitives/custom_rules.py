@@ -94,6 +94,7 @@ def _jvp_batch(
         named_rule = FUNCTIONS.find(jvp_body)
 
         def rule(varies: tuple[bool, ...]) -> Program:
+            """The user's rule for tangents that ``varies`` marks, mapped."""
             member_rule: Program = named_rule.function(varies)
             return batch(
                 member_rule, size, [*mapped, *where(mapped, varies)], all_outputs
@@ -126,6 +127,7 @@ def _jvp_samples() -> Iterable[Sample]:
     """A function and its jvp, for the table tests."""
 
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
+        """The samples' rule: twice the product and twice its tangent."""
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
         return [e.add(product, product), e.add(tangent, tangent)]
@@ -204,6 +206,7 @@ def _vjp_batch(
     def batched_rules(
         forward_program: Program, backward_rule: Rule
     ) -> tuple[Program, Rule]:
+        """The user's forward Program and backward rule, mapped."""
         saved = len(forward_program.outputs) - count
         dense = [True] * count + [False] * saved
         program, varies = batch(forward_program, size, mapped, dense)

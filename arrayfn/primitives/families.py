@@ -213,6 +213,7 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, with float16 and bfloat16 computed in float32 and rounded once."""
 
     def compute(*operands: Any, **params: Any) -> Any:
+        """Evaluate ``function``, of float16 and bfloat16 in float32, and round back."""
         with np.errstate(all="ignore"):
             halves = [x for x in operands if x.dtype in dtypes.HALF_PRECISION]
             if not halves:

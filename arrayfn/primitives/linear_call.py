@@ -141,6 +141,7 @@ def _batch(
     mapped_operands = all_mapped(size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
+        """``program`` mapped: its first ``consts`` inputs as here, the others all."""
         given = len(program.inputs) - consts
         every = [True] * len(program.outputs)
         return batch(program, size, [*mapped, *[True] * given], every)[0]

@@ -316,6 +316,7 @@ def _samples() -> Iterable[Sample]:
     """Each of the three arrays, in several dtypes, for the table tests."""
 
     def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
+        """Random arrays of these shapes."""
         return tuple(
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)
             for k, shape in enumerate(shapes)

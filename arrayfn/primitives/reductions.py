@@ -86,11 +86,13 @@ def _reduction(
     allowed = frozenset(accepts)
 
     def types(x: ArrayType, *, axes: Axes) -> ArrayType:
+        """Type rule: ``x`` without the axes that are reduced."""
         if x.dtype not in allowed:
             raise DTypeError(f"{name} is not defined for {x}")
         return ArrayType(_reduced_shape(name, x, axes), x.dtype)
 
     def reduce(x: Array, *, axes: Axes) -> Array:
+        """Reference: ``reference`` in the dtype that sums are computed in."""
         with np.errstate(all="ignore"):
             wide = x.astype(dtypes.compute_dtype(x.dtype))
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
@@ -300,6 +302,7 @@ def _arg_reduction(
     """
 
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
+        """Type rule: ``x`` without the axis, of an integer dtype."""
         if x.dtype in dtypes.COMPLEX:
             raise DTypeError(f"{name} is not defined for {x}")
         shape = _reduced_shape(name, x, (axis,))

@@ -104,6 +104,7 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The jvp rule: calls ``rule`` with everything as operands."""
         tangent = rule(*primals, *outputs, *tangents, **params)
         return tangent if isinstance(tangent, list) else [tangent]
 
@@ -119,6 +120,7 @@ def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The jvp rule: the primitive of the first operand's tangent."""
         if tangents[0] is None:
             return [None]
         return [primitive(tangents[0], *primals[1:], **params)]
