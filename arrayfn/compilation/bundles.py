@@ -178,7 +178,7 @@ class _Arrays:
         self._numbers: dict[str, int] = {}
 
     def add(self, array: Any) -> int:
-        """The number of ``array``."""
+        """Add ``array``, unless an equal one is there; return its number."""
         content = array_bytes(array)
         key = short_name(array.dtype) + content_hash(content)
         number = self._numbers.setdefault(key, len(self.types))

@@ -196,7 +196,11 @@ class _Freezer:
         return found
 
     def output_axis(self, equation: Equation) -> int | None:
-        """The axis of a product's result that is one of its known right operand."""
+        """The axis of a product's result that is the output features of its weights.
+
+        The weights are the right operand, if it alone is known. None for other
+        equations, and for several such axes.
+        """
         params = equation.params
         if len(equation.inputs) != 2 or equation.inputs[1] not in self.values:
             return None

@@ -254,9 +254,10 @@ def _accepted(dim: Dim, first: int, count: int) -> list[int]:
 
 
 def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str:
-    """The template that gives ``texts`` at these ``points``.
+    """The template that gives a Program's ``texts`` at the sizes ``points``.
 
-    Raises ArgumentError for the function ``name`` if there is none.
+    Where the texts have different numbers it has a polynomial, as ``$(2*n+1)``. Raises
+    ArgumentError for the function ``name`` if there is no such template.
     """
     texts = [text.replace("$(", "$ (") for text in texts]  # in comments
     rows = [list(tokens(text)) for text in texts]

@@ -15,23 +15,15 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
-    THROUGH_BODY,
     Atoms,
     Batched,
-    Body,
     Dims,
     OverPrograms,
-    Primitive,
     Sample,
     Tangents,
     WithTangents,
 )
-from arrayfn.primitives.calls import (
-    body_reference,
-    body_types,
-    operator_call,
-)
+from arrayfn.primitives.calls import call_primitive, operator_call
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -195,15 +187,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample(operands, {"name": body.name, "body": body, "rule": _SAMPLE_RULE})
 
 
-custom_vmap = Primitive(
+custom_vmap = call_primitive(
     name="custom_vmap",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,

@@ -26,8 +26,6 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
-    THROUGH_BODY,
     Array,
     Atoms,
     Batched,
@@ -43,7 +41,7 @@ from arrayfn.primitives.base import (
     WithTangents,
     not_differentiable,
 )
-from arrayfn.primitives.calls import body_reference, body_types, sample_body
+from arrayfn.primitives.calls import call_primitive, sample_body
 from arrayfn.primitives.control_flow import Batch, built, where
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.primitives.rules import all_of, in_front, present, values_of
@@ -137,15 +135,9 @@ def _jvp_samples() -> Iterable[Sample]:
     yield Sample(_sample_inputs(), params)
 
 
-custom_jvp = Primitive(
+custom_jvp = call_primitive(
     name="custom_jvp",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=JvpWithOutputs(_jvp_rule),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_jvp_batch),
     samples=_jvp_samples,
     doc="A function with the user's jvp rule.",
@@ -294,15 +286,9 @@ def _vjp_samples() -> Iterable[Sample]:
     yield Sample(_sample_inputs(), params)
 
 
-custom_vjp = Primitive(
+custom_vjp = call_primitive(
     name="custom_vjp",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=JvpWithOutputs(_vjp_rule),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_vjp_batch),
     samples=_vjp_samples,
     doc="A function with the user's vjp rule.",

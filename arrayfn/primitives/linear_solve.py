@@ -18,20 +18,17 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
     Atoms,
     Batched,
-    Body,
     Dims,
     Linear,
     Operands,
     OverPrograms,
-    Primitive,
     Sample,
     Tangents,
     WithTangents,
 )
-from arrayfn.primitives.calls import body_reference
+from arrayfn.primitives.calls import call_primitive
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -202,13 +199,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample(tuple(given), {**params, "consts": 2})
 
 
-linear_solve = Primitive(
+linear_solve = call_primitive(
     name="linear_solve",
-    family="call",
     types=_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
     transpose=_transpose,
     batch=OverPrograms(_batch),

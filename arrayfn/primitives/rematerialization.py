@@ -20,10 +20,8 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import factors, families, special, views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
     Atoms,
     Batched,
-    Body,
     Dims,
     Linear,
     Operands,
@@ -34,7 +32,7 @@ from arrayfn.primitives.base import (
     View,
     WithTangents,
 )
-from arrayfn.primitives.calls import body_reference, body_types
+from arrayfn.primitives.calls import call_primitive
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -252,13 +250,8 @@ def _samples() -> Iterable[Sample]:
         yield Sample(tuple(given), params)
 
 
-checkpoint = Primitive(
+checkpoint = call_primitive(
     name="checkpoint",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
     transpose=OverPrograms(_transpose),
     batch=OverPrograms(_batch),

@@ -306,7 +306,7 @@ def log2(m: Arithmetic, x: Value) -> Value:
 
 
 def log10(m: Arithmetic, x: Value) -> Value:
-    """The logarithm to base 10: log10(2) e + log10(e) log(mantissa), in pairs."""
+    """The logarithm to base 10, by that of 2 and that of the mantissa, in pairs."""
     e, mantissa = decompose(m, x)
     scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log10_e"))
     unit = CONSTANTS[m.dtype(x)].log10_2
