@@ -30,6 +30,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     sizes = [math.prod(t.shape) for t in types]
 
     def unravel(vector: Any) -> Any:
+        """The pytree whose leaves are the parts of ``vector``."""
         given = leaf_type(vector).shape
         if given != (sum(sizes),):
             raise ShapeError(

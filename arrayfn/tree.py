@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -24,6 +25,10 @@ keystr = tree_paths.keystr
 IsLeaf = Callable[[Any], bool] | None
 C = TypeVar("C", bound=type)
 
+_SPEC: Final = re.compile(
+    r"^PyTreeSpec\((.*?)(?:, NoneIsLeaf)?(?:, namespace='.*')?\)$", re.DOTALL
+)
+_LONGEST: Final = 120  # characters of a structure's text
 _OWN: Final = "arrayfn"  # the registry that classes are put into
 _NOTHING: Final = object()
 _OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
@@ -42,8 +47,18 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     return list(leaves), structure
 
 
+def text_of(structure: TreeDef) -> str:
+    """``structure`` as errors show it, shortened; ``*`` is an array.
+
+    >>> text_of(structure({"a": 1, "b": (2, 3)}))
+    "{'a': *, 'b': (*, *)}"
+    """
+    text = _SPEC.sub(r"\1", str(structure))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
-    """``flatten``, for which dataclasses of optree are nodes.
+    """``flatten`` of ``tree``, for which dataclasses of optree are nodes.
 
     Those are registered under a name of their users' choice. One that is met is
     registered here too.
@@ -126,7 +141,7 @@ def reduce(
 
 
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true.
+    """Whether all leaves of ``tree`` are true.
 
     >>> all({"a": True, "b": (1, 0)})
     False
@@ -337,7 +352,10 @@ def register_node(
 
 
 def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
-    """The children and the metadata that the flatten function of ``cls`` gave."""
+    """The children and the metadata: ``parts``, which a flatten function gave.
+
+    Raises ArgumentError, about the class ``cls``, if they are no such pair.
+    """
     pair = isinstance(parts, (tuple, list)) and len(parts) == 2
     if not pair or not isinstance(parts[0], Iterable):
         raise ArgumentError(
@@ -394,6 +412,7 @@ def register_with_keys(
     """
 
     def flat(node: Any) -> tuple[tuple[Any, ...], Hashable, tuple[Any, ...]]:
+        """The children of ``node``, its metadata, and the keys of the children."""
         children, metadata = _parts(cls, flatten_with_keys(node))
         keys = tuple(key for key, _ in children)
         return tuple(child for _, child in children), metadata, keys
@@ -479,6 +498,7 @@ def register_dataclass(
     parameters: dict[str, str] = {f.name: f.alias for f in own}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        """The data fields of ``node``, its static fields, and the data's names."""
         static = tuple(getattr(node, name) for name in meta)
         try:
             hash(static)
@@ -487,6 +507,7 @@ def register_dataclass(
         return tuple(getattr(node, name) for name in data), static, data
 
     def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        """The object with these fields."""
         given = dict(zip(data, children, strict=True))
         given.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
@@ -502,6 +523,7 @@ def register_dataclass(
 
 
 def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
+    """Raise ArgumentError for the static field of ``node`` that is not hashable."""
     for name in meta:
         value = getattr(node, name)
         try:

@@ -152,6 +152,7 @@ def jit(
     check_function("jit", fun)
     static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
+    static.check_apart(donated)
     recipes = (freeze,) if isinstance(freeze, str) else freeze
     if isinstance(recipes, bool):
         recipes = RECIPES if recipes else None

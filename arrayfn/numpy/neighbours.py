@@ -110,6 +110,10 @@ def gradient(
 
 
 def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
+    """The derivative of f along ``axis``: central differences, one-sided at the ends.
+
+    ``step`` is the distance of points, or a vector of their places.
+    """
     extent = f.shape[axis]
     if extent < edge_order + 1:
         raise ShapeError(
@@ -122,6 +126,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
         return slice_along(f, begin, end, axis)
 
     def along(x: Array) -> Array:
+        """The vector x along the axis."""
         shape = [1] * f.ndim
         shape[axis] = -1
         return reshape(x, tuple(shape))
@@ -155,7 +160,10 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
 
 
 def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
-    """The slope at the first of three points of the parabola through them."""
+    """The slope at the first of three points of the parabola through them.
+
+    The second is ``near`` beyond it, and the third ``far`` beyond the second.
+    """
     total = near + far
     first = multiply(-(2.0 * near + far) / (near * total), points[0])
     second = multiply(total / (near * far), points[1])
@@ -230,7 +238,9 @@ def unwrap(
     type = ops.type_of_operand("unwrap", p)
     place = ops.normalize_axis("unwrap", axis, type.ndim)
     whole = type.dtype in dtypes.INTEGERS and isinstance(period, int)
-    p = p if whole else _inexact("unwrap", p)
+    if not whole:
+        dtype = ops.floating_dtype(ops.common_dtype("unwrap", (p, period)))
+        p = ops.as_array(ops.convert(p, dtype))
     half: Any = floor_divide(period, 2) if whole else period / 2
     steps = diff(p, axis=place)
     turned = subtract(remainder(add(steps, half), period), half)

@@ -31,7 +31,11 @@ Row = tuple[float, ...]
 
 
 class Step(NamedTuple):
-    """y at the end of a step, f there, the norm of its error, and its stages."""
+    """y at the end of a step, ``fy`` of the next one, the norm of the error, stages.
+
+    ``f`` is f at the end for methods whose steps begin with it, and without meaning for
+    others.
+    """
 
     y: Array
     f: Array
@@ -60,7 +64,7 @@ class Method(Protocol):
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        """A step of length h from (t, y), where f is ``fy``."""
+        """A step of length h from (t, y), where f is ``fy`` if the method needs it."""
         ...
 
     @property

@@ -134,8 +134,9 @@ def solve(
         value = f(t, unravel(y), *args)
         if tree.structure(value) != tree.structure(y0):
             raise ArgumentError(
-                f"solve: f gives the structure {tree.structure(value)}, and y0 is "
-                f"{tree.structure(y0)}",
+                f"solve: f gives the structure "
+                f"{tree.text_of(tree.structure(value))}, and y0 is "
+                f"{tree.text_of(tree.structure(y0))}",
                 user_location(),
             )
         pairs = zip(tree.leaves(value), tree.leaves(y0), strict=True)

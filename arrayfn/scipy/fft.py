@@ -15,8 +15,8 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import documentation as _documentation
-from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn import dtypes, lax
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 
@@ -104,6 +104,11 @@ def _over(
     ndim = ops.type_of_operand(name, x).ndim
     if axes is None:
         count = ndim if s is None else len(s)
+        if count > ndim:
+            raise ShapeError(
+                f"{name}: {count} extents for an array with {ndim} axes",
+                user_location(),
+            )
         axes = range(ndim - count, ndim)
     extents = [None] * len(axes) if s is None else list(s)
     if len(extents) != len(axes):
@@ -128,9 +133,11 @@ def _transform(
 ) -> Array:
     given = ops.type_of_operand(name, x)
     if given.dtype in dtypes.COMPLEX:
-        raise DTypeError(
-            f"{name} takes real arrays: transform real and imag", user_location()
-        )
+        parts = [
+            _transform(name, part(x), type, n, axis, norm, orthogonalize, inverse)
+            for part in (anp.real, anp.imag)
+        ]
+        return lax.complex(*parts)
     if type not in _INVERSE:
         raise ArgumentError(f"{name} has types 1 to 4, not {type}", user_location())
     if norm not in (None, "backward", "ortho", "forward"):

@@ -104,7 +104,7 @@ def minimize(
             f"minimize has no options {sorted(unknown)}; it has {sorted(given)}",
             user_location(),
         )
-    given.update(options or {})
+    given |= {k: v for k, v in (options or {}).items() if v is not None}
     evaluate = value_and_grad(lambda v: fun(v, *args))
     limits = given["gtol"], given["maxiter"], given["line_search_maxiter"]
     return _bfgs(evaluate, x, *limits)

@@ -73,7 +73,11 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
 
 
 def _refusal(callee: tuple[str, ...], called: object) -> str:
-    """Why a conversion is refused, and what to write instead."""
+    """Why a conversion is refused, and what to write instead.
+
+    ``called`` is the function to which the traced value was passed, and ``callee`` its
+    name in the caller's text, if these are known.
+    """
     module = getattr(called, "__module__", None)
     if isinstance(called, types.BuiltinFunctionType) and module in _MODULES:
         who = f"{module}.{called.__name__}"
@@ -99,7 +103,11 @@ def _is_installed(file: str) -> bool:
 
 
 def _hidden(kind: str, frame: types.FrameType) -> str:
-    """Why ``float(x)`` of an installed package is refused, and what to do instead."""
+    """Why a conversion inside an installed package is refused, and the remedy.
+
+    ``kind`` is what the traced value was converted to, as "float"; ``frame`` is the
+    package's function that did it.
+    """
     return (
         f"{kind}(x) in {frame.f_code.co_qualname} ({frame.f_code.co_filename}, line "
         f"{frame.f_lineno}) takes the plain number of a traced value, and what is made "
@@ -183,6 +191,7 @@ _NAMES: Final = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
 def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
+    """The line and the column where an instruction's source begins; None if unknown."""
     where = instruction.positions
     if where is None or where.lineno is None or where.col_offset is None:
         return None
@@ -190,6 +199,7 @@ def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
 
 
 def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
+    """The line and the column where an instruction's source ends; None if unknown."""
     where = instruction.positions
     if where is None or where.end_lineno is None or where.end_col_offset is None:
         return None

@@ -97,6 +97,7 @@ class Ref:
             self._replace(Namespace.functions["at"](self.current())[index].set(value))
 
     def _replace(self, value: Any) -> None:
+        """Write ``value``; in a nested trace, as a new value in the current frame."""
         self._frames("written to")
         frame = current_frame()
         if frame is self._home:
@@ -108,7 +109,11 @@ class Ref:
         frame.references[self] = value
 
     def _frames(self, done: str) -> list[Frame]:
-        """The frames from the current one to that of the Ref."""
+        """The frames from the current one to that of the Ref.
+
+        ``done`` says in messages what is done to the Ref, as "read". Raises an error if
+        the Ref outlived its function, or is not an argument of a compiled one.
+        """
         frames: list[Frame] = []
         frame = current_frame()
         while frame is not None:

@@ -205,60 +205,120 @@ def write_where_copied(
 
     Returns:
         The remaining steps; and the producers that write elsewhere now, by their new
-            positions.
+        positions.
     """
-    steps = list(steps)
-    users: dict[Var, list[int]] = {}
-    for position, step in enumerate(steps):
-        for root in dict.fromkeys(root_of(var) for var in step.arrays()):
-            users.setdefault(root, []).append(position)
-    needed = {root_of(var) for var in outputs}
-    changed: dict[int, Producer] = {}
-    moved: dict[int, list[tuple[Var, Box]]] = {}  # what changed producers write
-    dropped: set[int] = set()
+    elision = _CopyElision(list(steps), producers, outputs, root_of)
     for position, step in enumerate(steps):
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
-        if copy is None:
-            continue
-        if root_of(copy.source).type.nbytes != copy.source.type.nbytes:
-            continue  # of a larger array, all of which is written
-        copy = replace(copy, source=root_of(copy.source))
-        first, last = users[copy.source][0], users[copy.source][-1]
-        root = root_of(copy.target.array)
-        box = box_of(((n, s) for n, _, s in copy.axes), copy.target.offset, root.type)
-        producer = changed.get(first, producers.get(first, steps[first]))
-        is_nest = isinstance(producer, NestStep) and not producer.partials
-        if (
-            not (is_nest or isinstance(producer, (Product, OperatorCall)))
-            or last != position
-            or users[copy.source] != [first, position]
-            or copy.source in needed
-            or not any(root_of(var) is copy.source for var in steps[first].writes)
-            or any(_reads(s, root, root_of) for s in steps[first:position])
-            or any(
-                _may_write(s, root, box, root_of, moved.get(k))
-                for k, s in enumerate(steps[first:position], first)
-            )
-        ):
-            continue
-        if isinstance(producer, NestStep):
-            nest = _nest_redirected(producer.nest, copy, root_of)
-            if nest is None:
-                continue
-            steps[first] = NestStep(nest, [])
+        if copy is not None:
+            elision.elide(position, copy)
+    return elision.result()
+
+
+class _CopyElision:
+    """Drops steps that copy, once other steps write where the copies would.
+
+    Parameters are as in ``write_where_copied``.
+    """
+
+    def __init__(
+        self,
+        steps: list[PlanStep],
+        producers: Mapping[int, Producer],
+        outputs: Iterable[Var],
+        root_of: Callable[[Var], Var],
+    ) -> None:
+        self.steps = steps
+        self.producers = dict(producers)
+        self.outputs = {root_of(var) for var in outputs}
+        self.root_of = root_of
+        self.users: dict[Var, list[int]] = {}
+        """Positions of the steps that read or write an array, in order."""
+        for position, step in enumerate(steps):
+            for root in dict.fromkeys(root_of(var) for var in step.arrays()):
+                self.users.setdefault(root, []).append(position)
+        self.redirected: dict[int, list[tuple[Var, Box]]] = {}
+        """What the producers write that were changed, by position."""
+        self.dropped: set[int] = set()
+
+    def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        """The steps that are left, and the changed producers by new position."""
+        kept = [k for k in range(len(self.steps)) if k not in self.dropped]
+        changed = {
+            new: self.producers[old]
+            for new, old in enumerate(kept)
+            if old in self.redirected
+        }
+        return [self.steps[k] for k in kept], changed
+
+    def elide(self, position: int, copy: Copy) -> None:
+        """Drop the step at ``position``, which is ``copy``, if that is possible."""
+        source, root = self.root_of(copy.source), self.root_of(copy.target.array)
+        if source.type.nbytes != copy.source.type.nbytes:
+            return  # a part of a larger array, all of which is written
+        copy = replace(copy, source=source)
+        pattern = ((n, stride) for n, _, stride in copy.axes)
+        box = box_of(pattern, copy.target.offset, root.type)
+        writer = self.users[source][0]
+        is_free = self.is_only_copied(source, writer, position) and not any(
+            _reads(self.steps[k], root, self.root_of) or self.may_write(k, root, box)
+            for k in range(writer, position)
+        )
+        if is_free and self.redirect(writer, copy, (root, box)):
+            self.dropped.add(position)
+            # The writer has the copy's place: a copy of the target finds it there.
+            users = {writer, *self.users[root]} - {position}
+            self.users[root] = sorted(users)
+
+    def is_only_copied(self, source: Var, writer: int, position: int) -> bool:
+        """Whether the step at ``position`` alone reads what ``writer`` writes.
+
+        ``source`` is the array, ``writer`` the position of the step that writes it.
+        """
+        return (
+            self.users[source] == [writer, position]
+            and source not in self.outputs
+            and any(self.root_of(v) is source for v in self.steps[writer].writes)
+        )
+
+    def may_write(self, position: int, array: Var, box: Box) -> bool:
+        """Whether the step at ``position`` may write in ``box`` of ``array``."""
+        step = self.steps[position]
+        if position in self.redirected:
+            boxes = [b for root, b in self.redirected[position] if root is array]
+        elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
+            extents = [axis.extent for axis in step.nest.axes]
+            boxes = [
+                box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
+                for o in step.nest.operands
+                if o.written and self.root_of(o.array) is array
+            ]
         else:
-            assert isinstance(producer, (Product, OperatorCall))
-            made = producer.redirected(copy)
-            if made is None:
-                continue
-            changed[first] = made
-            moved.setdefault(first, []).append((root, box))
-        dropped.add(position)
-        # The producer writes now what the copy did: a copy of that finds it there.
-        users[root] = sorted({first, *users[root]} - {position})
-    kept = [k for k in range(len(steps)) if k not in dropped]
-    positions = {old: new for new, old in enumerate(kept)}
-    return [steps[k] for k in kept], {positions[k]: p for k, p in changed.items()}
+            return any(self.root_of(var) is array for var in step.writes)
+        return any(
+            all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
+            for other in boxes
+        )
+
+    def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
+        """Have the step at ``writer`` write what ``copy`` would; whether it can.
+
+        ``written`` is where that is.
+        """
+        step = self.steps[writer]
+        producer = self.producers.get(writer)
+        if producer is not None:
+            changed = producer.redirected(copy)
+            if changed is not None:
+                self.producers[writer] = changed
+                self.redirected.setdefault(writer, []).append(written)
+            return changed is not None
+        if not isinstance(step, NestStep) or step.partials:
+            return False
+        nest = _nest_redirected(step.nest, copy, self.root_of)
+        if nest is not None:
+            self.steps[writer] = NestStep(nest, [])
+        return nest is not None
 
 
 def _nest_redirected(
@@ -323,40 +383,6 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
             found[k] = offset // strides[k], last // strides[k]
         outside = strides[k]
     return tuple(found)
-
-
-def _may_write(
-    step: PlanStep,
-    array: Var,
-    box: Box,
-    root_of: Callable[[Var], Var],
-    moved: Sequence[tuple[Var, Box]] | None,
-) -> bool:
-    """Whether ``step`` may write in ``box`` of ``array``.
-
-    Args:
-        step: A step; ``array`` is the root of its memory.
-        array: The array.
-        box: A box of the array.
-        root_of: Gives the array whose memory an array has.
-        moved: The arrays and boxes that the step writes if it is a producer that was
-            changed, else None.
-    """
-    if moved is not None:
-        boxes = [other for root, other in moved if root is array]
-    elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
-        extents = [axis.extent for axis in step.nest.axes]
-        boxes = [
-            box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
-            for o in step.nest.operands
-            if o.written and root_of(o.array) is array
-        ]
-    else:
-        return any(root_of(var) is array for var in step.writes)
-    return any(
-        all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
-        for other in boxes
-    )
 
 
 def _reads(step: PlanStep, array: Var, root_of: Callable[[Var], Var]) -> bool:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, with_types_of
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
@@ -55,6 +55,7 @@ from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
+from arrayfn.lowering.cuda.solvers.matrix_nests import MatrixEquation
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
@@ -121,7 +122,8 @@ def lower(
         plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
         return verified(replace(made, kernels=kernels, plan=plan), donated)
 
-    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
+    simplified = run_passes(program, check, tuple(passes))
+    return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 
 class _CudaLowering(Lowering):
@@ -453,7 +455,7 @@ class _CudaLowering(Lowering):
             return
         if form.in_place:
             self.take_over(equation)
-        self.add_all(make(equation, self.reads, self.names))
+        self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
     def add_all(self, made: Iterable[Made]) -> None:
         """Append the steps of nests, of library calls and of handwritten kernels."""

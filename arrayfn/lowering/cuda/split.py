@@ -227,19 +227,15 @@ def partial(
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
     steps = (1, chunks) if strided else (size, 1)
-    axes = (
-        *nest.axes[:axis],
-        Axis(chunks, False),
-        Axis(size, True),
-        *nest.axes[axis + 1 :],
-    )
+    cut = Axis(chunks, False), Axis(size, True)
+    axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
+        """``strides`` with those of the two new axes in place of that of ``axis``."""
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
     roots = [s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)]
-    needed = closure(nest.statements, roots)
-    kept, used = only_used(nest.operands, needed)
+    kept, used = only_used(nest.operands, closure(nest.statements, roots))
     operands = [
         replace(
             o,
@@ -255,13 +251,16 @@ def partial(
         else:
             statements.append(s)
     for part in parts:
-        strides = widen(part.strides, part.stride)
-        offset = first_chunk * part.stride
-        dtype = part.array.type.dtype
-        operands.append(ArrayOperand(part.array, dtype, strides, offset, True))
-        statements.append(
-            Store(len(operands) - 1, part.reduce.result, "outer", part.reduce.stage + 1)
+        result = ArrayOperand(
+            part.array,
+            part.array.type.dtype,
+            widen(part.strides, part.stride),
+            first_chunk * part.stride,
+            True,
         )
+        stage = part.reduce.stage + 1
+        statements.append(Store(len(operands), part.reduce.result, "outer", stage))
+        operands.append(result)
     split_nest = replace(
         nest,
         axes=axes,

@@ -11,9 +11,11 @@ import math
 import numpy as np
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute, divide, negative, subtract
 from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import zeros
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.padding import pad
 from arrayfn.scipy.linalg.forms import vectors
@@ -36,9 +38,11 @@ def fiedler(a: ArrayLike) -> Array:
 def fiedler_companion(a: ArrayLike) -> Array:
     """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a (..., n) has the highest power first.
+    a (..., n) has the highest power first. A constant has a matrix without elements.
     """
-    a = vectors("fiedler_companion", a, 2)
+    a = vectors("fiedler_companion", a)
+    if a.shape[-1] == 1:
+        return zeros((*a.shape[:-1], 0, 0), a.dtype)
     a = divide(a, a[..., :1])
     count = a.shape[-1] - 1
     even = np.arange(count) % 2 == 0
@@ -68,6 +72,8 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
 
     a is (..., m).
     """
+    if not ops.type_of_operand("convolution_matrix", a).ndim:
+        raise ShapeError("convolution_matrix takes no single number", user_location())
     a = vectors("convolution_matrix", a)
     if n < 1:
         raise ShapeError(f"convolution_matrix takes n >= 1, not {n}", user_location())

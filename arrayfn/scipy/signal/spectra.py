@@ -11,7 +11,7 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, fft, lax
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives.windowed import sliding_windows
@@ -24,6 +24,15 @@ _COSINES: Final[dict[str, tuple[float, ...]]] = {
     "hann": (0.5, 0.5),
     "hamming": (0.54, 0.46),
     "blackman": (0.42, 0.5, 0.08),
+}
+
+
+# How a signal is continued: the arguments of ``pad``.
+_BOUNDARIES: Final[dict[str, dict[str, Any]]] = {
+    "zeros": {},
+    "constant": {"mode": "edge"},
+    "even": {"mode": "reflect"},
+    "odd": {"mode": "reflect", "reflect_type": "odd"},
 }
 
 
@@ -117,22 +126,32 @@ def stft(
     """Frequencies, times, and the Fourier transform of each windowed segment of x.
 
     Segments of ``nperseg`` elements overlap by ``noverlap`` (None: half). ``boundary``
-    "zeros" adds half a segment of zeros on both sides; ``padded`` completes the last
-    segment with zeros. The transform has the axes of x, with frequencies instead of
-    ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of amplitude 1
-    gives 1/2.
+    "zeros" adds half a segment of zeros on both sides, "constant" repeats the outermost
+    element, "even" mirrors the signal at it, "odd" also turns it; ``padded`` completes
+    the last segment with zeros. The transform has the axes of x, with frequencies
+    instead of ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of
+    amplitude 1 gives 1/2.
     """
     (x,) = ops.floated("stft", x)
     place = ops.normalize_axis("stft", axis, len(x.shape))
     x = anp.moveaxis(x, place, -1)
     cut = _Segments("stft", x.shape[-1], window, nperseg, noverlap, nfft)
-    if boundary not in (None, "zeros"):
+    if boundary not in (None, *_BOUNDARIES):
         raise ArgumentError(
-            f"stft has the boundaries 'zeros' and None, not {boundary!r}: pad x by "
-            "arrayfn.numpy.pad",
+            f"stft has the boundaries {', '.join(_BOUNDARIES)} and None, not "
+            f"{boundary!r}",
             user_location(),
         )
     side = cut.length // 2 if boundary else 0
+    if boundary not in (None, "zeros"):
+        if side >= x.shape[-1]:
+            raise ShapeError(
+                f"stft: the boundary {boundary!r} takes more than {side} elements, "
+                f"half a segment, not {x.shape[-1]}",
+                user_location(),
+            )
+        ends = [(0, 0)] * (x.ndim - 1) + [(side, side)]
+        x, side = anp.pad(x, ends, **_BOUNDARIES[boundary]), 0
     extent = x.shape[-1] + 2 * side
     missing = -(extent - cut.length) % cut.step if padded else 0
     x = _bordered(x, side, side + missing)

@@ -250,7 +250,9 @@ def _check_form(what: str, given: Any, wanted: Any) -> None:
     have, want = tree.structure(given), tree.structure(wanted)
     if have != want:
         raise ArgumentError(
-            f"{what} has the structure {have}, and b {want}", user_location()
+            f"{what} has the structure {tree.text_of(have)}, and b "
+            f"{tree.text_of(want)}",
+            user_location(),
         )
     for x, y in zip(tree.leaves(given), tree.leaves(wanted), strict=True):
         if leaf_type(x).shape != leaf_type(y).shape:

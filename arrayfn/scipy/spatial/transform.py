@@ -63,9 +63,11 @@ class Rotation(NamedTuple):
     quat: Array
 
     @classmethod
-    def from_quat(cls, quat: ArrayLike) -> Rotation:
-        """The rotation of nonzero quaternions (..., 4), the scalar last."""
+    def from_quat(cls, quat: ArrayLike, *, scalar_first: bool = False) -> Rotation:
+        """The rotation of nonzero quaternions (..., 4), the scalar last (or first)."""
         value = _floats_of_length(quat, 4, "Rotation.from_quat")
+        if scalar_first:
+            value = anp.roll(value, -1, axis=-1)
         return cls(value / _norm(value))
 
     @classmethod
@@ -175,11 +177,15 @@ class Rotation(NamedTuple):
         """Whether this is a single rotation, not an array."""
         return self.quat.ndim == 1
 
-    def as_quat(self, canonical: bool = False) -> Array:
-        """Quaternions (..., 4); with ``canonical`` the scalar is not negative."""
-        if not canonical:
-            return ops.same(self.quat)
-        return anp.where(self.quat[..., 3:] < 0, -self.quat, self.quat)
+    def as_quat(self, canonical: bool = False, *, scalar_first: bool = False) -> Array:
+        """Quaternions (..., 4), the scalar last (or first).
+
+        With ``canonical`` the scalar is not negative.
+        """
+        value = ops.same(self.quat)
+        if canonical:
+            value = anp.where(value[..., 3:] < 0, -value, value)
+        return anp.roll(value, 1, axis=-1) if scalar_first else value
 
     def as_matrix(self) -> Array:
         """Rotation matrices (..., 3, 3)."""
@@ -330,7 +336,8 @@ class Slerp(NamedTuple):
 
     def __call__(self, times: ArrayLike) -> Rotation:
         """The rotations at ``times``."""
-        at = anp.asarray(times)
+        dtype = ops.common_dtype("Slerp", (self.times, times))
+        at = ops.as_array(ops.convert(times, dtype))
         count = self.times.shape[0]
         place = anp.clip(anp.searchsorted(self.times, at, "right") - 1, 0, count - 2)
         start = anp.take(self.times, place, mode="clip")

@@ -10,21 +10,40 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
-from arrayfn.lowering.kernel_ir import Constant, Count, Nest, Scalar, Value
+from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
+from arrayfn.passes.reads import Reads
 
 Names = Mapping[Var, str]
 
 
 @dataclass(frozen=True)
-class Nests:
-    """Builds nests over matrices [matrices, rows, columns] for one equation.
+class LibraryEquation:
+    """An equation that becomes calls of a library or of handwritten kernels.
 
-    ``names`` says what to call arrays.
+    Args:
+        equation: The equation.
+        reads: Where each operand lies.
+        names: What to call arrays in the nests around calls.
     """
 
     equation: Equation
+    reads: Reads
     names: Names
+
+    def operand(self, number: int = 0) -> Pointer:
+        """Where operand ``number`` of the equation lies; it is row-major."""
+        return pointer_of(self.equation.inputs[number], self.reads)
+
+    def builder(self) -> NestBuilder:
+        """A builder of a nest for the equation."""
+        return NestBuilder(self.equation, self.names)
+
+
+@dataclass(frozen=True)
+class MatrixEquation(LibraryEquation):
+    """An equation of linear algebra: builds nests over [matrices, rows, columns]."""
 
     def moved(
         self,
@@ -48,7 +67,7 @@ class Nests:
             conjugate: Elements are conjugated.
             triangle: ``"lower"`` or ``"upper"``: elements outside of it become zeros.
         """
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         dtype = target.dtype
         own = b.operand(target, written=True)
         same = source.array is target.array
@@ -57,7 +76,7 @@ class Nests:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
             first, second = (1, 2) if triangle == "lower" else (2, 1)
-            row, column = self.counted(b, "row", first), self.counted(b, "at", second)
+            row, column = b.count("row", first), b.count("at", second)
             inside = b.compute(
                 "inside", "ge", row, column, dtype=dtypes.bool_, of=dtypes.int64
             )
@@ -78,7 +97,7 @@ class Nests:
         matrices = status.type.size
         each = output.type.size // matrices
         place = StridedArray(output, output.type.dtype, (each, 1))
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         own = b.operand(place, written=True)
         dtype = output.type.dtype
         b.store(own, self._or_nan(b, b.load("raw", own), status, dtype, 2))
@@ -86,7 +105,7 @@ class Nests:
 
     def from_one(self, raw: Var, output: Var) -> Nest:
         """The nest that makes pivots count from 0: ``output`` is ``raw`` less 1."""
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         kind = dtypes.int32
         value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))
         result = b.compute(
@@ -108,7 +127,7 @@ class Nests:
             status: Matrices whose status is not 0 become NaN.
             output: The complex vectors, [..., n, n].
         """
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         *_, n, _ = output.type.shape
         matrices = status.type.size
         dtype, real = output.type.dtype, vectors.type.dtype
@@ -149,15 +168,6 @@ class Nests:
         )
         return select(b, "result", failed, Constant(math.nan, dtype), value, dtype)
 
-    def counted(self, b: NestBuilder, name: str, axis: int) -> Value:
-        """The value of the index along ``axis`` of the nest of ``b``.
-
-        Its name begins with ``name``.
-        """
-        result = b.value(name, dtypes.int64)
-        b.statements.append(Count(result, axis, "element", 0, b.equation.source))
-        return result
-
 
 def select(
     b: NestBuilder, name: str, condition: Value, x: Scalar, y: Scalar, dtype: DType
@@ -169,13 +179,16 @@ def select(
     return b.compute(name, "select", condition, x, y, dtype=dtype, of=dtype)
 
 
-def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> StridedArray:
-    """``array``, from ``offset`` on, as row-major matrices of the shape of ``type``.
+def matrices_of(array: Var) -> StridedArray:
+    """``array`` [..., rows, columns] as row-major matrices: three axes."""
+    return matrices_at(Pointer(array), array.type)
 
-    Its axes are matrices, rows and columns.
-    """
+
+def matrices_at(place: Pointer, type: ArrayType) -> StridedArray:
+    """The row-major matrices of the array of ``type`` that begins at ``place``."""
     rows, columns = type.shape[-2:]
-    return StridedArray(array, type.dtype, (rows * columns, columns, 1), offset)
+    strides = (rows * columns, columns, 1)
+    return StridedArray(place.array, type.dtype, strides, place.offset)
 
 
 def transposed(place: StridedArray) -> StridedArray:
