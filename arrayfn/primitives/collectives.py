@@ -220,7 +220,8 @@ def _reduce_jvp(
 ) -> list[Atom | None]:
     """The jvp rule of all_reduce: a sum of tangents, or an extremum's derivative.
 
-    Members that have the extremum share its derivative equally.
+    ``op`` is "sum", "max" or "min". Members that have the extremum share its derivative
+    equally.
     """
     (x,), (extremum,), (tangent,) = primals, outputs, tangents
     if tangent is None or op == "sum":
@@ -301,7 +302,10 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The values of all members, in front, which each member gets."""
+    """The values of all members, in front, which each member gets.
+
+    ``dim`` is the mapped axis of ``x``, of ``size`` members; None if all have ``x``.
+    """
     return repeated(members, x, dim), None
 
 

@@ -42,7 +42,7 @@ class Jvp(Protocol):
 
 
 class Batch(Protocol):
-    """Batching of a Program: (program, size, mapped inputs, outputs made dense).
+    """Batching of a Program: (program, axis_size, mapped inputs, outputs made dense).
 
     Returns (mapped program, which outputs are mapped).
     """
@@ -50,7 +50,7 @@ class Batch(Protocol):
     def __call__(
         self,
         program: Program,
-        size: int,
+        axis_size: int,
         mapped: Sequence[bool],
         dense: Sequence[bool],
         /,

@@ -70,17 +70,17 @@ def _jvp(
 
 
 def _batch(
-    batch: Batch, size: int, inputs: Atoms, dims: Dims, *, branches: Branches
+    batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, *, branches: Branches
 ) -> Batched:
     """The batching rule: a cond of mapped branches, unless the index is mapped."""
     index, *operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
-        return _batch_by_selection(batch, size, index, operands, mapped, branches)
+        return _batch_by_selection(batch, axis_size, index, operands, mapped, branches)
     batched_branches, varies = agreeing(
         branches,
         len(branches[0].outputs),
-        lambda branch, dense: batch(branch, size, mapped, dense),
+        lambda branch, dense: batch(branch, axis_size, mapped, dense),
     )
     outputs = all_of(cond(index, *operands, branches=tuple(batched_branches)))
     return outputs, [0 if v else None for v in varies]

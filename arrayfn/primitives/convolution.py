@@ -274,7 +274,7 @@ def with_mapped(roles: Roles, role: int) -> Roles:
 
 
 def _batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,

@@ -43,7 +43,7 @@ Mapped = tuple[Program, list[bool]]
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -53,7 +53,7 @@ def _batch(
 ) -> Batched:
     """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
-    program, given = FUNCTIONS.find(rule).function(size, mapped)
+    program, given = FUNCTIONS.find(rule).function(axis_size, mapped)
     call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
     return all_of(call), [0 if is_mapped else None for is_mapped in given]
 

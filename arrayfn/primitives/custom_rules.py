@@ -84,7 +84,9 @@ def _jvp_rule(
     """The jvp rule: inlines the user's ``jvp_body``.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``jvp_body`` is a Program, or the name of a function that makes one.
+    ``jvp_body`` is a Program, or the name of a function that makes one. The last
+    ``captured`` operands are values of functions around this one, whose tangents must
+    be zero.
     """
     _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
@@ -102,7 +104,7 @@ def _jvp_rule(
 
 def _jvp_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -111,7 +113,11 @@ def _jvp_batch(
     name: str,
     captured: int = 0,
 ) -> Batched:
-    """Batching rule: a call whose body and derivative are both mapped."""
+    """Batching rule: a call whose ``body`` and derivative are both mapped.
+
+    ``jvp_body`` is a Program, or the name of a function that makes one. The last
+    ``captured`` operands are values of functions around this one.
+    """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
     all_outputs = [True] * (2 * count)
@@ -122,16 +128,16 @@ def _jvp_batch(
             """The user's rule for tangents that ``varies`` marks, mapped."""
             member_rule: Program = named_rule.function(varies)
             return batch(
-                member_rule, size, [*mapped, *where(mapped, varies)], all_outputs
+                member_rule, axis_size, [*mapped, *where(mapped, varies)], all_outputs
             )[0]
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
-        mapped_rule = batch(jvp_body, size, [*mapped, *mapped], all_outputs)[0]
+        mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], all_outputs)[0]
     results = custom_jvp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, size, mapped, all_outputs[:count])[0],
+        body=batch(body, axis_size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )
@@ -187,7 +193,9 @@ def _vjp_rule(
     """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``forward`` and ``backward`` are the user's rules, as in the module's docstring.
+    ``forward`` and ``backward`` are the user's rules, as in the module's docstring. The
+    last ``captured`` operands are values of functions around this one, whose tangents
+    must be zero.
     """
     _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
@@ -212,7 +220,7 @@ def _vjp_rule(
 
 def _vjp_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -222,7 +230,11 @@ def _vjp_batch(
     name: str,
     captured: int = 0,
 ) -> Batched:
-    """Batching rule: a call whose body and rules are all mapped."""
+    """Batching rule: a call whose ``body`` and rules are all mapped.
+
+    ``forward`` and ``backward`` are Programs, or names of functions that make them. The
+    last ``captured`` operands are values of functions around this one.
+    """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
@@ -232,9 +244,9 @@ def _vjp_batch(
         """The user's forward Program and backward rule, mapped."""
         saved = len(forward_program.outputs) - count
         dense = [True] * count + [False] * saved
-        program, varies = batch(forward_program, size, mapped, dense)
+        program, varies = batch(forward_program, axis_size, mapped, dense)
         return program, _batched_backward(
-            batch, size, varies[count:], mapped, backward_rule
+            batch, axis_size, varies[count:], mapped, backward_rule
         )
 
     if isinstance(forward, str):
@@ -248,7 +260,7 @@ def _vjp_batch(
     results = custom_vjp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, size, mapped, [True] * count)[0],
+        body=batch(body, axis_size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),
@@ -382,7 +394,7 @@ def _linear_transpose(
 
 def _linear_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -391,16 +403,19 @@ def _linear_batch(
     residuals: int,
     results: Results,
 ) -> Batched:
-    """Batching rule: the same call with a mapped ``backward``."""
+    """Batching rule: the same call with a mapped ``backward``.
+
+    The first ``residuals`` operands are residuals, the others tangents.
+    """
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
         *in_front(inputs, dims),
         name=name,
         backward=_batched_backward(
-            batch, size, mapped[:residuals], mapped[residuals:], backward
+            batch, axis_size, mapped[:residuals], mapped[residuals:], backward
         ),
         residuals=residuals,
-        results=tuple(((size, *shape), dtype) for shape, dtype in results),
+        results=tuple(((axis_size, *shape), dtype) for shape, dtype in results),
     )
     return all_of(outputs), [0] * len(results)
 

@@ -271,7 +271,7 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 """The role of a mapped axis, by the arrays that have it."""
 
 
-def _batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """The batching rule: the mapped axis becomes a group, batch or channel axis.
 
     ``_MAPPED`` has its role in each array, by the arrays that are mapped: one or both
