@@ -8,9 +8,9 @@ from typing import Any, overload
 
 from arrayfn.backends.registry import choose
 from arrayfn.compilation.compiling import Compiler
-from arrayfn.compilation.freezing import RECIPES, check_recipes
 from arrayfn.compilation.jitted import Jitted, P, R
 from arrayfn.compilation.static_arguments import StaticParameters
+from arrayfn.compilation.weight_recipes import LOSSLESS, check_recipes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of
@@ -98,9 +98,9 @@ def jit(
     small that launches dominate. On a CPU neither changes anything.
 
     ``freeze`` computes what depends on captured arrays alone when the function is
-    compiled, and folds them by recipes: by ``"scales"``, or all with True, batch
-    normalisation goes into the weights of products, which changes rounding.
-    ``jit(f, freeze=True).lower(x).notes`` says what was done; see ``Lowered.freeze``.
+    compiled, and changes weights by recipes: one name, or several. True means
+    ``("scales", "transposes")``. ``jit(f, freeze=True).lower(x).notes`` says what was
+    done; see ``Lowered.freeze``.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
     axis. Without it such a read gives a fill value and such a write does nothing. Other
@@ -155,7 +155,7 @@ def jit(
     static.check_apart(donated)
     recipes = (freeze,) if isinstance(freeze, str) else freeze
     if isinstance(recipes, bool):
-        recipes = RECIPES if recipes else None
+        recipes = LOSSLESS if recipes else None
     check_recipes(recipes or ())
     chosen = None if recipes is None else tuple(recipes)
     parts = 0 if isinstance(deterministic, bool) else deterministic

@@ -278,6 +278,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         lengths = reshape(lengths, spread)
 
         def step(value: Array, distance: Array, *fixed: Array) -> list[Array]:
+            """Combine each segment with its row at ``distance``, if there is one."""
             row = getitem(rows, begin + distance, "clip")
             more = comparison.less(distance, lengths)
             return [comparison.where(more, self._combine(value, row), value)]
@@ -506,6 +507,7 @@ def frompyfunc(
     mapped = vectorize(func)
 
     def call(*args: ArrayLike) -> Any:
+        """The mapped function; ArgumentError for another number of arrays."""
         if len(args) != nin:
             raise ArgumentError(
                 f"{mapped.__name__} takes {nin} arrays, but was given {len(args)}",

@@ -91,6 +91,7 @@ def _impl_of(name: str, impl: Any, dtype: Any) -> Any:
 
 
 def _check_impl(name: str, impl: Any) -> None:
+    """ArgumentError, about ``name``, for a generator other than Threefry."""
     if impl not in (None, "threefry2x32", "fry", dtypes.KEY):
         raise ArgumentError(
             f"random.{name}: keys are of the generator 'threefry2x32', not {impl!r}",
@@ -194,6 +195,7 @@ def counters(shape: Shape) -> tuple[ArrayLike, ArrayLike]:
 
 
 def _positions(shape: Shape, dtype: DType) -> Array:
+    """The position of each element in row-major order."""
     if len(shape) <= 1 or shape[-1] < _LONG_ROW:
         flat = apply(views.iota, shape=(math.prod(shape),), axis=0, dtype=dtype)
         return anp.reshape(flat, shape)

@@ -288,8 +288,9 @@ CUBE = Mesh((2, 2, 2), ("x", "y", "z"))
 ROWS = P(("x", "y"))
 
 
-def _on_cube(function, in_specs=ROWS, out_specs=ROWS):
-    return shard_map(function, mesh=CUBE, in_specs=in_specs, out_specs=out_specs)
+def _on_cube(function, in_specs=ROWS, out_specs=ROWS, typed=True):
+    specs = {"in_specs": in_specs, "out_specs": out_specs}
+    return shard_map(function, mesh=CUBE, check_vma=typed, **specs)
 
 
 def test_all_gather_along_several_axes():
@@ -347,3 +348,30 @@ def test_copy_keeps_the_sharding():
     assert copied.sharding == x.sharding
     assert copied.addressable_data(0) is not x.addressable_data(0)
     np.testing.assert_array_equal(np.asarray(copied), X)
+
+
+def test_gradient_through_a_loop_beside_integers():
+    @af.custom_vjp
+    def first(x, count):
+        return x
+
+    first.defvjp(lambda x, count: (x, count), lambda count, ct: (ct, 0 * count))
+    specs = (ROWS, P())
+
+    def pair(x, count):
+        doubled = _on_cube(lambda x, count: (2 * x, count), specs, specs, False)
+        return doubled(x, count)
+
+    def row_sum(x, count):
+        return _on_cube(
+            lambda x, count: lax.psum(first(x, count).sum(), ("x", "y")), specs, P()
+        )(x, count)
+
+    def total(x, count):
+        x, count = lax.map(lambda each: pair(*each), (x, count))
+        return lax.map(lambda each: row_sum(*each), (x, count)).sum()
+
+    x, counts = np.stack([X, X]), np.arange(16).reshape(2, 8)
+    gradients = af.jit(af.grad(total, (0, 1), allow_int=True))(x, counts)
+    np.testing.assert_array_equal(np.asarray(gradients[0]), np.full_like(x, 2))
+    assert not np.any(gradients[1])

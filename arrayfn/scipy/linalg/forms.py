@@ -58,7 +58,10 @@ def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
 
 
 def _joined(name: str, *parts: Array) -> Array:
-    """Join vectors (..., n); the leading axes broadcast."""
+    """Join vectors (..., n); the leading axes broadcast.
+
+    Errors call the function ``name``.
+    """
     batch = ops.broadcast_shape(name, [part.shape[:-1] for part in parts])
     spread = [broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
     return concatenate(spread, axis=-1)

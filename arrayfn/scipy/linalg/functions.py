@@ -41,10 +41,14 @@ def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 def _by_columns(
     step: Callable[[Array, Array, Any], Array], like: Array, xs: Any
 ) -> Any:
-    """The matrix whose column j is ``step(previous columns, j, xs[j])``."""
+    """The matrix whose column j is ``step(previous columns, j, xs[j])``.
+
+    It has the shape and dtype of ``like``.
+    """
     n = like.shape[-1]
 
     def next_column(known: Array, row: Any) -> Any:
+        """Put in one column."""
         j, x = row
         column = step(known, j, x)
         here = np.arange(n, dtype=np.int32) == j
@@ -86,10 +90,10 @@ def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _solved(a: Array, b: Array, q: Array) -> Array:
-    """The solution by complex Schur forms and two refinement steps; linear in q.
+    """The solution x of a x + x b = q, by complex Schur forms and two refinements.
 
-    Derivatives treat the forms as constants. A refinement step gives correct
-    derivatives of one order more than the value that it refines.
+    It is linear in q. Derivatives treat the forms as constants. A refinement step gives
+    correct derivatives of one order more than the value that it refines.
     """
     r, u = schur(stop_gradient(a), "complex")
     s, v = schur(stop_gradient(b), "complex")
@@ -102,6 +106,7 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
         return _back(r + value * unit, side - matmul(known, couplings))
 
     def solution(q: Array) -> Array:
+        """The solution for q, without refinement."""
         sides = matmul(matmul(m.adjoint(u), q.astype(u.dtype)), v)
         columns = matrix_transpose(sides), matrix_transpose(above), diagonal(s)
         y = _by_columns(column, sides, columns)
@@ -133,10 +138,12 @@ def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
 
 @custom_jvp
 def _root(a: Array) -> Array:
+    """The square root of a, by its Schur form; NaN where there is none."""
     t, z = schur(a, "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
+        """Column j of the triangular factor's root, from the columns before it."""
         side, root = row
         before = places < j
         # (columns before j plus root j) times column j equals the operand's column j.

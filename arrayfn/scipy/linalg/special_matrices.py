@@ -59,7 +59,10 @@ def fiedler_companion(a: ArrayLike) -> Array:
 
 
 def _on_diagonal(values: Array, place: int, count: int) -> Array:
-    """Matrices (..., count, count) with vectors on the diagonal ``place``."""
+    """Matrices (..., count, count) with the vectors ``values`` on a diagonal.
+
+    ``place`` is the diagonal's number, positive above the main one.
+    """
     missing = count - values.shape[-1]
     pads = [(0, 0)] * (len(values.shape) - 1) + [(0, missing)]
     along = pad(values, pads)
@@ -105,12 +108,17 @@ def invhilbert(n: int, exact: bool = False) -> Array:
 
 
 def _inverse_of_hilbert(n: int, i: int, j: int) -> int:
+    """Element (i, j) of the inverse of the Hilbert matrix of n rows."""
     sign = -1 if (i + j) % 2 else 1
     ways = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1)
     return sign * (i + j + 1) * ways * math.comb(i + j, i) ** 2
 
 
 def _whole(name: str, rows: list[list[int]], exact: bool) -> Array:
+    """A matrix of integers, in int64 if ``exact``, else in float64.
+
+    Raises ArgumentError for those that int64 does not hold.
+    """
     if not exact:
         return np.array(rows, np.float64).reshape(len(rows), len(rows))
     try:
@@ -141,6 +149,7 @@ def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def _dot(a: list[int], b: list[int]) -> int:
+    """The sum of products of Python integers, which have no limit."""
     total = 0
     for x, y in zip(a, b, strict=True):
         total += x * y
@@ -148,6 +157,7 @@ def _dot(a: list[int], b: list[int]) -> int:
 
 
 def _check_kind(name: str, kind: str) -> None:
+    """ArgumentError, about ``name``, unless ``kind`` is one of SciPy's."""
     if kind not in ("symmetric", "lower", "upper"):
         raise ArgumentError(
             f"{name}: kind is 'symmetric', 'lower' or 'upper', not {kind!r}",

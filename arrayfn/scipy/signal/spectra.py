@@ -37,7 +37,7 @@ _BOUNDARIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def _window(window: Any, length: int) -> Any:
-    """The window's values; named windows are periodic."""
+    """The window's ``length`` values; named windows are periodic."""
     if isinstance(window, str):
         if window not in _COSINES:
             raise ArgumentError(
@@ -87,7 +87,11 @@ class _Segments:
 
 
 def _spectra(x: Array, cut: _Segments, detrend: Any, onesided: bool) -> Array:
-    """The transform of each windowed segment of the last axis: (..., segments, f)."""
+    """The transform of each windowed segment of the last axis: (..., segments, f).
+
+    ``x`` is the signal. With ``detrend`` a segment's mean, or line, is removed; if
+    ``onesided``, only frequencies from 0 on are given.
+    """
     ndim = len(x.shape)
     segments = apply(
         sliding_windows,
@@ -218,7 +222,10 @@ def istft(
 
 
 def _added(segments: Array, cut: _Segments, extent: int) -> Array:
-    """Overlap-add of segments, by shifted parts of one hop each."""
+    """Overlap-add of segments to ``extent`` elements.
+
+    It adds shifted parts of one hop each.
+    """
     pieces = -(-cut.length // cut.step)
     missing = pieces * cut.step - cut.length
     wide = _bordered(segments, 0, missing)
@@ -292,13 +299,13 @@ def csd(
 
 
 def _lengthened(x: Array, length: int) -> Array:
-    """x padded with zeros along the last axis."""
+    """x padded with zeros to ``length`` along the last axis."""
     missing = length - x.shape[-1]
     return anp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def _median(power: Array) -> Array:
-    """The median over segments, separately for real and imaginary parts."""
+    """The median of ``power`` over segments, of real and imaginary parts apart."""
     real = anp.median(anp.real(power), axis=-2)
     return lax.complex(real, anp.median(anp.imag(power), axis=-2))
 

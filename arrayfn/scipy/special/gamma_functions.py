@@ -70,6 +70,7 @@ def gamma(x: ArrayLike) -> Array:
 
 
 def _gamma_positive(a: Array) -> Array:
+    """gamma(a) for a >= 0."""
     # Stirling's series for a number of 10 or more, divided by the recurrence.
     shifted = a < _SHIFT
     z = anp.where(shifted, a + float(_SHIFT), anp.minimum(a, 180.0))
@@ -90,6 +91,7 @@ def _gamma_positive(a: Array) -> Array:
 
 @custom_jvp
 def _gamma(x: Array) -> Array:
+    """gamma(x), for negative x by reflection; NaN at negative integers."""
     a = anp.abs(x)
     positive = _gamma_positive(a)
     whole = (anp.floor(x) == x) & (x > 0) & (x <= _LARGEST)
@@ -110,6 +112,7 @@ def _gamma(x: Array) -> Array:
 
 @_gamma.defjvp
 def _gamma_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative gamma(x) digamma(x)."""
     (x,), (dx,) = primals, tangents
     value = _gamma(x)
     return value, value * digamma(x) * dx
@@ -235,6 +238,7 @@ def comb(
 
 
 def _not_exact(name: str, exact: bool) -> None:
+    """ArgumentError, about ``name``, if an ``exact`` integer is asked for."""
     if exact:
         raise ArgumentError(
             f"{name} gives floating-point numbers; for exact integers of any size use "
