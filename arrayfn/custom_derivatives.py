@@ -36,9 +36,7 @@ def custom_vjp_primal_tree_values(tree_: Any) -> Any:
     >>> custom_vjp_primal_tree_values({"x": CustomVJPPrimal(2.0, True)})
     {'x': 2.0}
     """
-    return tree.map(
-        lambda x: x.value, tree_, is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
-    )
+    return tree.map(lambda x: x.value, tree_)
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:

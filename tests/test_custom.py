@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn import custom_derivatives
+from arrayfn import custom_derivatives, tree
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.transforms import grad, jvp, trace_function, vmap
@@ -283,6 +283,22 @@ def test_zeros_and_values_for_rules():
     f.defvjp(forward, backward, symbolic_zeros=True)
     assert grad(f)(2.0, 3.0) == 3.0
     assert custom_derivatives.zero_from_primal(X).tolist() == [0.0] * 3
+
+
+def test_what_a_forward_rule_gets_is_a_leaf_of_its_arguments():
+    f = custom_vjp(lambda pair: pair["x"] * pair["y"])
+
+    def forward(pair):
+        assert tree.map(lambda leaf: leaf.perturbed, pair) == {"x": True, "y": True}
+        values = tree.map(lambda leaf: leaf.value, pair)
+        return f(values), values
+
+    f.defvjp(
+        forward,
+        lambda pair, ct: ({"x": pair["y"] * ct, "y": pair["x"] * ct},),
+        symbolic_zeros=True,
+    )
+    assert grad(f)({"x": 2.0, "y": 3.0}) == {"x": 3.0, "y": 2.0}
 
 
 def test_rules_may_branch_on_values_that_are_known():

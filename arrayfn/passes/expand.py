@@ -65,9 +65,7 @@ def _expanded(
 ) -> tuple[Program, bool]:
     """``program`` with its Compositions expanded once, and whether it had any."""
     changed = False
-    definitions = {
-        v: equation for equation in program.equations for v in equation.outputs
-    }
+    definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         """The results of what ``equation`` is composed of; None keeps it."""

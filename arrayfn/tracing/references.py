@@ -18,10 +18,10 @@ from typing_extensions import override
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, TracerLeakError, user_location
 from arrayfn.ir import ArrayType, type_of
+from arrayfn.tracing.array_value import ImmutableArray
 from arrayfn.tracing.frames import Frame, current_frame
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.staging import constant
-from arrayfn.tracing.value import Tracer
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Ref:
 
     def __init__(self, value: Any) -> None:
         self.type: ArrayType = (
-            value.type if isinstance(value, Tracer) else type_of(value)
+            value.type if isinstance(value, ImmutableArray) else type_of(value)
         ).plain()
         self._home = current_frame()
         self._value = value

@@ -141,3 +141,19 @@ def test_dtype_of_keys():
     assert isinstance(key, af.Array)
     like = af.ShapeDtypeStruct.like(KEYS)
     assert af.eval_shape(lambda k: k.reshape(2, 2), like).shape == (2, 2)
+
+
+def test_a_ref_holds_a_key():
+    ref = af.new_ref(KEYS)
+    ref[...] = ref[...][::-1]
+    ref[0] = KEYS[1]
+    assert len(ref) == 4
+    assert (ref[...] == KEYS[::-1]).tolist() == [False, True, True, True]
+
+    @af.jit
+    def other(key):
+        ref = af.new_ref(key)
+        ref[...] = random.fold_in(ref[...], 1)
+        return ref[...]
+
+    assert bool(other(KEYS[0]) == random.fold_in(KEYS[0], 1))

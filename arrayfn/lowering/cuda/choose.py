@@ -63,7 +63,6 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     Stages are merged where exchanges between warps are expensive: in large row groups.
     """
     schedule = _unmerged_rows(nest, gpu)
-    # Stages are merged where exchanges between warps are expensive.
     is_large = schedule.threads_per_row >= gpu.merged_threads
     merged = schedule.register_resident and is_large
     return replace(schedule, merged=merged and bool(row_merges(nest, schedule)))
@@ -312,12 +311,14 @@ def _row_group(
     """How a row of ``vectors`` vectors is shared: threads, vectors of each, residency.
 
     The last says whether the threads keep the whole row in registers, of which a vector
-    takes up ``words``. The threads are at most those of a block.
+    takes up ``words``. The threads are a power of two, at most those of a block: first
+    as many as have ``gpu.tiles`` vectors each, then as many as can keep the row. Above
+    a warp, a block has at least four warps.
     """
     threads_per_row = power_of_two(-(-vectors // gpu.tiles))
     warp_tiles = -(-vectors // WARP)
     if WARP < threads_per_row <= 2 * WARP and fits(nest, words, warp_tiles, WARP, gpu):
-        threads_per_row = WARP
+        threads_per_row = WARP  # shuffles alone, without exchange between warps
     if threads_per_row > WARP:
         threads_per_row = max(4 * WARP, threads_per_row)
     threads_per_row = min(threads_per_row, gpu.max_threads)

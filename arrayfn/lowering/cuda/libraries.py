@@ -40,15 +40,15 @@ def _fft(op: LibraryEquation) -> Iterable[Made]:
     kind, length = params["kind"], params["length"]
     scale = factor(kind, length, params["norm"])
     raw = output if scale == 1.0 else Var(output.type)
-    given = op.operand()
+    source = op.operand()
     # cuFFT writes over the operand of a transform to real numbers.
     if kind == "irfft":
         copy = Var(x.type)
-        yield _copied(op, given, copy)
-        given = Pointer(copy)
+        yield _copied(op, source, copy)
+        source = Pointer(copy)
     yield LibraryCall(
         provider=f"{kind}_{short_name(x.type.dtype)}",
-        reads={"x": given},
+        reads={"x": source},
         writes={"transformed": Pointer(raw)},
         integers={"rows": math.prod(x.type.shape[:-1]), "length": length},
         items=1 if output.type.size else 0,
@@ -78,8 +78,8 @@ def _copied(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
     b = op.builder()
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype
-    given = StridedArray(source.array, dtype, strides, source.offset)
-    b.move(op.equation.inputs[0], given, StridedArray(copy, dtype, strides))
+    strided_source = StridedArray(source.array, dtype, strides, source.offset)
+    b.move(op.equation.inputs[0], strided_source, StridedArray(copy, dtype, strides))
     return b.nest(copy.type.shape, "a copy that may be written over")
 
 

@@ -155,12 +155,12 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         if shared and fits and (is_small or cluster == gpu.max_cluster):
             return Pipeline(
                 threads,
-                threads * cluster,
-                lanes,
-                tiles,
-                True,
-                cluster,
-                1,
+                threads_per_row=threads * cluster,
+                lanes=lanes,
+                tiles=tiles,
+                register_resident=True,
+                cluster=cluster,
+                blocks_per_multiprocessor=1,
                 clusters=min(rows, _resident_clusters(cluster, gpu)),
                 row_operands=row_operands,
                 broadcast_operands=broadcast_operands,

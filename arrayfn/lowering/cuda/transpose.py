@@ -25,6 +25,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
     """
 
     def __post_init__(self) -> None:
+        """Note the axes of the tile, and which operands are transposed."""
         super().__post_init__()
         axes = self.nest.axes
         self.across, self.inner = self.schedule.axis, len(axes) - 1

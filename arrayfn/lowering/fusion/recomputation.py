@@ -53,6 +53,8 @@ class Recomputation(Groups):
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
+        times = base.type.dtype.itemsize if base in self.of_bytes else 1
+        limit = times * self.clone_cost
         cost, arrays, pending = 0, dict[Var, None](), [base]
         seen: set[Var] = set()
         while pending:
@@ -85,19 +87,14 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > self.clone_cost * base.type.dtype.itemsize or full > CLONE_ARRAYS:
+            if cost > limit or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
                     if not self.is_plain(self.reads[atom]):
                         return None
                     pending.append(self.reads[atom].base)
-        sizes = [
-            v.type.dtype.itemsize for v in arrays if v.type.size * 8 > base.type.size
-        ]
-        if cost > self.clone_cost and max(sizes, default=0) != 1:
-            return None
-        full = len(sizes)
+        full = sum(v.type.size * 8 > base.type.size for v in arrays)
         most = 1 if base in self.kept else CLONE_ARRAYS
         return list(arrays) if full <= most else None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from typing_extensions import override
 
@@ -35,8 +35,9 @@ from arrayfn.transforms.custom.functions import (
 )
 
 
-class CustomVJPPrimal(NamedTuple):
-    """An argument of a forward rule that asked for ``symbolic_zeros``.
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """A leaf of an argument of a forward rule that asked for ``symbolic_zeros``.
 
     ``perturbed`` says whether a derivative by it is wanted.
     """

@@ -234,8 +234,8 @@ def scatter_by_parts(
 ) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter into ``operand`` by parts of the targets.
 
-    ``way`` says by which parts; the others are as in ``scatter``. The result has other
-    memory than ``operand``, or the same.
+    ``way`` says by which parts; the other parameters are as in ``scatter``. The result
+    has other memory than ``operand``, or the same.
     """
     if isinstance(way, Ranges):
         yield from add_by_ranges(way, equation, reads, names, operand)
@@ -280,7 +280,13 @@ def _combine_runs(
     """The calls that combine sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
-    Parameters are as in ``_in_bins``; ``read`` may have the order of updates, too.
+
+    Args:
+        s: The scatter.
+        updates: How kernels address updates and targets.
+        read: The arrays of keys, of updates, and perhaps of their order.
+        out: The result.
+        gpu: The GPU's numbers, which the size of chunks depends on.
     """
     n = s.count
     lines = s.width // updates.lanes
@@ -353,7 +359,10 @@ def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
 
 
 def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
-    """The nest that stores a literal update in the array ``single``."""
+    """The nest that stores a literal update in ``single``, an array of one element.
+
+    ``names`` says what to call arrays.
+    """
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
     assert isinstance(atom, Literal)
@@ -389,7 +398,7 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         [source.strides[k] for k in s.element_axes],
     )
     dtype = s.operand.dtype
-    made = Updates(function, dtype, s.updates.dtype, key, number, element)
+    updates = Updates(function, dtype, s.updates.dtype, key, number, element)
     steps = [*key.strides[0], *number.strides[0], source.offset]
     steps += [n for own in element.strides for n in own[:-1]]
     contiguous = element.extents and all(own[-1] == 1 for own in element.strides)
@@ -397,8 +406,8 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         step % _LANES == 0 for step in (*steps, element.extents[-1])
     )
     if vectors and aligned and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
-        return replace(made, lanes=_LANES)
-    return made
+        return replace(updates, lanes=_LANES)
+    return updates
 
 
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))

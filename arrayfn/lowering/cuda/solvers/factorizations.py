@@ -87,21 +87,26 @@ def cholesky(op: MatrixEquation) -> Iterable[Made]:
         yield factors.small_factors(output)
         return
     status = _status(matrices)
-    whole = matrices_of(output)
+    matrices_in = matrices_of(output)
     extents = (matrices, n, n)
-    place, factor = Pointer(output), whole
+    pointer, factor = Pointer(output), matrices_in
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
     else:
         is_transposed = n > BATCHED * matrices or (matrices == 1 and n >= TRANSPOSED)
         if is_transposed:
             copy = Var(ArrayType(extents, output.type.dtype))
-            place, factor = Pointer(copy), transposed(matrices_of(copy))
-            yield op.moved(whole, factor, extents, "a matrix by columns")
-        writes, upper = {"a": place, "status": Pointer(status)}, int(not is_transposed)
+            pointer, factor = Pointer(copy), transposed(matrices_of(copy))
+            yield op.moved(matrices_in, factor, extents, "a matrix by columns")
+        writes, upper = (
+            {"a": pointer, "status": Pointer(status)},
+            int(not is_transposed),
+        )
         yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
     reason = "the lower triangle, or NaN"
-    yield op.moved(factor, whole, extents, reason, status=status, triangle="lower")
+    yield op.moved(
+        factor, matrices_in, extents, reason, status=status, triangle="lower"
+    )
 
 
 def triangular_solve(op: MatrixEquation) -> Iterable[Made]:
@@ -193,7 +198,7 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
     ``a`` is overwritten: by eigenvectors if ``vectors``. The eigenvalues go to
-    ``values``.
+    ``values``, and ``status`` says which matrices failed.
     """
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
@@ -235,7 +240,8 @@ def eigvals(op: MatrixEquation) -> Iterable[Made]:
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
     """The call for eigenvalues of general matrices ``a``, which is overwritten.
 
-    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given.
+    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given, and
+    ``status`` says which matrices failed.
     """
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
@@ -296,8 +302,8 @@ def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):
         return None
-    place = op.operand()
-    return small_svd.Operand(place, _count(x), columns, rows)
+    pointer = op.operand()
+    return small_svd.Operand(pointer, _count(x), columns, rows)
 
 
 def svd(op: MatrixEquation) -> Iterable[Made]:
@@ -310,15 +316,15 @@ def svd(op: MatrixEquation) -> Iterable[Made]:
         return
     copy, nest = _copied(op)
     yield nest
-    made = _gesvd(copy, s, full=bool(op.equation.params["full"]), vectors=True)
-    yield made.call
-    status = made.status
+    decomposition = _gesvd(copy, s, full=bool(op.equation.params["full"]), vectors=True)
+    yield decomposition.call
+    status = decomposition.status
     matrices = status.type.size
-    source, target = matrices_of(made.left), matrices_of(u)
+    source, target = matrices_of(decomposition.left), matrices_of(u)
     extents = (matrices, *u.type.shape[-2:])
     yield op.moved(source, target, extents, "vectors, or NaN", status=status)
     # V^H by columns is the conjugate of V by rows.
-    source = transposed(matrices_of(made.right))
+    source = transposed(matrices_of(decomposition.right))
     target = matrices_of(vh)
     extents = (matrices, *vh.type.shape[-2:])
     yield op.moved(
@@ -336,6 +342,6 @@ def svdvals(op: MatrixEquation) -> Iterable[Made]:
         return
     copy, nest = _copied(op)
     yield nest
-    made = _gesvd(copy, s, full=False, vectors=False)
-    yield made.call
-    yield op.or_nan(s, made.status, "values, or NaN")
+    decomposition = _gesvd(copy, s, full=False, vectors=False)
+    yield decomposition.call
+    yield op.or_nan(s, decomposition.status, "values, or NaN")

@@ -69,9 +69,9 @@ class MatrixEquation(LibraryEquation):
         """
         b = self.builder()
         dtype = target.dtype
-        own = b.operand(target, written=True)
+        target_operand = b.operand(target, written=True)
         same = source.array is target.array
-        value: Scalar = b.load("raw", own if same else b.operand(source))
+        value: Scalar = b.load("raw", target_operand if same else b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
@@ -86,7 +86,7 @@ class MatrixEquation(LibraryEquation):
             value = self._or_nan(b, value, status, dtype)
         name = self.names[self.equation.outputs[0]]
         result = b.compute(name, "identity", value, dtype=dtype, of=dtype)
-        b.store(own, result)
+        b.store(target_operand, result)
         return b.nest(extents, reason)
 
     def or_nan(self, output: Var, status: Var, reason: str) -> Nest:
@@ -95,13 +95,13 @@ class MatrixEquation(LibraryEquation):
         ``reason`` is what the nest is for, for the plan's text.
         """
         matrices = status.type.size
-        each = output.type.size // matrices
-        place = StridedArray(output, output.type.dtype, (each, 1))
+        elements = output.type.size // matrices
+        matrices_in_memory = StridedArray(output, output.type.dtype, (elements, 1))
         b = self.builder()
-        own = b.operand(place, written=True)
+        operand = b.operand(matrices_in_memory, written=True)
         dtype = output.type.dtype
-        b.store(own, self._or_nan(b, b.load("raw", own), status, dtype, 2))
-        return b.nest((matrices, each), reason)
+        b.store(operand, self._or_nan(b, b.load("raw", operand), status, dtype, 2))
+        return b.nest((matrices, elements), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:
         """The nest that makes pivots count from 0: ``output`` is ``raw`` less 1."""
@@ -133,7 +133,7 @@ class MatrixEquation(LibraryEquation):
         dtype, real = output.type.dtype, vectors.type.dtype
         kinds = {"dtype": real, "of": real}
         strides = (n * n, n, 1)
-        before, own, after = (
+        before, vector, after = (
             b.load(name, b.operand(StridedArray(vectors, real, strides, k * n)))
             for k, name in enumerate(("before", "own", "after"))
         )
@@ -143,13 +143,13 @@ class MatrixEquation(LibraryEquation):
         bools = {"dtype": dtypes.bool_, "of": real}
         first = b.compute("is_first", "gt", imaginary, zero, **bools)
         second = b.compute("is_second", "lt", imaginary, zero, **bools)
-        minus = b.compute("minus", "neg", own, **kinds)
-        re = select(b, "re", second, before, own, real)
+        minus = b.compute("minus", "neg", vector, **kinds)
+        re = select(b, "re", second, before, vector, real)
         rest = select(b, "rest", second, minus, zero, real)
         im = select(b, "im", first, after, rest, real)
-        whole = b.compute("vector", "complex", re, im, dtype=dtype, of=real)
+        complex_vector = b.compute("vector", "complex", re, im, dtype=dtype, of=real)
         target = b.operand(StridedArray(output, dtype, strides), written=True)
-        b.store(target, self._or_nan(b, whole, status, dtype))
+        b.store(target, self._or_nan(b, complex_vector, status, dtype))
         return b.nest((matrices, n, n), "vectors of conjugate pairs")
 
     def _or_nan(
@@ -184,22 +184,22 @@ def matrices_of(array: Var) -> StridedArray:
     return matrices_at(Pointer(array), array.type)
 
 
-def matrices_at(place: Pointer, type: ArrayType) -> StridedArray:
-    """The row-major matrices of the array of ``type`` that begins at ``place``."""
+def matrices_at(pointer: Pointer, type: ArrayType) -> StridedArray:
+    """The row-major matrices of the array of ``type`` that begins at ``pointer``."""
     rows, columns = type.shape[-2:]
     strides = (rows * columns, columns, 1)
-    return StridedArray(place.array, type.dtype, strides, place.offset)
+    return StridedArray(pointer.array, type.dtype, strides, pointer.offset)
 
 
-def transposed(place: StridedArray) -> StridedArray:
-    """The matrices at ``place``, with rows and columns exchanged."""
-    matrix, row, column = place.strides
-    return StridedArray(place.array, place.dtype, (matrix, column, row), place.offset)
+def transposed(array: StridedArray) -> StridedArray:
+    """The matrices of ``array``, with rows and columns exchanged."""
+    matrix, row, column = array.strides
+    return StridedArray(array.array, array.dtype, (matrix, column, row), array.offset)
 
 
-def backward(place: StridedArray, extent: int, axis: int) -> StridedArray:
-    """The matrices at ``place``, in reverse order along ``axis`` of ``extent``."""
-    strides = list(place.strides)
-    offset = place.offset + (extent - 1) * strides[axis]
+def backward(array: StridedArray, extent: int, axis: int) -> StridedArray:
+    """The matrices of ``array``, in reverse order along ``axis`` of ``extent``."""
+    strides = list(array.strides)
+    offset = array.offset + (extent - 1) * strides[axis]
     strides[axis] = -strides[axis]
-    return StridedArray(place.array, place.dtype, tuple(strides), offset)
+    return StridedArray(array.array, array.dtype, tuple(strides), offset)

@@ -32,36 +32,36 @@ from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 def qr(op: MatrixEquation) -> Iterable[Made]:
     """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
     x = op.equation.inputs[0].type
-    made = _Reflections.of(op)
+    reflections = _Reflections.of(op)
     rows, columns = x.shape[-2:]
-    whole = matrices_of(made.a)
+    column_major = matrices_of(reflections.a)
     yield op.moved(
         transposed(matrices_at(op.operand(), x)),
-        whole,
-        made.a.type.shape,
+        column_major,
+        reflections.a.type.shape,
         "a matrix by columns",
     )
     yield LibraryCall(
         provider=f"geqrf_{short_name(x.dtype)}",
         reads={},
         writes={
-            "a": Pointer(made.a),
-            "tau": Pointer(made.tau),
-            "status": Pointer(Var(ArrayType((made.matrices,), dtypes.int32))),
+            "a": Pointer(reflections.a),
+            "tau": Pointer(reflections.tau),
+            "status": Pointer(Var(ArrayType((reflections.matrices,), dtypes.int32))),
         },
-        integers={"rows": rows, "columns": columns, "matrices": made.matrices},
+        integers={"rows": rows, "columns": columns, "matrices": reflections.matrices},
         items=1,
         library="cuSOLVER, cuBLAS",
     )
     r = op.equation.outputs[1]
     yield op.moved(
-        transposed(whole),
+        transposed(column_major),
         matrices_of(r),
-        (made.matrices, *r.type.shape[-2:]),
+        (reflections.matrices, *r.type.shape[-2:]),
         "the upper triangle",
         triangle="upper",
     )
-    yield from made.product()
+    yield from reflections.product()
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class _Reflections:
 def _product(
     x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
 ) -> LibraryCall:
-    """The call that multiplies the matrices of ``x`` and ``y``, row-major arrays.
+    """The call that stores products of the matrices of ``x`` and ``y`` in ``result``.
 
-    ``transpose_a`` is 1 if those of ``x`` are transposed, ``transpose_b`` likewise for
-    ``y``, or 2 if they are conjugated, too.
+    All are row-major. ``transpose_a`` is 1 if the matrices of ``x`` are transposed,
+    ``transpose_b`` likewise for ``y``, or 2 if they are conjugated, too.
     """
     count, m, n = result.type.shape
     k = x.type.shape[1] if transpose_a else x.type.shape[2]

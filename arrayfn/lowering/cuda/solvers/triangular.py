@@ -81,8 +81,8 @@ def _by_columns(
     is_lower = system.lower != is_transpose
     matrix = StridedArray(a.array, dtype, (n * n, n, 1), a.offset)
     matrix = transposed(matrix) if is_transpose else matrix
-    own = matrices_of(b)
-    answers = own if left else transposed(own)
+    sides_of_b = matrices_of(b)
+    answers = sides_of_b if left else transposed(sides_of_b)
     if not is_lower:
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
@@ -116,7 +116,10 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """cuBLAS's call ``form`` for ``matrices`` systems: ``b`` becomes x."""
+    """cuBLAS's function ``form`` for ``matrices`` systems: ``b`` becomes x.
+
+    ``a`` has their triangles, ``system`` what they are, ``integers`` their sizes.
+    """
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",
         reads={"a": a},

@@ -68,8 +68,8 @@ def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[i
     space = roles[first][SPATIAL]
     order = sorted(range(len(space)), key=lambda k: space[k])
     ordered = {
-        name: (*own[:SPATIAL], tuple(own[SPATIAL][k] for k in order))
-        for name, own in roles.items()
+        name: (*array_roles[:SPATIAL], tuple(array_roles[SPATIAL][k] for k in order))
+        for name, array_roles in roles.items()
     }
     return ordered, order
 
@@ -104,25 +104,28 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
     return count
 
 
-def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """An array's own axes in the order of ``target``: flat, and by target axis.
+def _library_order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
+    """The axes of an array in the order of the library's: flat, and by library axis.
 
-    ``own`` are the roles of the array's axes, ``target`` those of the library's.
+    Several axes of one role become one axis of the library's array. ``array_roles`` are
+    the roles of the array's axes, ``target`` those of the library's.
     """
     groups: dict[int, Axes] = {
-        target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
+        target[role][0]: array_roles[role]
+        for role in (GROUP, OUTER, INNER)
+        if target[role]
     }
     groups |= {
         target_axis: (axis,)
-        for target_axis, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
+        for target_axis, axis in zip(target[SPATIAL], array_roles[SPATIAL], strict=True)
     }
     merged = [groups[target_axis] for target_axis in sorted(groups)]
     return [axis for axes in merged for axis in axes], merged
 
 
-def to_library_axes(x: Atom, own: Roles, target: Roles) -> Atom:
-    """``x``, whose axes have the roles ``own``, with the axes of ``target``."""
-    order, merged = _order(own, target)
+def to_library_axes(x: Atom, array_roles: Roles, target: Roles) -> Atom:
+    """``x``, whose axes have ``array_roles``, with the axes of ``target``."""
+    order, merged = _library_order(array_roles, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
     if not _keeps_order(order, x.type):
         x = views.transpose(x, permutation=tuple(order))
@@ -135,9 +138,11 @@ def _keeps_order(order: Sequence[int], type: ArrayType) -> bool:
     return longer == sorted(longer)
 
 
-def from_library_axes(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
-    """``x``, which has the axes of ``target``, as ``type`` with the roles ``own``."""
-    order, _ = _order(own, target)
+def from_library_axes(
+    x: Atom, type: ArrayType, array_roles: Roles, target: Roles
+) -> Atom:
+    """``x``, which has the axes of ``target``, as ``type`` with ``array_roles``."""
+    order, _ = _library_order(array_roles, target)
     if _keeps_order(order, type):
         shape = type.shape
         return x if x.type.shape == shape else views.reshape(x, shape=shape)

@@ -72,20 +72,23 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
+        """The type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
-                own = p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
-                shape[axis] = own
+                extent = (
+                    p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
+                )
+                shape[axis] = extent
         return ArrayType(tuple(shape), BY_SHORT_NAME[short])
 
     each = range(p["axes"])
     extents = [p[f"{along[gives]}{k}"] for k in each] if gives != "output" else []
     builder = ProgramBuilder("convolution")
     with builder:
-        given = [builder.input(type_of(name)) for name in ARRAYS[gives]]
-        made = padded_convolution(
-            *given,
+        operands = [builder.input(type_of(name)) for name in ARRAYS[gives]]
+        result = padded_convolution(
+            *operands,
             gives=gives,
             **{key: roles[name] for name, key in ROLES.items()},
             strides=tuple(p[f"stride{k}"] for k in each),
@@ -94,7 +97,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
             extents=tuple(extents),
             precision="tf32" if "tf32" in more else None,
         )
-    return builder.build([made])
+    return builder.build([result])
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,10 @@ class _Arrangement:
         some = next(iter(arrays))
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
-            roles = {name: without_groups(own) for name, own in roles.items()}
+            roles = {
+                name: without_groups(library_roles)
+                for name, library_roles in roles.items()
+            }
         strides, dilations, padding = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
@@ -146,14 +152,17 @@ class _Arrangement:
         integers = _integers_of(arrays, roles, (strides, dilations, padding), last)
         extra_padding: dict[int, tuple[int, int]] = {}
         if is_depthwise(gives, integers, types[0].dtype):
-            lies, own = DEPTHWISE, DEPTHWISE_ROLES
+            form, library_roles = DEPTHWISE, DEPTHWISE_ROLES
             roles = {name: by_channel(name, mine) for name, mine in roles.items()}
         else:
-            lies, own = "last" if last else "first", roles_of(axes, last, grouped)
+            form, library_roles = (
+                "last" if last else "first",
+                roles_of(axes, last, grouped),
+            )
             extra_padding = _make_padding_even(integers, roles["operand"][SPATIAL])
         dtype = types[0].dtype
         is_by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
-        is_slow = gives == "kernel" and is_by_channel and lies != DEPTHWISE
+        is_slow = gives == "kernel" and is_by_channel and form != DEPTHWISE
         if is_slow and dtype in dtypes.HALF_PRECISION:
             dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
@@ -163,11 +172,11 @@ class _Arrangement:
         each = range(axes)
         changed = {
             **params,
-            **{key: own[name] for name, key in ROLES.items()},
+            **{key: library_roles[name] for name, key in ROLES.items()},
             "strides": strides,
             "dilations": dilations,
             "padding": tuple((integers[f"low{k}"], integers[f"high{k}"]) for k in each),
-            "lies": lies,
+            "lies": form,
             "extents": tuple(integers[f"{spatial}{k}"] for k in each if spatial),
         }
         return _Arrangement(provider, integers, roles, changed, extra_padding, dtype)
@@ -214,32 +223,42 @@ class _Arrangement:
             )
             zero = conversion.literal(0, x.type.dtype)
             arrays["operand"] = slicing.pad(x, zero, config=config)
-        given = [
+        operands_in_order = [
             to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
-        given = [conversion.convert(x, self.dtype) for x in given]
+        operands_in_order = [
+            conversion.convert(x, self.dtype) for x in operands_in_order
+        ]
         if in_blocks:
             space = self.roles["operand"][SPATIAL]
             border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
             params = dict(self.params)
             if self.algorithm == "product of blocks":
                 del params["lies"]
-            made = convolve_blocks(given, params, self.integers, border)
+            result_in_order = convolve_blocks(
+                operands_in_order, params, self.integers, border
+            )
         else:
-            made = padded_convolution(given[0], given[1], **self.params)
-        made = conversion.convert(made, result.dtype)
+            result_in_order = padded_convolution(
+                operands_in_order[0], operands_in_order[1], **self.params
+            )
+        result_in_order = conversion.convert(result_in_order, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
         if gives != "operand" or not self.extra_padding or in_blocks:
-            return from_library_axes(made, result, *back)
+            return from_library_axes(result_in_order, result, *back)
         ndim, shape = result.ndim, result.shape
         start = tuple(self.extra_padding.get(axis, (0, 0))[0] for axis in range(ndim))
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
         wide = (
             n + sum(self.extra_padding.get(axis, ())) for axis, n in enumerate(shape)
         )
-        made = from_library_axes(made, result.with_shape(wide), *back)
-        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
+        result_in_order = from_library_axes(
+            result_in_order, result.with_shape(wide), *back
+        )
+        return slicing.slice_(
+            result_in_order, start=start, limit=limit, strides=(1,) * ndim
+        )
 
 
 def _integers_of(
@@ -315,6 +334,7 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The rewritten ``equation`` of ``operands``; None if it stays."""
         found = _library_convolution(equation, choose, deterministic)
         if found is None:
             return None
@@ -357,13 +377,13 @@ def convolution(
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]
-    places = [pointer_of(atom, reads) for atom in equation.inputs]
+    pointers = [pointer_of(atom, reads) for atom in equation.inputs]
     (output,) = equation.outputs
     if found.params["lies"] == DEPTHWISE:
-        return depthwise(places[0], places[1], output, gives, found.integers)
+        return depthwise(pointers[0], pointers[1], output, gives, found.integers)
     call = LibraryCall(
         provider=found.called(deterministic),
-        reads=dict(zip(ARRAYS[gives], places, strict=True)),
+        reads=dict(zip(ARRAYS[gives], pointers, strict=True)),
         writes={gives: Pointer(output)},
         integers=found.integers,
         items=1,
