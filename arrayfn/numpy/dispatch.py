@@ -42,6 +42,16 @@ def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
     Of another width, the elements along the last axis become more, or fewer.
     """
     type, wanted = ops.type_of_operand("view", x), dtypes.canonical(dtype)
+    if type.dtype != wanted and type.ndim:
+        if type.dtype in dtypes.COMPLEX:
+            pairs = manipulation.stack([arithmetic.real(x), arithmetic.imag(x)], -1)
+            return view_method(
+                manipulation.reshape(pairs, (*type.shape[:-1], -1)), wanted
+            )
+        if wanted in dtypes.COMPLEX:
+            parts = view_method(x, dtypes.real_of(wanted))
+            halves = parts[..., ::2], parts[..., 1::2]
+            return apply(complex_numbers.make_complex, *halves)
     have, want = type.dtype.itemsize, wanted.itemsize
     if have == want or not type.ndim:
         return representation.bits_as(x, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,9 @@ from arrayfn.numpy.arithmetic import (
     clip,
     divide,
     floor_divide,
+    imag,
     multiply,
+    real,
     remainder,
     subtract,
 )
@@ -37,6 +39,8 @@ from arrayfn.numpy.rearrangement import diff
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.searching import searchsorted
 from arrayfn.numpy.sorting import argsort
+from arrayfn.primitives import complex_numbers
+from arrayfn.tracing import apply
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
@@ -183,12 +187,22 @@ def interp(
     Outside it is ``left`` and ``right``, by default the outermost fp; "extrapolate"
     continues the outermost line. With a ``period``
     (of either sign) the points repeat, and need not be ordered. The result keeps the
-    operands' dtype.
+    operands' dtype. ``fp`` may be complex.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
     array([15.])
     """
+    if ops.type_of_operand("interp", fp).dtype in dtypes.COMPLEX:
+
+        def along(part: Callable[[Any], Array]) -> Array:
+            """One part of the numbers, real or imaginary, interpolated."""
+            low, high = (
+                e if e is None or isinstance(e, str) else part(e) for e in (left, right)
+            )
+            return interp(x, xp, part(fp), low, high, period)
+
+        return apply(complex_numbers.make_complex, along(real), along(imag))
     (x, xp, fp), _, _ = ops.promoted("interp", (x, xp, fp))
     x, xp, fp = (_inexact("interp", v) for v in (x, xp, fp))
     if xp.ndim != 1 or fp.shape != xp.shape or not xp.size:

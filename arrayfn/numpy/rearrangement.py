@@ -157,6 +157,8 @@ def _edge(
     """``value`` with one element along ``axis``, and the array's other extents."""
     if value is None or ops.type_of_operand("diff", value).shape:
         return value
+    if dtypes.is_python_scalar(value):
+        value = np.asarray(value)  # as NumPy, which gives it a dtype of its own
     one = tuple(1 if k == axis else n for k, n in enumerate(shape))
     return broadcast_to(value, one)
 

@@ -16,6 +16,7 @@ import os
 import sysconfig
 import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from arrayfn.errors import (
@@ -26,6 +27,7 @@ from arrayfn.errors import (
 )
 from arrayfn.tracing.methods import Namespace
 
+_OWN: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD: Final = sysconfig.get_path("stdlib") + os.sep
 _MODULES: Final = ("math", "cmath")
 _OTHER_NAMES: Final = {
@@ -98,7 +100,12 @@ def _refusal(callee: tuple[str, ...], called: object) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(file: str) -> bool:
-    """Whether ``file`` is of an installed package or of Python itself."""
+    """Whether ``file`` is of an installed package or of Python itself.
+
+    arrayfn does not count: ``jit(float)`` has it call ``float`` for the user.
+    """
+    if file.startswith(_OWN):
+        return False
     return "-packages" + os.sep in file or file.startswith(_STANDARD)
 
 

@@ -186,3 +186,33 @@ def test_iscomplexobj_of_a_list_of_traced_numbers():
     seen = []
     af.jit(lambda x, y: seen.append(anp.iscomplexobj([x, y])))(1.0, 2j)
     assert seen == [True]
+
+
+@pytest.mark.parametrize("options", [{}, {"left": 1j, "right": 2.0}, {"period": 3.0}])
+def test_interp_of_complex_values_is_numpys(options):
+    x, xp = np.array([-1.0, 0.5, 1.75, 9.0]), np.array([0.0, 1.0, 2.0])
+    fp = np.array([1 + 1j, 2 - 1j, 3j])
+    expected = np.interp(x, xp, fp, **options)
+    found = af.jit(lambda fp: anp.interp(x, xp, fp, **options))(fp)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float64, np.complex64])
+def test_view_of_complex_numbers_is_numpys(dtype):
+    x = np.array([[1 + 2j, 3 - 4j], [5j, 6]])
+    viewed = af.jit(lambda x: x.view(dtype))(x)
+    np.testing.assert_array_equal(viewed, x.view(dtype))
+    back = af.jit(lambda x: x.view(np.complex128))(viewed)
+    np.testing.assert_array_equal(back, x)
+
+
+def test_diff_with_a_number_is_numpys_also_under_jit():
+    x = np.float32([1, 4])
+    expected = np.diff(x, append=1)
+
+    def appended(x):
+        return anp.diff(x, append=1)
+
+    for function in (appended, af.jit(appended)):
+        assert function(x).dtype == expected.dtype
+        np.testing.assert_array_equal(function(x), expected)
