@@ -61,7 +61,8 @@ from arrayfn.compilation.debugging import (
     disable_jit,
     set_by_environment,
 )
-from arrayfn.compilation.jit import Jitted, jit
+from arrayfn.compilation.jit import jit
+from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.stages import Compiled, Lowered
 from arrayfn.debug import named_scope

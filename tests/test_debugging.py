@@ -13,7 +13,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.compilation.jit import Jitted
+from arrayfn.compilation.jitted import Jitted
 from arrayfn.errors import ArgumentError, NotFiniteError
 
 X = np.array([1.0, -2.0, 3.0])

@@ -48,7 +48,11 @@ class Built:
 
 @contextmanager
 def building(name: str, backend: str, reason: str) -> Generator[Built]:
-    """Surround the compilation of the function ``name``; gives its record."""
+    """Surround the compilation of the function ``name``; gives its record.
+
+    ``backend`` is the one it is compiled for, and ``reason`` what ``reason_of`` says.
+    In a terminal a line says what is being compiled if that takes long.
+    """
     built = Built(name, backend, reason)
     if reason:
         RETRACE.info("%s: %s", name, reason)

@@ -157,7 +157,11 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
-    """The content of a plain file of at most ``max_bytes``, reached through no link."""
+    """The content of a plain file of at most ``max_bytes``, reached through no link.
+
+    ``name`` is the file's path in ``folder``, with slashes. Without ``max_bytes`` the
+    machine's memory is the limit.
+    """
     *folders, last = name.split("/")
     opened: list[int] = []
     try:

@@ -156,6 +156,11 @@ class Signature:
         return known
 
     def _made(self, key: str, text: str) -> Compiled:
+        """Compile the Program with the text ``text``, or load its plan.
+
+        A plan is loaded if the disk cache has one under ``key``. Else the new one is
+        kept there.
+        """
         # A GPU's plans follow from the card, and kernels of operators from the process.
         may_keep = self._backend.name == "cpu" and "edited" not in self._given
         may_keep = may_keep and "operator_call(" not in text
@@ -183,6 +188,7 @@ class Signature:
         return Compiled(compiled, run, self._in_tree, self._out_tree, self._backend)
 
     def _check_counts(self, compiled: CompiledProgram) -> None:
+        """Raise BundleError unless the structures have a leaf for each array."""
         for structure, types in (
             (self._in_tree, compiled.input_types),
             (self._out_tree, compiled.output_types),
@@ -198,6 +204,10 @@ class Signature:
         return [_laid_out(self._file, x, type) for x, type in pairs]
 
     def _lowered(self, program: Program) -> Lowered:
+        """Lower ``program``, with the sources of edited kernels.
+
+        Where it was saved by a machine like this, the kernels must be those of then.
+        """
         backend, place = self._backend, self._source.place
         trees = self._in_tree, self._out_tree
         for structure, count in zip(trees, (len(program.inputs), len(program.outputs))):  # noqa: B905
@@ -214,6 +224,7 @@ class Signature:
         return self._with_sources(lowered)
 
     def _compare_kernels(self, lowered: Lowered) -> None:
+        """Raise BundleError unless the kernels are those saved, edited ones aside."""
         made, wanted = kernel_hashes(lowered.kernels), self._given["kernels"]
         edited = self._given.get("edited", {})
         if made.keys() != wanted.keys() or any(
@@ -373,6 +384,10 @@ def read_description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 def _check_fields(
     file: Path, found: dict[str, Any], fields: Mapping[str, type | tuple[type, ...]]
 ) -> None:
+    """Raise BundleError unless ``found``, JSON of ``file``, has just these fields.
+
+    ``fields`` are the Python types of the values by name.
+    """
     for name, kind in fields.items():
         if name not in found or not isinstance(found[name], kind):
             raise BundleError(f"{file} has no {name!r} of the form that save writes")
@@ -382,7 +397,10 @@ def _check_fields(
 
 
 def _arguments(place: Path, given: dict[str, Any]) -> tree.TreeDef:
-    """The structure of positional arguments and those by name."""
+    """The structure of a call's ``(args, kwargs)``, of the JSON ``given``.
+
+    Raises BundleError, with the bundle's ``place``, for another structure.
+    """
     match given:
         case {"tuple": [{"tuple": _}, {"dict": _}]}:
             return structure_of(place, given)
@@ -391,7 +409,11 @@ def _arguments(place: Path, given: dict[str, Any]) -> tree.TreeDef:
 
 
 def structure_of(place: Path, given: Any, count: int | None = None) -> tree.TreeDef:
-    """The structure that JSON describes, with ``count`` leaves if that is known."""
+    """The structure that JSON describes, with ``count`` leaves if that is known.
+
+    ``given`` is what ``described`` made. Raises BundleError, with the bundle's
+    ``place``, for anything else.
+    """
     try:
         leaves, structure = read(given)
     except BundleError as error:
@@ -404,6 +426,7 @@ def structure_of(place: Path, given: Any, count: int | None = None) -> tree.Tree
 
 
 def _check_count(place: Path, structure: tree.TreeDef, count: int) -> None:
+    """Raise BundleError unless ``structure`` has ``count`` leaves."""
     if structure.num_leaves != count:
         raise BundleError(
             f"{place / DESCRIPTION} describes {structure.num_leaves} arrays, not the "
@@ -412,6 +435,7 @@ def _check_count(place: Path, structure: tree.TreeDef, count: int) -> None:
 
 
 def _options(place: Path, given: dict[str, Any]) -> Options:
+    """The options of ``jit`` that the JSON ``given`` has; BundleError for others."""
     deterministic, mode = given.get("deterministic"), given.get("mode")
     if (
         given.keys() != {"deterministic", "mode"}
@@ -423,6 +447,7 @@ def _options(place: Path, given: dict[str, Any]) -> Options:
 
 
 def _donated(place: Path, given: list[Any], count: int) -> frozenset[int]:
+    """The numbers of donated leaves, of ``count``; BundleError for others."""
     numbers = [k for k in given if type(k) is int and 0 <= k < count]
     if numbers != given or sorted(set(numbers)) != given:
         raise BundleError(
@@ -435,6 +460,7 @@ def _donated(place: Path, given: list[Any], count: int) -> frozenset[int]:
 
 
 def _decoded(file: Path, content: bytes) -> str:
+    """The text of a file with this content; BundleError unless it is UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

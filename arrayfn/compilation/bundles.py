@@ -178,7 +178,7 @@ class _Arrays:
         self._numbers: dict[str, int] = {}
 
     def add(self, array: Any) -> int:
-        """The number of ``array``."""
+        """Add ``array``, unless an equal one is there; return its number."""
         content = array_bytes(array)
         key = short_name(array.dtype) + content_hash(content)
         number = self._numbers.setdefault(key, len(self.types))
@@ -188,7 +188,7 @@ class _Arrays:
         return number
 
     def tree(self, value: Any) -> dict[str, Any]:
-        """A pytree of arrays: its structure, and their numbers."""
+        """A pytree of arrays and numbers as JSON: structure and arrays' numbers."""
         given, structure = tree.flatten(value)
         leaves = [adopted(x) for x in given]
         for leaf in leaves:
@@ -200,7 +200,11 @@ class _Arrays:
 def _described_signature(
     number: int, lowered: Lowered, held: _Arrays, files: dict[str, bytes]
 ) -> dict[str, Any]:
-    """One signature as JSON; its arrays and files are added."""
+    """One signature as JSON; its arrays go into ``held`` and its files into ``files``.
+
+    ``number`` is its place in the bundle, after which its files are named. ``files``
+    are contents by path. Raises ArgumentError for what a bundle cannot hold.
+    """
     if lowered.backend.name == "mesh":
         raise ArgumentError(
             f"save: {lowered.program.name} runs on a mesh of devices, which a bundle "
@@ -334,6 +338,10 @@ class Bundle:
         return tuple(made)
 
     def _chosen(self, structure: tree.TreeDef, types: Sequence[ArrayType]) -> Compiled:
+        """The first signature that takes arguments of this structure and these types.
+
+        Raises ArgumentError if none does.
+        """
         refusals: list[ArgumentError] = []
         for one in self._loaded:
             try:
@@ -399,7 +407,11 @@ def load(
 
 
 def _tree_of(place: Path, given: Any, constants: Sequence[Array]) -> Any:
-    """A pytree of arrays that goes with the function."""
+    """A pytree of arrays that was saved with the function.
+
+    ``given`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
+    arrays of the bundle.
+    """
     match given:
         case {"structure": structure, "numbers": [*numbers]} if len(given) == 2:
             wanted = structure_of(place, structure, len(numbers))

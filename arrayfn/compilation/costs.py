@@ -100,6 +100,10 @@ def cost_of(plan: ExecutionPlan) -> Cost:
     costs: list[StepCost] = []
 
     def visit(steps: Sequence[Step], runs: int | None) -> None:
+        """Append the costs of ``steps``, each of which runs ``runs`` times.
+
+        ``runs`` is None in a loop whose number of iterations is not known.
+        """
         for step in steps:
             if isinstance(step, KernelCall):
                 known_runs = 1 if runs is None else runs

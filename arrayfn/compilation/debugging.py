@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.registry import get_backend
-from arrayfn.compilation.jit import Jitted
+from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.stages import with_faults
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Equation, Params, Program, type_of
@@ -53,7 +53,7 @@ def is_on(option: str) -> bool:
 
 
 def set_for_process(option: str, value: bool) -> None:
-    """Set ``option`` for all threads, outside of blocks that choose it themselves."""
+    """Set ``option`` to ``value`` for all threads, outside of blocks that choose it."""
     with _lock:
         _process[option] = value
         _take_over()
@@ -68,6 +68,7 @@ def _take_over() -> None:
 
 @contextmanager
 def _block(option: str, value: bool) -> Generator[None]:
+    """A block in which ``option`` has this value for this thread."""
     before, block = dict(_choices.by_option), object()
     with _lock:
         _open.append(block)
@@ -157,6 +158,7 @@ class Config:
         setattr(self, name.removeprefix("jax_"), value)
 
     def __getattr__(self, name: str) -> bool:
+        """Whether the option ``name`` holds in this thread."""
         if name not in OPTIONS:
             raise AttributeError(_unknown(name))
         return is_on(name)
@@ -176,6 +178,7 @@ config: Final = Config()
 
 
 def _unknown(name: str) -> str:
+    """The message about an option that ``config`` has not."""
     return (
         f"config has no option {name!r}; it has {', '.join(OPTIONS)}. Other choices "
         "are arguments of jit"
@@ -193,6 +196,7 @@ def set_by_environment() -> None:
 
 
 def _kinds() -> frozenset[str]:
+    """The kinds of checks that hold in this thread, as ``with_checks`` takes them."""
     return frozenset(kind for option, kind in _KINDS.items() if is_on(option))
 
 
@@ -212,7 +216,8 @@ def _inspected(
 ) -> None:
     """Raise NotFiniteError if an operation outside ``jit`` makes NaN, say.
 
-    It is repeated with checks if its results look so.
+    ``results`` are those that ``primitive`` has just computed of ``operands``. If they
+    look so, the operation is repeated with checks.
     """
     kinds = _kinds()
     if not kinds or primitive.effect:
@@ -226,6 +231,7 @@ def _inspected(
 
 
 def _is_suspect(result: Any, kinds: frozenset[str]) -> bool:
+    """Whether ``result`` has NaN or infinities, as far as ``kinds`` ask for them."""
     array = np.asarray(result)
     if array.dtype not in dtypes.INEXACT:
         return False
@@ -237,7 +243,7 @@ def _is_suspect(result: Any, kinds: frozenset[str]) -> bool:
 def _run_checked(
     program: Program, operands: Sequence[Any], kinds: frozenset[str]
 ) -> None:
-    """Interpret ``program`` with checks, which raise."""
+    """Interpret ``program`` on arrays, with checks of these ``kinds``, which raise."""
 
     def is_whole(call: Equation) -> bool:
         return False

@@ -82,6 +82,7 @@ def _calls_on_cpu(
     def watch(
         step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
     ) -> Generator[None]:
+        """Keep the first call of each kernel, with the memory before and after it."""
         if kernel.name in calls:
             yield
             return
@@ -117,6 +118,7 @@ def _calls_on_gpu(
         )
 
     def launch(step: KernelCall, kernel: Kernel, arguments: Sequence[Any]) -> None:
+        """Run a call of ``kernel``, and keep it if it is the first."""
         pointers = [
             (a.array, a.start * a.array.itemsize) if isinstance(a, GpuPointer) else None
             for a in arguments
@@ -196,10 +198,12 @@ class _Ran(NamedTuple):
 
 
 def _as_python(call: EjectedCall) -> _Ran:
+    """Run the kernel as Python."""
     return _Ran(run_unjitted(call.program(), call.inputs(), over_donors=True))
 
 
 def _emulated(call: EjectedCall) -> _Ran:
+    """Run a GPU's kernel as Python, thread by thread, if it has few."""
     threads = call.items * call.kernel.threads
     if threads > _EMULATED_THREADS:
         return _Ran(None, f"not run, since it has {threads:,} threads")
@@ -216,6 +220,7 @@ def _as_ptx(call: EjectedCall) -> _Ran:
 
 
 def _on_gpu(call: EjectedCall) -> _Ran:
+    """Run the compiled kernel on the GPU, if there is one."""
     if reason := CudaBackend().info().missing:
         return _Ran(None, f"not run: {reason}")
     return _timed(call, CudaBackend())

@@ -214,6 +214,10 @@ class Recorder:
 
 
 def _argument(memory: int, value: int, first_output: int) -> Argument:
+    """A pair of ``EjectedCall.arguments`` as an argument of a plan.
+
+    The plan's buffers for the memories are outputs, from ``first_output`` on.
+    """
     if memory == _INTEGER:
         return value
     if memory == _SCRATCH:

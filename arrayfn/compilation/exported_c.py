@@ -162,7 +162,10 @@ def _texts(
 
 
 def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
-    """LLVM IR of one constant with all captured arrays, at ``_offsets``."""
+    """LLVM IR of one constant with all captured arrays, at ``_offsets``.
+
+    The constant is called after the C function ``name``.
+    """
     content = bytearray()
     for array, offset in zip(compiled.constants, _offsets(compiled), strict=True):
         content += bytes(offset - len(content))
@@ -188,7 +191,12 @@ def _offsets(compiled: CompiledProgram) -> list[int]:
 
 
 class _Source:
-    """The texts of C files."""
+    """The texts of the C files of ``compiled``, as the C function ``name``.
+
+    Attributes:
+        symbols: the symbols of the kernels, by their names.
+        lines: the lines of ``body`` so far.
+    """
 
     def __init__(
         self, compiled: CompiledProgram, name: str, symbols: dict[str, str]
@@ -214,6 +222,7 @@ class _Source:
         return [*given, *results]
 
     def declaration(self) -> str:
+        """The declaration of the function in C, without a semicolon."""
         return f"int {self.name}({', '.join(self.parameters()) or 'void'})"
 
     def header(self) -> str:
@@ -254,7 +263,11 @@ class _Source:
     # The function.
 
     def body(self, *, is_looking: bool) -> str:
-        """The function, which walks the plan."""
+        """The C file with the function, which walks the plan.
+
+        With ``is_looking`` it defines what kernels with long loops ask whether to go
+        on.
+        """
         plan = self.plan
         self.lines = [
             f'#include "{self.name}.h"',
@@ -303,6 +316,7 @@ class _Source:
         return "\n".join(self.lines)
 
     def steps(self, steps: Sequence[Step], indent: str) -> None:
+        """Append the lines that run ``steps``, indented by ``indent``."""
         for step in steps:
             if isinstance(step, KernelCall):
                 self.call(step, indent)
@@ -312,6 +326,7 @@ class _Source:
                 self.branch(step, indent)
 
     def call(self, step: KernelCall, indent: str) -> None:
+        """Append the lines, after ``indent``, that call a kernel of the plan."""
         given = ", ".join(map(self.argument, step.arguments)) or "0"
         self.lines += [
             f"{indent}{{",
@@ -322,6 +337,7 @@ class _Source:
         ]
 
     def argument(self, argument: Argument) -> str:
+        """A kernel's argument, an address or a number, as a C int64_t."""
         if isinstance(argument, BufferArgument):
             return f"(int64_t)(b{argument.buffer} + {argument.offset})"
         if isinstance(argument, ScratchArgument):
@@ -330,6 +346,10 @@ class _Source:
         return f"INT64_C({argument})" if argument > -(2**63) else "INT64_MIN"
 
     def loop(self, loop: Loop, indent: str) -> None:
+        """Append a ``for`` loop, indented by ``indent``.
+
+        Before each iteration the buffers of slices advance, and those of carries swap.
+        """
         inner = indent + "  "
         self.lines.append(f"{indent}{{")
         for s in loop.slices:
@@ -358,6 +378,10 @@ class _Source:
         self.lines.append(f"{indent}}}")
 
     def branch(self, branch: Branch, indent: str) -> None:
+        """Append a ``switch``, indented by ``indent``.
+
+        An index below the first branch or above the last takes that one.
+        """
         last = len(branch.branches) - 1
         self.lines.append(
             f"{indent}switch (*(const int32_t *)b{branch.index} < 0 ? 0 : "

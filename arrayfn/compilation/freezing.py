@@ -56,18 +56,30 @@ def frozen(
 
 
 class _Freezer:
+    """The folding of one Program's captured arrays.
+
+    Attributes:
+        values: the arrays that are known.
+        captured: the captured arrays, and the values computed of them.
+        made: the equation that makes each value.
+        uses: how often each value is read; outputs count.
+        notes: what has been done.
+        reads: where each value lies, as ``resolve_reads`` finds it.
+    """
+
     def __init__(self, program: Program, recipes: tuple[str, ...]) -> None:
         self.program = program
         self.recipes = recipes
         pairs = zip(program.constants, program.constant_values, strict=True)
         self.values: dict[Var, Array] = {var: np.asarray(x) for var, x in pairs}
-        self.captured = set(self.values)  # and what depends on them
+        self.captured = set(self.values)
         self.made: dict[Var, Equation] = {}
         self.uses: Counter[Atom] = Counter(program.outputs)
         self.notes: list[str] = []
         self.reads = resolve_reads(program)
 
     def run(self) -> Frozen:
+        """Compute what is known, fold scales into weights, and build what is left."""
         program = self.program
         for equation in program.equations:
             self.uses.update(equation.inputs)
@@ -118,6 +130,7 @@ class _Freezer:
             self.values[var] = np.asarray(array)
 
     def value(self, atom: Atom) -> Array:
+        """The array of ``atom``: a known value, or the Literal's."""
         if isinstance(atom, Literal):
             return np.asarray(atom.value).astype(atom.type.dtype)
         return self.values[atom]
@@ -125,7 +138,11 @@ class _Freezer:
     def capture(
         self, atom: Atom, builder: ProgramBuilder, environment: dict[Var, Atom]
     ) -> None:
-        """Make a known value that is read a constant, or a view of one."""
+        """Make ``atom``, which is read, a constant if its value is known.
+
+        A view of a constant stays a view. ``environment`` has the atoms of the new
+        Program by those of the old one.
+        """
         if not isinstance(atom, Var) or atom in environment:
             return
         equation = self.made.get(atom)
@@ -188,6 +205,7 @@ class _Freezer:
         return weights.kept[-1]
 
     def is_step(self, step: Equation, value: Var, axis: int) -> bool:
+        """Whether ``step`` scales or shifts ``value`` by a vector along ``axis``."""
         name = step.primitive.name
         if name not in _STEPS or step.outputs[0].type.dtype != value.type.dtype:
             return False
@@ -198,7 +216,10 @@ class _Freezer:
         return other is not value and self.along(other, axis, value) is not None
 
     def along(self, atom: Atom, axis: int, value: Var) -> Array | None:
-        """A known operand as a vector along ``axis`` of ``value``, if it is one."""
+        """The known operand ``atom`` as a vector along ``axis`` of ``value``.
+
+        A scalar stays one. None if it is not known, or changes along another axis too.
+        """
         if isinstance(atom, Var) and atom not in self.values:
             return None
         array = self.value(atom)

@@ -101,7 +101,10 @@ def compute(
 def compute_on_device(
     primitive: Primitive, operands: Sequence[Any], params: Params
 ) -> Sequence[Any]:
-    """The results of a primitive, computed on the device that holds an operand."""
+    """The results of a primitive, computed on the device that holds an operand.
+
+    ``operands`` are arrays; those of the host are copied there.
+    """
     if programs_in(params):
         return run_on_device(
             _single_equation(primitive, map(type_of, operands), params), operands
@@ -117,7 +120,11 @@ def compute_on_device(
 
 
 def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of ``program``, on the device that holds an operand or constant."""
+    """The outputs of ``program``, on the device that holds an operand or constant.
+
+    ``operands`` are the arrays of its inputs. What captured arrays give it are operands
+    of what is compiled, so that equal Programs share it.
+    """
     values = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     arrays = [
@@ -146,7 +153,10 @@ class _Compiled:
         return cls(run, bool(sites))
 
     def run(self, program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-        """The results; errors of checks name lines of ``program``, which is equal."""
+        """The results for the arrays ``operands``.
+
+        Errors of checks name lines of ``program``, which is equal to the compiled one.
+        """
         run = self.function
         if self.has_checks:
             run = with_faults(run, _with_checks(program, choose("cpu"))[1])
@@ -154,10 +164,8 @@ class _Compiled:
 
 
 def _with_checks(program: Program, backend: Backend) -> tuple[Program, Sites]:
-    name = backend.name
-    return with_checks(
-        program, frozenset(), lambda call: KERNELS.for_call(call, name) is not None
-    )
+    """``program`` with code for its checks, as ``backend`` runs it, and their sites."""
+    return with_checks(program, frozenset(), KERNELS.has_for(backend.name))
 
 
 class _DeviceCache:
@@ -171,7 +179,10 @@ class _DeviceCache:
         self._numbers: dict[Any, Any] = {}
 
     def find(self, key: Any, device: str, program: Callable[[], Program]) -> _Compiled:
-        """The executable under ``key``; if there is none, compile ``program()``."""
+        """The executable under ``key``; if there is none, compile ``program()``.
+
+        It is compiled for the backend called ``device``.
+        """
         executable = self._executables.get(key)
         if executable is None:
             if len(self._executables) >= _MAX_OPERATIONS:
@@ -232,7 +243,10 @@ class _Interpreter:
         self.depth = 0
 
     def evaluate(self, program: Program, operands: Sequence[Any]) -> list[Any]:
-        """The outputs; raises _OutOfPatienceError after ``limit`` equations."""
+        """The outputs for the arrays ``operands``.
+
+        Raises _OutOfPatienceError after ``limit`` equations.
+        """
         values: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
         self.depth += 1
         for equation in program.equations:
@@ -246,7 +260,7 @@ class _Interpreter:
         return [_value(a, values) for a in program.outputs]
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
-        """The results of one equation."""
+        """The results of one equation; ``arguments`` are the arrays of its inputs."""
         primitive, params = primitive_of(equation), equation.params
         if primitive.name == "while_loop":
             return self.while_loop(params, arguments)
@@ -260,7 +274,11 @@ class _Interpreter:
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
-        """The last carry; that of the outermost loop is kept in ``carry``."""
+        """The last carry; that of the outermost loop is kept in ``carry``.
+
+        ``arguments`` are the arrays of the inputs: those that the condition reads,
+        those that the body reads, the carry.
+        """
         is_outermost = self.depth == 1
         consts = arguments[: params["cond_consts"] + params["body_consts"]]
 
@@ -289,7 +307,7 @@ class _Spent:
         return self.equations.get(text, 0)
 
     def add(self, text: str, count: int) -> None:
-        """Add ``count`` equations."""
+        """Add ``count`` equations of the loop whose Program has this text."""
         if len(self.equations) > _MAX_LOOPS:
             self.equations.clear()
         self.equations[text] = self.of(text) + count
@@ -339,6 +357,7 @@ def _forget_kernels(operator: str) -> None:
 
 @forgets
 def _forget() -> None:
+    """Drop what single operations and loops outside ``jit`` were compiled to."""
     _device_cache.forget()
     _spent.equations.clear()
     _executable.cache_clear()

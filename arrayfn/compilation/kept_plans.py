@@ -53,6 +53,7 @@ def plan_key(*parts: str) -> str:
 
 @cache
 def _installation() -> str:
+    """A hash of the files that lowering is made of: names, lengths and times."""
     package = Path(__file__).parents[1]
     files: list[str] = []
     for folder in (str(package / room) for room in _ROOMS):

@@ -62,6 +62,7 @@ class Implementations(Sequence[Implementation]):
         return self.rows[index]
 
     def _cells(self) -> list[tuple[str, ...]]:
+        """The rows of the table as text; a star marks the one that is taken."""
         marks = {True: "* ", False: "  ", None: ""}
         return [
             (marks[r.taken] + r.name, r.backend, r.operator, r.where, r.options)
@@ -144,6 +145,7 @@ def get_kernel(
 
 
 def _operator(given: Any) -> Operator[..., Any]:
+    """``given`` if it is an operator; ArgumentError if not."""
     if isinstance(given, Operator):
         return given
     name = getattr(given, "__name__", repr(given))
@@ -172,6 +174,10 @@ def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
 def _row(
     kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
 ) -> Implementation:
+    """What the table says of ``kernel``.
+
+    ``taken`` are the kernels that compute the operands; None without operands.
+    """
     options = {
         "prepared": kernel.prepared,
         "generated": kernel.lowered,
@@ -197,6 +203,11 @@ def _body(
     static: dict[str, Any],
     taken: Sequence[OperatorKernel] | None,
 ) -> Implementation:
+    """What the table says of the operator's body on ``backend``.
+
+    It computes the operands ``args`` if the kernels ``taken`` for them are not this
+    operator's. ``taken`` is None without operands.
+    """
     options = "traced inline" if operator.inline else "inlined"
     if backend not in _GENERATED:
         options = "interpreted" if backend.startswith("reference") else options

@@ -74,6 +74,7 @@ class OpenText:
         """
 
         def value(match: re.Match[str]) -> str:
+            """The number in place of a match ``$(KIND:POLYNOMIAL)``, as text."""
             found = evaluated(parsed(match[2]), sizes)
             if match[1] == "reciprocal" and found:
                 return repr(float(1 / found))
@@ -127,7 +128,10 @@ class OpenText:
 
 
 def open_text_from(template: str, given: Mapping[str, Any]) -> OpenText:
-    """The text of which ``described`` gave ``given``; BundleError if it did not."""
+    """The text of which ``described`` gave ``given``; BundleError if it did not.
+
+    ``template`` is its template, which a file of the bundle has.
+    """
     match given:
         case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
             try:
@@ -153,7 +157,8 @@ def open_text(
 ) -> OpenText:
     """The text of a function for any sizes; ``trace`` gives its Program for some.
 
-    ``leaves`` are those of its arguments. Raises ArgumentError if there is none.
+    ``leaves`` are those of its arguments. Calls that the backend ``backend`` has a
+    kernel for stay calls. Raises ArgumentError if there is no such text.
     """
     extents = [_extents(leaf) for leaf in leaves]
     dims = dims_of(extents)
@@ -178,6 +183,7 @@ def open_text(
 
 
 def _extents(leaf: Any) -> tuple[int | Dim, ...]:
+    """The extents of an argument's axes, open ones as their Dims."""
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf.extents
     return leaf_type(leaf).shape
@@ -248,9 +254,10 @@ def _accepted(dim: Dim, first: int, count: int) -> list[int]:
 
 
 def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str:
-    """The template that gives ``texts`` at these ``points``.
+    """The template that gives a Program's ``texts`` at the sizes ``points``.
 
-    Raises ArgumentError for the function ``name`` if there is none.
+    Where the texts have different numbers it has a polynomial, as ``$(2*n+1)``. Raises
+    ArgumentError for the function ``name`` if there is no such template.
     """
     texts = [text.replace("$(", "$ (") for text in texts]  # in comments
     rows = [list(tokens(text)) for text in texts]
@@ -281,7 +288,11 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
 def _refuse_structure(
     name: str, first: Any, row: Any, text: str, sizes: tuple[Sizes, Sizes]
 ) -> None:
-    """ArgumentError unless two texts differ in numbers alone."""
+    """Raise ArgumentError unless two texts differ in numbers alone.
+
+    ``first`` and ``row`` are their tokens, ``text`` is the first one, of the function
+    ``name``, and ``sizes`` are those at which they were traced.
+    """
     for one, other in zip(first, row, strict=False):
         is_number = one.kind == other.kind == "number"
         if one.text != other.text and not is_number:
@@ -299,6 +310,7 @@ def _refuse_structure(
 
 
 def _listed(points: Sequence[Sizes]) -> str:
+    """The sizes of these points in words: ``n = 2; n = 3``."""
     return "; ".join(
         ", ".join(f"{name} = {size}" for name, size in sizes.items())
         for sizes in points
@@ -306,11 +318,19 @@ def _listed(points: Sequence[Sizes]) -> str:
 
 
 def _line(text: str, number: int) -> str:
+    """The line ``number`` of ``text``, from 1, with single spaces."""
     return " ".join(text.splitlines()[number - 1].split())
 
 
 class _Fit:
-    """Polynomials through given points."""
+    """Polynomials of the sizes ``names`` through given points.
+
+    Attributes:
+        points: the sizes at which values are given.
+        known: the answers of ``of``.
+        monomials: those of degree 1 at most, of 2 at most and so on, each the names of
+            its factors.
+    """
 
     def __init__(self, points: Sequence[Sizes], names: Sequence[str]) -> None:
         self.points = points
@@ -336,6 +356,7 @@ class _Fit:
         return self.known[key]
 
     def _of(self, words: list[str]) -> str | None:
+        """What ``of`` gives: a polynomial of integers, floats or reciprocals."""
         if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
             found = self.through([Fraction(word) for word in words])
             return None if found is None else f"$({printed(found)})"

@@ -49,7 +49,16 @@ R = TypeVar("R")
 
 
 class Operator(Generic[P, R]):
-    """A named operator; call it like the function it was made of."""
+    """A named operator; call it like the function it was made of.
+
+    Attributes:
+        function: that function, its body.
+        name: the name under which its kernels are registered.
+        static_argnames: the parameters that are static.
+        inline: whether it becomes an equation only while it has a kernel.
+        parts: the operators that the body calls, for ``kernels`` to list.
+        shardable: whether a kernel may compute one device's parts of cut operands.
+    """
 
     def __init__(
         self,
@@ -134,6 +143,7 @@ class Operator(Generic[P, R]):
             )
 
         def register(function: Function) -> Function:
+            """Register ``function`` as a kernel of the operator."""
             registered_kernel = OperatorKernel(
                 self.name,
                 backend,
@@ -162,7 +172,7 @@ class Operator(Generic[P, R]):
         KERNELS.prefer(self.find_kernel(kernel, backend))
 
     def remove(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
-        """Forget ``kernel``: one of ``kernels``, or the name of one.
+        """Forget ``kernel``: one of ``kernels``, or the name of one for ``backend``.
 
         Where no other kernel applies, the body computes the operator again. Raises
         ArgumentError for a kernel that is not registered.
@@ -203,6 +213,11 @@ class Operator(Generic[P, R]):
         return self._as_equation(args, kwargs)
 
     def _as_equation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Emit one ``operator_call`` with the body's Program; outside a trace run it.
+
+        Operands on a device run as in a trace, since a kernel may compute the call
+        there.
+        """
         call = self.split(args, kwargs)
         # In the order of the parameters, as kernels take them.
         leaves, structure = tree.flatten(tuple(call.operands.values()))
@@ -211,6 +226,7 @@ class Operator(Generic[P, R]):
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
+            """The operator's results for the leaves of its operands."""
             values = tree.unflatten(structure, operands)
             named = dict(zip(call.operands, values, strict=True))
             return call.function(named)
@@ -236,7 +252,7 @@ class Operator(Generic[P, R]):
         return tree.unflatten(traced.out_tree, flat)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The arguments by name: operands and static ones.
+        """The arguments of a call with ``args`` and ``kwargs`` by parameter.
 
         Raises ArgumentError if they do not fit the signature, or a static argument is
         not hashable. A call of an ``inline`` operator runs its body in that case, as it
@@ -286,13 +302,21 @@ class Operator(Generic[P, R]):
 
 @dataclass
 class Arguments:
-    """The arguments of one call of an operator."""
+    """The arguments of one call of an operator.
+
+    Attributes:
+        called: the operator's function.
+        bound: all arguments by parameter, with defaults.
+        operands: the operands by parameter, pytrees of arrays or None.
+        static: the static arguments by parameter.
+        only_body: whether an argument cannot be given to a kernel.
+    """
 
     called: Function
     bound: inspect.BoundArguments
     operands: dict[str, Any]
     static: dict[str, Any]
-    only_body: bool = False  # an argument cannot be given to a kernel
+    only_body: bool = False
 
     def function(self, operands: dict[str, Any]) -> Any:
         """The operator's function, of other ``operands`` and the same static ones."""
@@ -321,6 +345,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _is_hashable(value: Any) -> bool:
+    """Whether ``value`` can be a part of a key."""
     try:
         hash(value)
     except TypeError:

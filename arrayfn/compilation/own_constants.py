@@ -42,7 +42,7 @@ def _own(array: Array) -> Array:
 
 
 def _have_same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape and dtype have the same bits."""
+    """Whether arrays of one shape and dtype have the same bits: 0.0 is not -0.0."""
     integers = _INTEGERS.get(first.itemsize)
     if integers is None:
         parts = ((first.real, second.real), (first.imag, second.imag))

@@ -16,14 +16,13 @@ def self_contained(program: Program, backend: str) -> Program:
     Calls stay that ``backend`` has a kernel for. Raises ArgumentError for a Program
     that calls Python functions.
     """
-    made = inline_calls(
-        program, keep=lambda call: KERNELS.for_call(call, backend) is not None
-    )
+    made = inline_calls(program, KERNELS.has_for(backend))
     _refuse_callbacks(made.equations)
     return made
 
 
 def _refuse_callbacks(equations: Sequence[Equation]) -> None:
+    """Raise ArgumentError for an equation that calls a Python function."""
     for equation in equations:
         if "callback" in equation.params:
             raise ArgumentError(

@@ -23,6 +23,7 @@ def is_flat(args: Sequence[Any], leaves: Sequence[Any]) -> bool:
 
 
 def _is(a: Any, b: Any) -> bool:
+    """Whether ``a`` and ``b`` are one object."""
     return a is b
 
 

@@ -87,7 +87,12 @@ def _kernel(
     *,
     is_open: bool,
 ) -> str:
-    """A kernel; its lines are linked to those of the Program that they compute."""
+    """A kernel as HTML; its lines are linked to those of the Program that they compute.
+
+    ``steps`` are the names of the plan's steps that call it, and ``line_of_value`` the
+    Program's line by a value's name, its source line and the step. With ``is_open`` it
+    is shown unfolded.
+    """
     lines: list[Line] = []
     for line in kernel.source.splitlines():
         name, location = _defined(line)
@@ -112,7 +117,10 @@ def _defined(line: str) -> tuple[str, str]:
 
 
 def signatures_html(title: str, signatures: Sequence[tuple[str, Built]]) -> str:
-    """The table of a function's signatures, with the reason for each compilation."""
+    """The table of a function's signatures, with the reason for each compilation.
+
+    ``title`` is the heading, and ``signatures`` what ``Jitted.signatures`` gives.
+    """
     rows = [
         (
             f"<code>{markup.escape(types)}</code>",

@@ -49,6 +49,16 @@ class Compiled:
     >>> compiled = af.jit(lambda x: x + 1.0).lower(1.0).compile()
     >>> isinstance(compiled, af.Compiled), compiled(2.0)
     (True, array(3.))
+
+    Attributes:
+        compiled: the plan and the kernels.
+        run: the executable, a function of a tuple of arrays.
+        in_tree: the structure of ``(args, kwargs)``, without static arguments.
+        out_tree: the structure of the results.
+        backend: what runs it.
+        sites: the sites of its checks.
+        began: when its compilation began, by ``time.perf_counter``; 0 if not known.
+        seconds: how long that took; 0 if not known.
     """
 
     compiled: CompiledProgram
@@ -132,7 +142,8 @@ def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, An
 class Traced:
     """A function traced for one signature, before it is lowered.
 
-    ``program`` is the traced Program, and ``out_tree`` the structure of the results.
+    ``program`` is the traced Program, ``in_tree`` the structure of ``(args, kwargs)``,
+    ``out_tree`` that of the results.
     """
 
     program: Program
@@ -264,7 +275,10 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        """The assembly of kernels that ``_of_target`` allows."""
+        """The assembly of the kernel ``name``, or of all.
+
+        Raises ArgumentError, with ``remedy``, for another backend than ``target``.
+        """
         backend = self._of_target(target, remedy)
         assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
@@ -362,7 +376,7 @@ class Lowered:
         made = frozen(
             self.program,
             recipes,
-            lambda call: KERNELS.for_call(call, self.backend.name) is not None,
+            KERNELS.has_for(self.backend.name),
         )
         compiled = self.backend.lower(made.program, self.donated, self.options)
         return replace(
@@ -447,6 +461,7 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
     count = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+        """Run, raise the error of the check that failed, or give the results alone."""
         *results, last = run(arrays)
         own = len(results) - count
         fault = int(last)

@@ -17,7 +17,10 @@ from arrayfn.transforms.arguments import Function, as_numbers, name_of
 
 @dataclass(frozen=True)
 class StaticParameters:
-    """Which of a function's parameters are static, or donated."""
+    """Which of a function's parameters are static, or donated.
+
+    A parameter that can be given both ways is in both, ``positions`` and ``names``.
+    """
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
@@ -80,7 +83,9 @@ class StaticParameters:
     ) -> tuple[tuple[Any, ...], dict[str, Any], StaticArguments]:
         """The dynamic and the static arguments of a call of ``function``.
 
-        Raises ArgumentError for a static argument that is not hashable.
+        They are the dynamic ones by position, those by name, and the static ones, of
+        the call's ``args`` and ``kwargs``. Raises ArgumentError for a static argument
+        that is not hashable.
         """
         if not self:
             return args, kwargs, NO_STATIC_ARGUMENTS
@@ -110,7 +115,10 @@ def _check_known(
     positions: Sequence[int],
     names: Sequence[str],
 ) -> None:
-    """Raise ArgumentError for a position or name without a parameter."""
+    """Raise ArgumentError for a position or name that is no parameter of ``function``.
+
+    The message is about ``{prefix}_argnums`` or ``{prefix}_argnames``.
+    """
     _check_positions(f"{prefix}_argnums", function, parameters, positions)
     by_name = {p.name: p.kind in _NAMED for p in parameters}
     takes_any = any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters)
@@ -130,7 +138,10 @@ def _check_positions(
     parameters: Sequence[inspect.Parameter],
     positions: Sequence[int],
 ) -> None:
-    """Raise ArgumentError for a position that ``function`` does not take."""
+    """Raise ArgumentError for a position that ``function`` does not take.
+
+    Negative ones count from the end. ``name`` is what the message calls them.
+    """
     if any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return
     count = sum(p.kind in _POSITIONAL for p in parameters)
@@ -161,7 +172,11 @@ _POSITIONAL = (
 
 @dataclass(frozen=True)
 class StaticArguments:
-    """The static arguments of a call, hashed and compared by value."""
+    """The static arguments of a call, hashed and compared by value.
+
+    ``positional`` are pairs of a position among all arguments and the value there, in
+    order; ``named`` are pairs of a name and its value.
+    """
 
     positional: tuple[tuple[int, _Value], ...] = ()
     named: tuple[tuple[str, _Value], ...] = ()

@@ -34,12 +34,14 @@ def described(structure: tree.TreeDef, first: int = 0) -> Any:
 def read(given: Any) -> tuple[list[Any], tree.TreeDef]:
     """The leaves, numbers, and the structure of what ``described`` gave.
 
-    Raises BundleError for what it does not give, and for a class that is missing.
+    ``given`` is JSON. Raises BundleError for what ``described`` does not give, and for
+    a class that is missing.
     """
     return tree.flatten(_from_json(given, 0))
 
 
 def _as_json(value: Any) -> Any:
+    """``value``, a pytree of numbers, as JSON."""
     if value is None or type(value) is int:
         return value
     cls = type(value)
@@ -81,10 +83,12 @@ def _fields(cls: type) -> tuple[str, ...] | None:
 
 
 def _name(cls: type) -> str:
+    """The name of a class with its module, by which it is found again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _from_json(given: Any, depth: int) -> Any:
+    """The pytree of numbers that JSON stands for, ``depth`` levels deep in it."""
     if given is None or type(given) is int:
         return given
     if not isinstance(given, dict) or len(given) != 1 or depth >= _DEEPEST:
@@ -113,6 +117,7 @@ def _from_json(given: Any, depth: int) -> Any:
 
 
 def _each(items: Sequence[Any], depth: int) -> list[Any]:
+    """The pytrees of the children of a node that is ``depth`` levels deep."""
     return [_from_json(x, depth + 1) for x in items]
 
 
@@ -125,6 +130,7 @@ def _made(make: Any, *parts: Any) -> Any:
 
 
 def _static_from(given: Any, depth: int) -> Any:
+    """The static value that the JSON ``given`` stands for, ``depth`` levels deep."""
     if given is None or type(given) in (bool, int, float, str):
         return given
     match given:
@@ -159,7 +165,10 @@ def _registered(name: str) -> tuple[type, Any]:
 
 
 def _named_tuple(name: str, fields: Sequence[Any]) -> Any:
-    """The class of named tuples of ``name``, in a module that is imported."""
+    """The class of named tuples of ``name``, in a module that is imported.
+
+    ``fields`` are the names of its fields. Raises BundleError without such a class.
+    """
     module, _, own = name.partition(":")
     for place in (module, _MAIN):
         found: Any = sys.modules.get(place)

@@ -411,6 +411,7 @@ def order_axes(nest: Nest) -> Nest:
         return math.prod(axis.extent for axis, stride in axes if stride)
 
     def weight(axis: int) -> float:
+        """The cost of ``axis`` as an outer one: larger for small strides."""
         total = 0.0
         for operand in nest.operands:
             stride = abs(operand.strides[axis])

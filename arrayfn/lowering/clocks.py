@@ -86,7 +86,7 @@ class _Clocks:
         return tuple(self._each(steps))
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """``steps`` one by one, each kernel call with a reading after it."""
+        """``steps`` one by one; a step that reads the clock follows each call."""
         for step in steps:
             number = self.number
             self.number += 1

@@ -109,9 +109,11 @@ def with_rounding(
 
 
 def _reads_rounded(s: Compute | Reduce, rounded: Collection[str]) -> bool:
-    """Whether the operands of ``s`` must be rounded, if the values ``rounded`` must be.
+    """Whether ``s`` must read rounded operands, for its results to be right.
 
-    A function whose result is one of its operands passes the need on.
+    They must be rounded where ``s`` is exact in half precision and its result is among
+    ``rounded``, the values that must be; and where a small change of an operand can
+    change the result much.
     """
     if s.result.name in rounded and is_exact(s.function):
         return True

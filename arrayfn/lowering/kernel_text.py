@@ -214,7 +214,10 @@ class KernelText(Body):
 
     @cached_property
     def _names(self) -> set[str]:
-        """The names of values and pointers in the readable text; none if neutral."""
+        """The names of values and pointers in the readable text.
+
+        There are none in the neutral text, the kernel's key, which numbers its values.
+        """
         if not self.readable:
             return set()
         results = [s.result for s in self.nest.statements if not isinstance(s, Store)]

@@ -58,9 +58,7 @@ from arrayfn.primitives.base import (
     primitive_of,
 )
 
-_PASSES: Final = pipeline(
-    keep=lambda equation: KERNELS.for_call(equation, "cpu") is not None
-)
+_PASSES: Final = pipeline(keep=KERNELS.has_for("cpu"))
 
 
 _PASSES_WITHOUT_LIBRARY: Final = pipeline(products=frozenset())
@@ -84,6 +82,7 @@ def lower(
     *passes, _ = chosen  # the last one assigns layouts, without donated inputs
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
+        """Lower a part of the Program; inputs ``donated`` may be overwritten."""
         layouts = partial(with_donated, donated=donated)
         laid_out = run_passes(part, check, (layouts,))
         return verified(Lowering(laid_out, donated, options).run(), donated)

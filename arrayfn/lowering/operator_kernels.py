@@ -237,6 +237,10 @@ class KernelTable:
                 return kernel
         return None
 
+    def has_for(self, backend: str) -> Callable[[Equation], bool]:
+        """The function that says whether ``backend`` has a kernel for a call."""
+        return lambda call: self.for_call(call, backend) is not None
+
     def for_call(
         self, equation: Equation, backend: str, deterministic: bool = True
     ) -> OperatorKernel | None:

@@ -114,8 +114,9 @@ class Origins:
     def _complete(
         self, program: Program, calls_by_line: dict[int, list[CallStep]]
     ) -> None:
-        """Adds equations without a step to those of their readers, or else makers.
+        """Give equations that no step computes the steps of their readers.
 
+        What only results read takes those of the equations that compute its operands.
         ``program`` is the whole one or one inside. ``calls_by_line`` has the calls that
         each line of the Program's text is an origin of.
         """

@@ -42,6 +42,7 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     used = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
 
     def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
+        """What replaces a loop or cond; None keeps ``equation``."""
         if not _is_control(equation):
             return None
         is_used = [var in used for var in equation.outputs]

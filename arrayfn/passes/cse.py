@@ -17,6 +17,7 @@ def cse(program: Program) -> Program:
     seen: dict[Any, tuple[Atom, ...]] = {}
 
     def computed_once(equation: Equation, operands: list[Atom]) -> tuple[Atom, ...]:
+        """The outputs of the first equation that computes the same."""
         key = (
             equation.primitive.name,
             tuple(map(_key, operands)),

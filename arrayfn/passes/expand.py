@@ -68,6 +68,7 @@ def _expanded(
     definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The results of what ``equation`` is composed of; None keeps it."""
         nonlocal changed
         primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None

@@ -33,6 +33,7 @@ def inline_calls(
     environment = builder.bind_inputs(program, inputs)
 
     def walk(inner: Program) -> None:
+        """Emit the equations of ``inner``, with bodies in place of calls."""
         for equation in inner.equations:
             primitive = primitive_of(equation)
             is_call = isinstance(primitive.kernel, Body)

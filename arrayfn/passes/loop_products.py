@@ -37,6 +37,7 @@ def products_out_of_loops(program: Program) -> Program:
     zeros: set[Atom] = set()
 
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+        """The outputs of a scan without its products; None keeps ``equation``."""
         if _has_products(equation):
             return _Scan(current_builder(), equation, operands, zeros).emit()
         if not is_zeros(equation):

@@ -23,6 +23,7 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
         return program
 
     def unrolled(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The outputs of the iterations one by one; None keeps ``equation``."""
         if not _is_unrolled(equation):
             return None
         return _Unrolled(current_builder(), equation, simplify).emit(operands)

@@ -417,6 +417,7 @@ class Partition:
             shape[joined_dims[0]] //= count
 
         def emit(block: Sequence[Atom]) -> Sequence[Atom]:
+            """Emit ``equation`` for one part of its operands."""
             params = equation.params
             if equation_factors.localize is not None:
                 shapes = [x.type.shape for x in block]

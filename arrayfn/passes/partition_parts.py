@@ -39,6 +39,7 @@ def blocks_of(x: Atom, dim: int | None, count: int) -> list[Atom]:
     extent = shape[dim] // count
 
     def block(k: int) -> Atom:
+        """Part k of ``x`` along ``dim``."""
         start = tuple(k * extent if d == dim else 0 for d in range(len(shape)))
         limit = tuple((k + 1) * extent if d == dim else n for d, n in enumerate(shape))
         return slice_(x, start=start, limit=limit, strides=(1,) * len(shape))

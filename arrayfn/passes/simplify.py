@@ -36,6 +36,10 @@ def simplify(program: Program) -> Program:
     definitions: Definitions = {}
 
     def simpler(equation: Equation, operands: list[Atom]) -> Atoms:
+        """The outputs of ``equation`` or of what replaces it.
+
+        ``definitions`` learns the equations that are emitted.
+        """
         builder = current_builder()
         operands = _scalars_unspread(equation, operands, definitions)
         start = len(builder.equations)
@@ -371,7 +375,7 @@ def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """Drops axes of extent 1 by a reshape, as nothing is reduced along them."""
+    """Drop axes of extent 1, along which nothing is reduced, by a reshape."""
     (x,) = xs
     axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]

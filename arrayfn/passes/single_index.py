@@ -27,6 +27,7 @@ def single_index(program: Program) -> Program:
     definitions: dict[Var, Equation] = {}
 
     def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The results of a gather or scatter by comparisons; None for others."""
         emitted = current_builder().equations
         definitions.update(
             (v, emitted[-1]) for v in (emitted[-1].outputs if emitted else ())

@@ -100,6 +100,7 @@ def small_loops(
     changed: list[Equation] = []
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+        """The outputs of a loop whose small products are sums; None for others."""
         params = dict(equation.params)
         for key in ("program", "body_program"):
             body = params.get(key)
@@ -135,6 +136,7 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     """
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
+        """The outputs of ``equation``: a small product as a sum of products."""
         params = with_programs(equation.params, lambda inner: with_sums(inner, limit))
         if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
             x, y = operands

@@ -107,7 +107,11 @@ def _types(
     names: tuple[str, ...],
     loops: Loops,
 ) -> tuple[ArrayType, ...]:
-    """Type rule of check: a bool condition and any values, no outputs."""
+    """Type rule of check: a bool condition and any values, no outputs.
+
+    ``names`` are those of the values in ``message``, and ``loops`` the mapped axes in
+    front of the condition.
+    """
     if condition.dtype != dtypes.bool_:
         raise DTypeError(f"check: the condition is of bools, not {condition}")
     return ()
@@ -140,7 +144,7 @@ def _expand(*operands: Atom, **params: Any) -> list[Atom]:
 
 
 def _batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -154,9 +158,9 @@ def _batch(
     """
     condition, *values = in_front(inputs, dims)
     if dims[0] is None:
-        condition = repeated(size, condition, None)
+        condition = repeated(axis_size, condition, None)
     mapped = tuple(dim is not None for dim in dims[1:])
-    loops = ((size, mapped), *loops)
+    loops = ((axis_size, mapped), *loops)
     check(condition, *values, message=message, names=names, loops=loops)
     return [], []
 

@@ -9,7 +9,7 @@ them, which emits equations into the current builder. Conventions:
   zero tangent is None.
 * ``transpose(cotangents, inputs, **params)`` returns a cotangent for each input that is
   ``Linear``, and None for the others. The primitive is linear in those inputs.
-* ``batch(size, inputs, dims, **params)`` returns (outputs, dims). ``dims`` has the
+* ``batch(axis_size, inputs, dims, **params)`` returns (outputs, dims). ``dims`` has the
   mapped axis of each input, or None. Mapped outputs are mapped along axis 0.
 * ``split(equation, unknown)`` returns (known equations, equations linear in the
   ``unknown`` inputs). Together they define the equation's outputs.

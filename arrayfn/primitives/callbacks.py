@@ -148,15 +148,15 @@ def _form(shape: Shape, dtype: DType) -> str:
 
 
 def _with_mapped_axis(
-    size: int, inputs: Atoms, dims: Dims, loops: Loops
+    axis_size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
     """The operands of a batched call, and its ``loops`` with the mapped axis added.
 
-    The axis has extent ``size``, and is axis ``dims[k]`` of input k (None: not mapped).
-    It is in front of the operands that are returned.
+    That axis has ``axis_size`` elements, and is axis ``dims[k]`` of input k; None if
+    that is not mapped. It is in front of the operands that are returned.
     """
     operands = in_front(inputs, dims)
-    return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
+    return operands, ((axis_size, tuple(dim is not None for dim in dims)), *loops)
 
 
 def _with_size(size: int, results: Results) -> Results:
@@ -170,7 +170,11 @@ def _with_size(size: int, results: Results) -> Results:
 def _pure_types(
     *operands: ArrayType, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[ArrayType, ...]:
-    """Type rule: the shapes and dtypes that the user declared in ``results``."""
+    """Type rule: the shapes and dtypes that the user declared in ``results``.
+
+    ``callback`` is the function's name in ``FUNCTIONS``, and ``loops`` the mapped axes
+    that it is called along.
+    """
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
@@ -182,7 +186,7 @@ def _pure_reference(
 
 
 def _pure_batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -198,9 +202,9 @@ def _pure_batch(
     axis of extent 1 where an operand is not mapped. Raises ArgumentError for any other.
     """
     if method == "sequential" or (loops and method):
-        operands, loops = _with_mapped_axis(size, inputs, dims, loops)
+        operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
     elif method == "broadcast_all":
-        operands = all_mapped(size, inputs, dims)
+        operands = all_mapped(axis_size, inputs, dims)
     elif method == "expand_dims":
         operands = all_mapped(1, inputs, dims)
     else:
@@ -212,7 +216,7 @@ def _pure_batch(
     outputs = pure_callback(
         *operands,
         callback=callback,
-        results=_with_size(size, results),
+        results=_with_size(axis_size, results),
         loops=loops,
         method=method,
     )
@@ -260,7 +264,7 @@ pure_callback = Primitive(
 
 
 def _io_batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -278,8 +282,8 @@ def _io_batch(
             f"vmap of the Python function {callback}: its calls are ordered, and "
             "members of a batch have no order; leave ordered=True out, or use lax.map"
         )
-    operands, loops = _with_mapped_axis(size, inputs, dims, loops)
-    mapped = _with_size(size, results)
+    operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
+    mapped = _with_size(axis_size, results)
     called = io_callback(
         *operands, callback=callback, results=mapped, loops=loops, method=method
     )
@@ -310,7 +314,11 @@ io_callback = Primitive(
 def _debug_types(
     *operands: ArrayType, callback: str, loops: Loops
 ) -> tuple[ArrayType, ...]:
-    """Type rule: any operands, no outputs."""
+    """Type rule: any operands, no outputs.
+
+    ``callback`` is the function's name in ``FUNCTIONS``, and ``loops`` the mapped axes
+    that it is called along.
+    """
     return ()
 
 
@@ -321,10 +329,10 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 
 
 def _debug_batch(
-    size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
+    axis_size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
 ) -> Batched:
     """Batching rule: calls the function for each member."""
-    operands, loops = _with_mapped_axis(size, inputs, dims, loops)
+    operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -75,6 +76,18 @@ def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any,
     return tuple(evaluate(body, operands))
 
 
+call_primitive: Final = partial(
+    Primitive,
+    family="call",
+    types=body_types,
+    variance=OWN_VARIANCE,
+    reference=body_reference,
+    kernel=Body(),
+    transpose=THROUGH_BODY,
+)
+"""Makes a primitive that computes its param ``body``; arguments replace defaults."""
+
+
 def sample_body() -> Program:
     """A Program of two arrays, for the samples of calls."""
     builder = ProgramBuilder("double_product")
@@ -92,15 +105,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample((x, y), {"name": "double_product", "body": sample_body()})
 
 
-operator_call = Primitive(
+operator_call = call_primitive(
     name="operator_call",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=THROUGH_BODY,
-    transpose=THROUGH_BODY,
     batch=THROUGH_BODY,
     samples=_samples,
     doc="A named function whose body a registered kernel may replace.",

@@ -85,6 +85,7 @@ def _transposed(
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
     ) -> list[Atom | None]:
+        """The transpose rule: ``primitive()`` of the cotangent, with equal params."""
         (cotangent,) = cotangents
         return [None if cotangent is None else primitive()(cotangent, **params)]
 
@@ -219,7 +220,8 @@ def _reduce_jvp(
 ) -> list[Atom | None]:
     """The jvp rule of all_reduce: a sum of tangents, or an extremum's derivative.
 
-    Members that have the extremum share its derivative equally.
+    ``op`` is "sum", "max" or "min". Members that have the extremum share its derivative
+    equally.
     """
     (x,), (extremum,), (tangent,) = primals, outputs, tangents
     if tangent is None or op == "sum":
@@ -300,7 +302,10 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The values of all members, in front, which each member gets."""
+    """The values of all members, in front, which each member gets.
+
+    ``dim`` is the mapped axis of ``x``, of ``size`` members; None if all have ``x``.
+    """
     return repeated(members, x, dim), None
 
 
@@ -429,6 +434,7 @@ def _permute_over(
     zeros_of_rest = (0,) * (len(shape) - 1)
 
     def part(k: int) -> Atom:
+        """Member k's value, with an axis of extent 1 in front."""
         limit = (k + 1, *shape[1:])
         return slice_(
             members_values,

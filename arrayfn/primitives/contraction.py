@@ -250,7 +250,7 @@ def _cotangent(
 
 
 def _batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,

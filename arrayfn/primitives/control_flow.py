@@ -42,7 +42,7 @@ class Jvp(Protocol):
 
 
 class Batch(Protocol):
-    """Batching of a Program: (program, size, mapped inputs, outputs made dense).
+    """Batching of a Program: (program, axis_size, mapped inputs, outputs made dense).
 
     Returns (mapped program, which outputs are mapped).
     """
@@ -50,7 +50,7 @@ class Batch(Protocol):
     def __call__(
         self,
         program: Program,
-        size: int,
+        axis_size: int,
         mapped: Sequence[bool],
         dense: Sequence[bool],
         /,
@@ -199,6 +199,7 @@ def with_programs(params: Params, change: Callable[[Program], Program]) -> Param
     """``params`` of an equation, with ``change`` applied to the Programs in them."""
 
     def changed(value: Any) -> Any:
+        """``value`` of a param, with the Programs in it and in its tuples changed."""
         if isinstance(value, Program):
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value

@@ -70,17 +70,17 @@ def _jvp(
 
 
 def _batch(
-    batch: Batch, size: int, inputs: Atoms, dims: Dims, *, branches: Branches
+    batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, *, branches: Branches
 ) -> Batched:
     """The batching rule: a cond of mapped branches, unless the index is mapped."""
     index, *operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
-        return _batch_by_selection(batch, size, index, operands, mapped, branches)
+        return _batch_by_selection(batch, axis_size, index, operands, mapped, branches)
     batched_branches, varies = agreeing(
         branches,
         len(branches[0].outputs),
-        lambda branch, dense: batch(branch, size, mapped, dense),
+        lambda branch, dense: batch(branch, axis_size, mapped, dense),
     )
     outputs = all_of(cond(index, *operands, branches=tuple(batched_branches)))
     return outputs, [0 if v else None for v in varies]
@@ -97,7 +97,10 @@ def _batch_by_selection(
     mapped: Sequence[bool],
     branches: Branches,
 ) -> Batched:
-    """Compute all branches; each member selects the results of its branch.
+    """Compute all branches; each of ``size`` members selects its branch's results.
+
+    ``index`` is the vector of the members' indices. ``operands`` have the mapped axis
+    in front where ``mapped`` says so; ``batch`` maps a branch over it.
 
     A branch contributes no derivative for members that did not select it: such a
     derivative may be infinite, and its product with 0 is NaN. For this, operands that
@@ -339,6 +342,7 @@ def _sample_branches() -> Branches:
     vector = ArrayType((3,), dtypes.float32)
 
     def branch(name: str, which: int) -> Program:
+        """The Program of branch number ``which``."""
         builder = ProgramBuilder(name)
         with builder:
             x, y = builder.input(vector), builder.input(vector)

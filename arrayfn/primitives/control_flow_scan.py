@@ -70,7 +70,9 @@ def _jvp(
 ) -> WithTangents:
     """The jvp rule: a scan of the body's jvp, which also carries tangents.
 
-    Which carries vary is a fixed point: a carry varies if the body makes it vary.
+    Which carries vary is a fixed point: a carry varies if the body makes it vary. The
+    first ``consts`` operands are constants of the loop, the next ``carry`` the carry,
+    the others arrays that are sliced.
     """
     has_tangent = [t is not None for t in tangents]
     of_consts, varies, of_xs = parts_of(has_tangent, consts, carry)
@@ -115,7 +117,7 @@ def _jvp(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -124,12 +126,19 @@ def _batch(
     carry: int,
     **params: Any,
 ) -> Batched:
-    """The batching rule: a scan of the mapped body (mapped carries: fixed point)."""
+    """The batching rule: a scan of the mapped body.
+
+    Which carries are mapped is a fixed point. The first ``consts`` operands are
+    constants of the loop, the next ``carry`` the carry, the others arrays that are
+    sliced.
+    """
     mapped = [dim is not None for dim in dims]
     of_consts, varies, of_xs = parts_of(mapped, consts, carry)
     ys = len(program.outputs) - carry
     body, results = fixed_point(
-        lambda v: batch(program, size, [*of_consts, *v, *of_xs], [*v, *[False] * ys]),
+        lambda v: batch(
+            program, axis_size, [*of_consts, *v, *of_xs], [*v, *[False] * ys]
+        ),
         varies,
     )
     varies = results[:carry]
@@ -138,7 +147,7 @@ def _batch(
         if k >= consts + carry:  # sliced along axis 0, so the mapped axis comes second
             operands.append(x if dim is None else move_axis(x, dim, 1))
         elif dim is not None or (k >= consts and varies[k - consts]):
-            operands.append(repeated(size, x, dim))
+            operands.append(repeated(axis_size, x, dim))
         else:
             operands.append(x)
     outputs = all_of(
@@ -164,6 +173,7 @@ def _split(
     ys = len(program.outputs) - carry
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
+        """The body in two where carries ``varies`` are unknown; which then are."""
         linear_outputs = [*varies, *[False] * ys]
         parts = split(program, [*of_consts, *varies, *of_xs], linear_outputs)
         return parts, parts.unknown
@@ -245,10 +255,11 @@ def _transpose(
     reverse: bool,
     **params: Any,
 ) -> Tangents:
-    """The transpose rule: a scan in the other direction.
+    """The transpose rule: a scan in the other direction than ``reverse`` says.
 
-    It carries the summed cotangents of the constants, and the cotangents of the carry.
-    It takes known slices and the results' cotangents; it returns those of the slices.
+    It carries the summed cotangents of the ``consts`` constants, and the cotangents of
+    the ``carry`` carries. It takes known slices and the results' cotangents; it returns
+    those of the slices.
     """
     is_linear = [isinstance(x, Linear) for x in inputs]
     of_consts, _, of_xs = parts_of(is_linear, consts, carry)

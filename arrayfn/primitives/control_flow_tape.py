@@ -232,11 +232,13 @@ class _Recording:
         """
 
         def goes_on(consts: Values, values: Values) -> Atom:
+            """The loop's condition: that of the last iteration, within the limit."""
             if limit is None:
                 return values[-1]
             return discrete.bitwise_and(discrete.lt(values[0], consts[-1]), values[-1])
 
         def step(consts: Values, values: Values) -> list[Atom]:
+            """The loop's body: counts, advances, and evaluates the condition."""
             fixed = consts if limit is None else consts[:-1]
             after = emitted(self.advance, [*fixed[self.for_cond :], *values[1:-1]])
             return [e.add(values[0], 1), *after, self.going(fixed, after)]

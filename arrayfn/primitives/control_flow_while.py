@@ -65,7 +65,9 @@ def _jvp(
 ) -> WithTangents:
     """The jvp rule: a while_loop that also carries tangents.
 
-    Which carries vary is a fixed point: a carry varies if the body makes it vary.
+    Which carries vary is a fixed point: a carry varies if the body makes it vary. The
+    first ``cond_consts`` operands are read by the condition alone, the next
+    ``body_consts`` by the body alone, the others are the carry.
     """
     has_tangent = [t is not None for t in tangents]
     _, of_consts, varies = parts_of(has_tangent, cond_consts, body_consts)
@@ -101,7 +103,7 @@ def _jvp(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -113,7 +115,9 @@ def _batch(
     """Batching rule: a loop that runs until no member goes on.
 
     Which carries are mapped is a fixed point: a carry is mapped if the body makes it
-    so, and if it changes while members stop at different times.
+    so, and if it changes while members stop at different times. The first
+    ``cond_consts`` operands are read by the condition alone, the next ``body_consts``
+    by the body alone, the others are the carry.
     """
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
@@ -123,23 +127,23 @@ def _batch(
     ]
     while True:
         condition, (is_condition_mapped,) = batch(
-            cond_program, size, [*of_cond, *varies], [False]
+            cond_program, axis_size, [*of_cond, *varies], [False]
         )
-        if (
-            is_condition_mapped
-        ):  # members stop at different times, so carries that change are mapped
+        # Members then stop at different times, so carries that change are mapped.
+        if is_condition_mapped:
             varies = [v or c for v, c in zip(varies, changes, strict=True)]
-        body, results = batch(body_program, size, [*of_body, *varies], varies)
+        body, results = batch(body_program, axis_size, [*of_body, *varies], varies)
         if results == varies:
             break
         varies = results
     if is_condition_mapped:
-        condition, _ = batch(cond_program, size, [*of_cond, *varies], [True])
+        condition, _ = batch(cond_program, axis_size, [*of_cond, *varies], [True])
         if has_check(body_program):
             flags = [True, *of_body, *varies]
-            body, _ = batch(only_if(body_program), size, flags, varies)
+            body, _ = batch(only_if(body_program), axis_size, flags, varies)
+    # Constants have negative numbers k, carries those from 0 on.
     operands = [
-        x if dim is None and not (k >= 0 and varies[k]) else repeated(size, x, dim)
+        x if dim is None and not (k >= 0 and varies[k]) else repeated(axis_size, x, dim)
         for k, (x, dim) in enumerate(
             zip(inputs, dims, strict=True), -cond_consts - body_consts
         )

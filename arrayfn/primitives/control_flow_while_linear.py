@@ -107,6 +107,7 @@ def _expand(
     begin = [read(t, count_of(0)) for t in tapes]
 
     def step(values: Values, carry: Values) -> list[Atom]:
+        """One iteration: the known part, then the linear part of its residuals."""
         known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
         count, *state = carry
         next_known, residuals = parts_of(
@@ -150,9 +151,9 @@ def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTa
 
 
 def _batch(
-    batch: Batch, size: int, inputs: Values, dims: Dims, **params: Any
+    batch: Batch, axis_size: int, inputs: Values, dims: Dims, **params: Any
 ) -> Batched:
-    """The batching rule: that of the expansion."""
+    """The batching rule: that of the loop that ``_expand`` emits."""
     operands = in_front(inputs, dims)
     types = [
         x.type if dim is None else x.type.with_shape(x.type.shape[1:])
@@ -161,7 +162,7 @@ def _batch(
     program = _expansion(types, params)
     mapped, varies = batch(
         program,
-        size,
+        axis_size,
         [dim is not None for dim in dims],
         [False] * len(program.outputs),
     )
@@ -184,8 +185,10 @@ def _transpose(
 ) -> Tangents:
     """Transpose rule: runs the iterations backwards.
 
-    Cotangents of the linear constants are summed, those of the carry passed on. Which
-    of them can be nonzero is a fixed point, which is found first.
+    Cotangents of the ``linear_consts`` linear constants are summed, those of the carry
+    passed on. Which of them can be nonzero is a fixed point, which is found first.
+    ``tape`` is the number of arrays of the tape, ``consts`` that of the known
+    constants.
     """
     known_operands = values_of(inputs[: 2 + tape + consts])
     trips, stride, *rest = known_operands

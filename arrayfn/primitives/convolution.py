@@ -155,7 +155,7 @@ def _reference(x: Array, w: Array, **params: Any) -> Array:
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-    """Transpose rule: the cotangent of the operand or of the kernel, as is linear."""
+    """Transpose rule: the cotangent of the operand or kernel, whichever is linear."""
     (ct,), (x, w) = cotangents, inputs
     assert ct is not None
     form = Form(**params)
@@ -274,7 +274,7 @@ def with_mapped(roles: Roles, role: int) -> Roles:
 
 
 def _batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -348,6 +348,7 @@ def _samples() -> Iterable[Sample]:
         seed: int,
         dtype: dtypes.DType = dtypes.float32,
     ) -> Sample:
+        """A sample of random arrays with these shapes and params, without padding."""
         x, w = (
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)
             for k, shape in enumerate(shapes)

@@ -137,6 +137,7 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
     def combine(
         earlier: tuple[Atom, Atom], later: tuple[Atom, Atom]
     ) -> tuple[Atom, Atom]:
+        """The product of two ranges of elements, and its tangent."""
         (a, da), (b, db) = earlier, later
         return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
 
@@ -157,6 +158,7 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
         def combine(
             earlier: tuple[Atom, ...], later: tuple[Atom, ...]
         ) -> tuple[Atom, ...]:
+            """The extremum of two ranges, and sums of what equals it."""
             (a, da, count_a), (b, db, count_b) = earlier, later
             y = extremum(a, b)
             from_a, from_b = discrete.eq(a, y), discrete.eq(b, y)

@@ -15,23 +15,15 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
-    THROUGH_BODY,
     Atoms,
     Batched,
-    Body,
     Dims,
     OverPrograms,
-    Primitive,
     Sample,
     Tangents,
     WithTangents,
 )
-from arrayfn.primitives.calls import (
-    body_reference,
-    body_types,
-    operator_call,
-)
+from arrayfn.primitives.calls import call_primitive, operator_call
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -51,7 +43,7 @@ Mapped = tuple[Program, list[bool]]
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -61,7 +53,7 @@ def _batch(
 ) -> Batched:
     """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
-    program, given = FUNCTIONS.find(rule).function(size, mapped)
+    program, given = FUNCTIONS.find(rule).function(axis_size, mapped)
     call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
     return all_of(call), [0 if is_mapped else None for is_mapped in given]
 
@@ -195,15 +187,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample(operands, {"name": body.name, "body": body, "rule": _SAMPLE_RULE})
 
 
-custom_vmap = Primitive(
+custom_vmap = call_primitive(
     name="custom_vmap",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,

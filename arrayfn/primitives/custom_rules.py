@@ -29,8 +29,6 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import emitters, families, views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
-    THROUGH_BODY,
     Array,
     Atoms,
     Batched,
@@ -46,7 +44,7 @@ from arrayfn.primitives.base import (
     WithTangents,
     not_differentiable,
 )
-from arrayfn.primitives.calls import body_reference, body_types, sample_body
+from arrayfn.primitives.calls import call_primitive, sample_body
 from arrayfn.primitives.control_flow import Batch, built, where
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.primitives.rules import all_of, in_front, present, values_of
@@ -86,7 +84,9 @@ def _jvp_rule(
     """The jvp rule: inlines the user's ``jvp_body``.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``jvp_body`` is a Program, or the name of a function that makes one.
+    ``jvp_body`` is a Program, or the name of a function that makes one. The last
+    ``captured`` operands are values of functions around this one, whose tangents must
+    be zero.
     """
     _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
@@ -104,7 +104,7 @@ def _jvp_rule(
 
 def _jvp_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -113,7 +113,11 @@ def _jvp_batch(
     name: str,
     captured: int = 0,
 ) -> Batched:
-    """Batching rule: a call whose body and derivative are both mapped."""
+    """Batching rule: a call whose ``body`` and derivative are both mapped.
+
+    ``jvp_body`` is a Program, or the name of a function that makes one. The last
+    ``captured`` operands are values of functions around this one.
+    """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
     all_outputs = [True] * (2 * count)
@@ -121,18 +125,19 @@ def _jvp_batch(
         named_rule = FUNCTIONS.find(jvp_body)
 
         def rule(varies: tuple[bool, ...]) -> Program:
+            """The user's rule for tangents that ``varies`` marks, mapped."""
             member_rule: Program = named_rule.function(varies)
             return batch(
-                member_rule, size, [*mapped, *where(mapped, varies)], all_outputs
+                member_rule, axis_size, [*mapped, *where(mapped, varies)], all_outputs
             )[0]
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
-        mapped_rule = batch(jvp_body, size, [*mapped, *mapped], all_outputs)[0]
+        mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], all_outputs)[0]
     results = custom_jvp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, size, mapped, all_outputs[:count])[0],
+        body=batch(body, axis_size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )
@@ -154,6 +159,7 @@ def _jvp_samples() -> Iterable[Sample]:
     """A function and its jvp, for the table tests."""
 
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
+        """The samples' rule: twice the product and twice its tangent."""
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
         return [e.add(product, product), e.add(tangent, tangent)]
@@ -163,15 +169,9 @@ def _jvp_samples() -> Iterable[Sample]:
     yield Sample(_sample_inputs(), params)
 
 
-custom_jvp = Primitive(
+custom_jvp = call_primitive(
     name="custom_jvp",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=JvpWithOutputs(_jvp_rule),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_jvp_batch),
     samples=_jvp_samples,
     doc="A function with the user's jvp rule.",
@@ -193,7 +193,9 @@ def _vjp_rule(
     """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``forward`` and ``backward`` are the user's rules, as in the module's docstring.
+    ``forward`` and ``backward`` are the user's rules, as in the module's docstring. The
+    last ``captured`` operands are values of functions around this one, whose tangents
+    must be zero.
     """
     _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
@@ -218,7 +220,7 @@ def _vjp_rule(
 
 def _vjp_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -228,18 +230,23 @@ def _vjp_batch(
     name: str,
     captured: int = 0,
 ) -> Batched:
-    """Batching rule: a call whose body and rules are all mapped."""
+    """Batching rule: a call whose ``body`` and rules are all mapped.
+
+    ``forward`` and ``backward`` are Programs, or names of functions that make them. The
+    last ``captured`` operands are values of functions around this one.
+    """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
     def batched_rules(
         forward_program: Program, backward_rule: Rule
     ) -> tuple[Program, Rule]:
+        """The user's forward Program and backward rule, mapped."""
         saved = len(forward_program.outputs) - count
         dense = [True] * count + [False] * saved
-        program, varies = batch(forward_program, size, mapped, dense)
+        program, varies = batch(forward_program, axis_size, mapped, dense)
         return program, _batched_backward(
-            batch, size, varies[count:], mapped, backward_rule
+            batch, axis_size, varies[count:], mapped, backward_rule
         )
 
     if isinstance(forward, str):
@@ -253,7 +260,7 @@ def _vjp_batch(
     results = custom_vjp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, size, mapped, [True] * count)[0],
+        body=batch(body, axis_size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),
@@ -323,15 +330,9 @@ def _vjp_samples() -> Iterable[Sample]:
     yield Sample(_sample_inputs(), params)
 
 
-custom_vjp = Primitive(
+custom_vjp = call_primitive(
     name="custom_vjp",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=JvpWithOutputs(_vjp_rule),
-    transpose=THROUGH_BODY,
     batch=OverPrograms(_vjp_batch),
     samples=_vjp_samples,
     doc="A function with the user's vjp rule.",
@@ -393,7 +394,7 @@ def _linear_transpose(
 
 def _linear_batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -402,16 +403,19 @@ def _linear_batch(
     residuals: int,
     results: Results,
 ) -> Batched:
-    """Batching rule: the same call with a mapped ``backward``."""
+    """Batching rule: the same call with a mapped ``backward``.
+
+    The first ``residuals`` operands are residuals, the others tangents.
+    """
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
         *in_front(inputs, dims),
         name=name,
         backward=_batched_backward(
-            batch, size, mapped[:residuals], mapped[residuals:], backward
+            batch, axis_size, mapped[:residuals], mapped[residuals:], backward
         ),
         residuals=residuals,
-        results=tuple(((size, *shape), dtype) for shape, dtype in results),
+        results=tuple(((axis_size, *shape), dtype) for shape, dtype in results),
     )
     return all_of(outputs), [0] * len(results)
 

@@ -71,14 +71,16 @@ def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...
     return tuple(slice(b, b + n) for b, n in zip(begins, sizes, strict=True))
 
 
-def _index_vectors(size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
+def _index_vectors(axis_size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
     """The start indices of all members as a matrix, for a gather or scatter.
 
     Row k has the start along each axis for member k. ``starts`` are scalars, or vectors
-    of ``size`` elements if mapped; ``dims`` says which are.
+    of ``axis_size`` elements if mapped; ``dims`` says which are.
     """
     columns = [
-        views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
+        views.broadcast_in_dim(
+            start, shape=(axis_size, 1), axes=() if dim is None else (0,)
+        )
         for start, dim in zip(starts, dims, strict=True)
     ]
     return columns[0] if len(columns) == 1 else slicing.concatenate(*columns, axis=1)
@@ -110,17 +112,17 @@ def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
     return x.with_shape(sizes)
 
 
-def _slice_batch(size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
+def _slice_batch(axis_size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
     """Batching rule: a slice with one more axis; a gather if starts are mapped."""
     x, *_ = in_front(inputs, dims)
     starts = inputs[1:]
     if all(dim is None for dim in dims[1:]):
-        value = dynamic_slice(x, *_with_mapped_axis(starts), sizes=(size, *sizes))
+        value = dynamic_slice(x, *_with_mapped_axis(starts), sizes=(axis_size, *sizes))
         return [value], [0]
     mapped = dims[0] is not None
     value = indexing.gather(
         x,
-        _index_vectors(size, starts, dims[1:]),
+        _index_vectors(axis_size, starts, dims[1:]),
         sizes=(1, *sizes) if mapped else sizes,
         mode="clip",
         fill_value=None,
@@ -197,15 +199,15 @@ def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     return [to_x, to_update, *[None] * len(starts)]
 
 
-def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+def _update_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """Batching rule: an update with one more axis; a scatter if starts are mapped."""
-    x, update = all_mapped(size, inputs[:2], dims[:2])
+    x, update = all_mapped(axis_size, inputs[:2], dims[:2])
     starts = inputs[2:]
     if all(dim is None for dim in dims[2:]):
         return [dynamic_update_slice(x, update, *_with_mapped_axis(starts))], [0]
     value = indexing.scatter(
         x,
-        _index_vectors(size, starts, dims[2:]),
+        _index_vectors(axis_size, starts, dims[2:]),
         update,
         mode="clip",
         unique_indices=True,

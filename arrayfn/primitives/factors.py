@@ -93,6 +93,7 @@ def reduction(op: str) -> Any:
     """
 
     def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
+        """The sharding rule: every axis is a factor; those in ``axes`` are reduced."""
         dims = tuple(range(x.ndim))
         kept = tuple(axis for axis in dims if axis not in axes)
         return Factors((dims,), (kept,), dict.fromkeys(axes, op))
@@ -142,7 +143,7 @@ def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
 
 
 def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
-    """All axes are factors but the last."""
+    """The sharding rule of work along the last axis: all other axes can be cut."""
     dims = (*range(operands[0].ndim - 1), None)
     return Factors((dims,) * len(operands), (dims,))
 

@@ -113,8 +113,8 @@ def elementwise(
     if jvp is None and not isinstance(derivative, Marker):
         jvp = jvp_of_partials(tuple(derivative))
 
-    def batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-        return [primitive(*align(size, inputs, dims), **params)], [0]
+    def batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+        return [primitive(*align(axis_size, inputs, dims), **params)], [0]
 
     primitive = Primitive(
         name=name,
@@ -223,6 +223,7 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, with float16 and bfloat16 computed in float32 and rounded once."""
 
     def compute(*operands: Any, **params: Any) -> Any:
+        """Evaluate ``function``, of float16 and bfloat16 in float32, and round back."""
         with np.errstate(all="ignore"):
             halves = [x for x in operands if x.dtype in dtypes.HALF_PRECISION]
             if not halves:
@@ -277,16 +278,16 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
     return rule
 
 
-def align(size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
+def align(axis_size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
     """Operands with the mapped axis in front, and of one shape; rank-0 ones stay.
 
-    ``size`` is the extent of the mapped axis, ``dims`` where each operand has it.
+    ``axis_size`` is the extent of the mapped axis, ``dims`` where each operand has it.
     """
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):
         shape = operand.type.shape
         inner = (shape if dim is None else shape[:dim] + shape[dim + 1 :]) or inner
-    target = (size, *inner)
+    target = (axis_size, *inner)
     aligned: list[Atom] = []
     for operand, dim in zip(operands, dims, strict=True):
         if dim is not None:

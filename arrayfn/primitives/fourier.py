@@ -51,7 +51,11 @@ _FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
 
 
 def factor(kind: str, length: int, norm: str) -> float:
-    """The normalisation factor of a transform of ``length`` elements."""
+    """The factor that a transform of ``length`` elements is multiplied by.
+
+    ``kind`` is "fft", "ifft", "rfft" or "irfft"; ``norm`` is "backward", "ortho" or
+    "forward", as in NumPy.
+    """
     if norm == "ortho":
         return length**-0.5
     inverse = kind in ("ifft", "irfft")
@@ -61,7 +65,8 @@ def factor(kind: str, length: int, norm: str) -> float:
 def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
     """Type rule: the dtype and last extent that the kind of transform gives.
 
-    Raises unless ``length`` and dtype fit.
+    ``kind`` is "fft", "ifft", "rfft" or "irfft", ``length`` the number of elements that
+    are transformed, and ``norm`` NumPy's. Raises unless ``length`` and dtype fit.
     """
     if kind not in KINDS or norm not in NORMS:
         raise ArgumentError(

@@ -67,7 +67,11 @@ def _gather_transpose(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Atom:
-    """Transpose rule: a scatter_add of the cotangent into zeros of ``type``."""
+    """Transpose rule: a scatter_add of the cotangent into zeros of ``type``.
+
+    ``mode`` says what becomes of indices out of bounds. ``unique_indices`` promises
+    that no element is read twice.
+    """
     return emitters.scatter_add(
         views.zeros(type),
         indices,
@@ -79,7 +83,7 @@ def _gather_transpose(
 
 
 def _gather_batch(
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -89,13 +93,16 @@ def _gather_batch(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Batched:
-    """Batching rule: one more axis of the operand, of the indices, or of both."""
+    """Batching rule: one more axis of the operand, of the indices, or of both.
+
+    The params are those of ``gather_types``.
+    """
     x, indices = in_front(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
         geometry = geometry.mapped_indices()
     elif dims[1] is None:
-        geometry, sizes = geometry.mapped_operand(), (size, *sizes)
+        geometry, sizes = geometry.mapped_operand(), (axis_size, *sizes)
     else:
         geometry, sizes = geometry.mapped_together(), (1, *sizes)
     options = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
@@ -129,7 +136,7 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
     """The batching rule of the scatter that ``primitive()`` returns."""
 
     def batch(
-        size: int,
+        axis_size: int,
         inputs: Atoms,
         dims: Dims,
         *,
@@ -148,9 +155,9 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
             indices = emitters.move_axis(indices, dims[1], 0)
             geometry = geometry.mapped_together()
         value = primitive()(
-            repeated(size, x, dims[0]),
+            repeated(axis_size, x, dims[0]),
             indices,
-            repeated(size, updates, dims[2]),
+            repeated(axis_size, updates, dims[2]),
             mode=mode,
             **promises,
             **geometry.params(),

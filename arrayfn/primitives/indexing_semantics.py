@@ -232,6 +232,7 @@ def scatter_samples(
         return families.random_array(dtype, shape, seed, low, 3.0)
 
     def samples() -> Iterable[Sample]:
+        """Samples of every mode, window form and dtype."""
         real = dtypes.float32
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):

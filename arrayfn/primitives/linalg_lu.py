@@ -216,7 +216,11 @@ def solve_by_factors(
 def _solve_types(
     b: ArrayType, a: ArrayType, *, transpose: bool, conjugate: bool
 ) -> ArrayType:
-    """Type rule: the type of ``b``, whose batch, rows and dtype fit ``a``."""
+    """Type rule: the type of ``b``, whose batch, rows and dtype fit ``a``.
+
+    The params say whether the matrices of the systems are the transposes and the
+    conjugates of ``a``.
+    """
     n = m.check_square("solve", a)
     m.check_matrix("solve", b)
     if b.shape[:-2] != a.shape[:-2] or b.shape[-2] != n or a.dtype != b.dtype:
@@ -262,10 +266,10 @@ def _solve_jvp(
     return [solve(db, a, **params)]
 
 
-def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
     if dims[1] is not None or inputs[0].type.ndim > 3:
-        return [solve(*all_mapped(size, inputs, dims), **params)], [0]
+        return [solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     b, a = inputs
     return [map_sides(functools.partial(solve, **params), b, a, dims[0], 1)], [0]

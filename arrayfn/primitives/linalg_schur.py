@@ -97,6 +97,7 @@ def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
     """LAPACK's sytrd or hetrd of the lower triangle of each matrix."""
 
     def reduced(matrix: Array) -> tuple[Array, ...]:
+        """The vectors, diagonals and scales of one matrix."""
         name = "hetrd" if x.dtype.kind == "c" else "sytrd"
         a, d, e, taus, _ = m.lapack(name, x.dtype)(matrix, lower=1)
         return a.T, d, e, taus

@@ -103,7 +103,7 @@ def _symmetric_samples() -> Iterable[Sample]:
 
 
 def _values_samples() -> Iterable[Sample]:
-    """The same and complex matrices, whose eigenvalues do not depend on a phase."""
+    """Symmetric matrices, and complex ones: eigenvalues do not depend on a phase."""
     yield from _symmetric_samples()
     for position, dtype in enumerate(m.DTYPES[2:]):
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})

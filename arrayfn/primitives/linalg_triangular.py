@@ -139,7 +139,9 @@ def _solve_types(
 ) -> ArrayType:
     """Type rule: the type of ``b``, whose batch, extent and dtype fit the matrix ``a``.
 
-    The params are those of ``solve_triangular``.
+    The matrix A of the system is the ``lower`` or upper triangle of ``a``, with ones on
+    the diagonal if ``unit``, transposed and conjugated if the params say so. The system
+    is ``A x = b`` if ``left``, else ``x A = b``.
     """
     n = m.check_square("triangular_solve", a)
     m.check_matrix("triangular_solve", b)
@@ -163,7 +165,10 @@ def _solve_reference(
     conjugate: bool,
     unit: bool,
 ) -> Array:
-    """Forward or back substitution, for the whole batch at once."""
+    """Forward or back substitution, for the whole batch at once.
+
+    The params are those of ``_solve_types``.
+    """
     if transpose:
         a, lower = a.swapaxes(-1, -2), not lower
     if conjugate:
@@ -211,10 +216,10 @@ def _solve_transpose(
     return solve_triangular(a, ct, transpose=not transpose, **params)
 
 
-def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
     if dims[1] is not None or inputs[0].type.ndim > 3:
-        return [triangular_solve(*all_mapped(size, inputs, dims), **params)], [0]
+        return [triangular_solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     free = 1 if params["left"] else 0
     solve_sides = functools.partial(triangular_solve, **params)

@@ -108,7 +108,11 @@ def _transpose(
     transposed: Program,
     consts: int,
 ) -> Tangents:
-    """The transpose rule: a call with ``body`` and ``transposed`` exchanged."""
+    """The transpose rule: a call with ``body`` and ``transposed`` exchanged.
+
+    The first ``consts`` operands are constants of both; the call is linear in the
+    others.
+    """
     fixed = values_of(inputs[:consts])
     if len(fixed) != consts:
         raise DifferentiationError(
@@ -127,7 +131,7 @@ def _transpose(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -135,15 +139,19 @@ def _batch(
     transposed: Program,
     consts: int,
 ) -> Batched:
-    """Batching rule: a call of mapped Programs; x is mapped in any case."""
+    """Batching rule: a call of mapped Programs; what it is linear in is mapped anyway.
+
+    The first ``consts`` operands are constants of both Programs.
+    """
     fixed = in_front(inputs[:consts], dims[:consts])
     mapped = [dim is not None for dim in dims[:consts]]
-    mapped_operands = all_mapped(size, inputs[consts:], dims[consts:])
+    mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
+        """``program`` mapped: its first ``consts`` inputs as here, the others all."""
         given = len(program.inputs) - consts
         every = [True] * len(program.outputs)
-        return batch(program, size, [*mapped, *[True] * given], every)[0]
+        return batch(program, axis_size, [*mapped, *[True] * given], every)[0]
 
     outputs = linear_call(
         *fixed,

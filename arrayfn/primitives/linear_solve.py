@@ -18,20 +18,17 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
     Atoms,
     Batched,
-    Body,
     Dims,
     Linear,
     Operands,
     OverPrograms,
-    Primitive,
     Sample,
     Tangents,
     WithTangents,
 )
-from arrayfn.primitives.calls import body_reference
+from arrayfn.primitives.calls import call_primitive
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -110,7 +107,11 @@ def _transpose(
     transposed: Transposed,
     consts: int,
 ) -> Tangents:
-    """The transpose rule: the solution of the transposed system."""
+    """The transpose rule: the solution of the transposed system.
+
+    The first ``consts`` operands are constants of all Programs, the others the
+    right-hand side.
+    """
     if not transposed:
         raise DifferentiationError(
             "the solution of a linear system was differentiated in reverse, and says "
@@ -145,7 +146,7 @@ def _transpose(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -154,15 +155,21 @@ def _batch(
     transposed: Transposed,
     consts: int,
 ) -> Batched:
-    """The batching rule: each member solves its own system."""
+    """The batching rule: each member solves its own system.
+
+    The first ``consts`` operands are constants of all Programs, the others the
+    right-hand side.
+    """
     fixed = in_front(inputs[:consts], dims[:consts])
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
-    mapped_sides = all_mapped(size, inputs[consts:], dims[consts:])
+    mapped_sides = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
         every = [True] * len(program.outputs)
-        return batch(program, size, [*mapped, *[True] * len(mapped_sides)], every)[0]
+        return batch(program, axis_size, [*mapped, *[True] * len(mapped_sides)], every)[
+            0
+        ]
 
     outputs = linear_solve(
         *fixed,
@@ -202,13 +209,9 @@ def _samples() -> Iterable[Sample]:
     yield Sample(tuple(given), {**params, "consts": 2})
 
 
-linear_solve = Primitive(
+linear_solve = call_primitive(
     name="linear_solve",
-    family="call",
     types=_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
     transpose=_transpose,
     batch=OverPrograms(_batch),

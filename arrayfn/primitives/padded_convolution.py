@@ -271,7 +271,7 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 """The role of a mapped axis, by the arrays that have it."""
 
 
-def _batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """The batching rule: the mapped axis becomes a group, batch or channel axis.
 
     ``_MAPPED`` has its role in each array, by the arrays that are mapped: one or both
@@ -316,6 +316,7 @@ def _samples() -> Iterable[Sample]:
     """Each of the three arrays, in several dtypes, for the table tests."""
 
     def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
+        """Random arrays of these shapes."""
         return tuple(
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)
             for k, shape in enumerate(shapes)

@@ -86,10 +86,12 @@ def _reduction(
     allowed = frozenset(accepts)
 
     def types(x: ArrayType, *, axes: Axes) -> ArrayType:
+        """Type rule: ``x`` without the axes that are reduced."""
         families.check_defined(name, x, allowed)
         return ArrayType(_reduced_shape(name, x, axes), x.dtype)
 
     def reduce(x: Array, *, axes: Axes) -> Array:
+        """Reference: ``reference`` in the dtype that sums are computed in."""
         with np.errstate(all="ignore"):
             wide = x.astype(dtypes.compute_dtype(x.dtype))
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
@@ -299,6 +301,7 @@ def _arg_reduction(
     """
 
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
+        """Type rule: ``x`` without the axis, of an integer dtype."""
         families.check_defined(name, x, dtypes.REALS | {dtypes.bool_})
         shape = _reduced_shape(name, x, (axis,))
         if x.shape[axis] == 0:

@@ -20,10 +20,8 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import factors, families, special, views
 from arrayfn.primitives.base import (
-    OWN_VARIANCE,
     Atoms,
     Batched,
-    Body,
     Dims,
     Linear,
     Operands,
@@ -34,7 +32,7 @@ from arrayfn.primitives.base import (
     View,
     WithTangents,
 )
-from arrayfn.primitives.calls import body_reference, body_types
+from arrayfn.primitives.calls import call_primitive
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
@@ -88,7 +86,7 @@ def _jvp(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     *,
@@ -96,10 +94,13 @@ def _batch(
     name: str,
     prevent_cse: bool,
 ) -> Batched:
-    """The batching rule: a checkpoint of the mapped body."""
+    """The batching rule: a checkpoint of the mapped body.
+
+    ``prevent_cse`` is that of ``arrayfn.checkpoint``.
+    """
     operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
-    program, varies = batch(body, size, mapped, [False] * len(body.outputs))
+    program, varies = batch(body, axis_size, mapped, [False] * len(body.outputs))
     results = checkpoint(*operands, body=program, name=name, prevent_cse=prevent_cse)
     return all_of(results), [0 if v else None for v in varies]
 
@@ -252,13 +253,8 @@ def _samples() -> Iterable[Sample]:
         yield Sample(tuple(given), params)
 
 
-checkpoint = Primitive(
+checkpoint = call_primitive(
     name="checkpoint",
-    family="call",
-    types=body_types,
-    variance=OWN_VARIANCE,
-    reference=body_reference,
-    kernel=Body(),
     jvp=OverPrograms(_jvp),
     transpose=OverPrograms(_transpose),
     batch=OverPrograms(_batch),
@@ -301,7 +297,7 @@ checkpoint_name = _mark(
 saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
 
 
-def _barrier_batch(size: int, inputs: Atoms, dims: Dims) -> Batched:
+def _barrier_batch(axis_size: int, inputs: Atoms, dims: Dims) -> Batched:
     """Batching rule: the barrier of a mapped operand; the ``token`` stays as it is."""
     x, token = inputs
     if dims[0] is None:

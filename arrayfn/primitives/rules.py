@@ -70,13 +70,13 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
     return emitters.broadcast_in_dim(x, shape=shape, axes=tuple(range(1, len(shape))))
 
 
-def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
+def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
     """``inputs`` with the mapped axis in front, repeated along it where it is missing.
 
-    ``size`` is its extent; ``dims`` has its position in each input, or None.
+    ``axis_size`` is its extent; ``dims`` has its position in each input, or None.
     """
     return [
-        x if dim == 0 else repeated(size, x, dim)
+        x if dim == 0 else repeated(axis_size, x, dim)
         for x, dim in zip(inputs, dims, strict=True)
     ]
 
@@ -104,6 +104,7 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The jvp rule: calls ``rule`` with everything as operands."""
         tangent = rule(*primals, *outputs, *tangents, **params)
         return tangent if isinstance(tangent, list) else [tangent]
 
@@ -119,6 +120,7 @@ def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The jvp rule: the primitive of the first operand's tangent."""
         if tangents[0] is None:
             return [None]
         return [primitive(tangents[0], *primals[1:], **params)]
@@ -174,9 +176,9 @@ def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     ``rule(*operands, **params)`` emits it; its outputs are mapped along axis 0, too.
     """
 
-    def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
+    def batch(axis_size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
         """Maps all operands along axis 0, and emits the function on them."""
-        outputs = rule(*all_mapped(size, inputs, dims), **params)
+        outputs = rule(*all_mapped(axis_size, inputs, dims), **params)
         return (
             (outputs, [0] * len(outputs))
             if isinstance(outputs, tuple)

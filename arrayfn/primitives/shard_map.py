@@ -97,7 +97,11 @@ def _types(
     body: Program,
     typed: bool,
 ) -> tuple[ArrayType, ...]:
-    """Type rule: the whole arrays whose parts the body returns."""
+    """Type rule: the whole arrays whose parts the body returns.
+
+    The specs say which axes of the operands and results are cut along axes of the mesh.
+    ``typed`` says whether types in the body say along which axes values vary.
+    """
     if len(operands) != len(in_specs) or len(body.outputs) != len(out_specs):
         raise ShapeError(
             f"shard_map: {len(in_specs)} in_specs and {len(out_specs)} out_specs for "
@@ -144,7 +148,10 @@ def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
 
 
 def with_specs(body: Program, out_specs: Specs, typed: bool) -> Program:
-    """``body`` with each result marked as varying along the axes of its spec."""
+    """``body`` with each result marked as varying along the axes of its spec.
+
+    If its types do not say what varies (``typed`` is False) it stays as it is.
+    """
     if not typed:
         return body
     missing = [
@@ -228,7 +235,7 @@ def _jvp(
 
 def _batch(
     batch: Batch,
-    size: int,
+    axis_size: int,
     inputs: Atoms,
     dims: Dims,
     **params: Any,
@@ -239,7 +246,7 @@ def _batch(
     mapped = [dim is not None for dim in dims]
     no_indices = [False] * len(mesh.axis_names)
     program, varies = batch(
-        body, size, [*mapped, *no_indices], [False] * len(body.outputs)
+        body, axis_size, [*mapped, *no_indices], [False] * len(body.outputs)
     )
     results = _emit(
         operands,

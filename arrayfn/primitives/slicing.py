@@ -209,10 +209,12 @@ def _pad_transpose(
     return [to_x, to_value]
 
 
-def _pad_batch(size: int, inputs: Atoms, dims: Dims, *, config: PadConfig) -> Batched:
+def _pad_batch(
+    axis_size: int, inputs: Atoms, dims: Dims, *, config: PadConfig
+) -> Batched:
     """Batching rule: no padding of the mapped axis; a mapped value needs a mask."""
     x, value = inputs
-    x = repeated(size, x, dims[0])
+    x = repeated(axis_size, x, dims[0])
     if dims[1] is None:
         return [pad(x, value, config=((0, 0, 0), *config))], [0]
     # A mapped pad value: pad a mask too, and select.

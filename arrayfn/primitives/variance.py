@@ -14,6 +14,7 @@ def without_variance(program: Program) -> Program:
     environment: dict[Var, Atom] = {}
 
     def plain(var: Var) -> Var:
+        """A copy of ``var`` that varies over no axes of a mesh."""
         unvarying = Var(var.type.plain().with_varying(UNVARYING), var.hint)
         environment[var] = unvarying
         return unvarying

@@ -199,6 +199,7 @@ def _window_reduction(
         return x.with_shape(geometry.shape(x.shape))
 
     def reference(x: Array, **params: Any) -> Array:
+        """Reference: the reduction of a view that has each window's elements last."""
         geometry = SlidingWindows(**params)
         windows = geometry.inside().of(_with_border(x, geometry, reduction))
         axes = tuple(range(x.ndim, windows.ndim))
@@ -254,6 +255,7 @@ def _extremum_jvp(position: Emitter) -> JvpRule:
     """
 
     def rule(x: Atom, y: Atom, t: Atom, **params: Any) -> list[Atom | None]:
+        """The tangent at the position of each window's extremum."""
         if not y.type.size:
             return [None]
         return [window_take(t, position(x, **params), **params)]

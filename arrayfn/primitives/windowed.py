@@ -168,6 +168,7 @@ def batched_windows(name: str) -> BatchRule:
     geometry_params = {field.name for field in fields(SlidingWindows)}
 
     def rule(*operands: Atom, **params: Any) -> Atom:
+        """The batching rule for operands mapped in front: windows leave that axis."""
         windows = SlidingWindows(
             **{k: v for k, v in params.items() if k in geometry_params}
         )

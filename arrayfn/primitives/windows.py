@@ -81,7 +81,7 @@ class Windows:
         )
 
     def mapped_together(self) -> Windows:
-        """The params with a mapped axis 0 in operand, indices and windows."""
+        """The params for operand, indices and windows with one more axis in front."""
         return Windows(
             shifted(self.window_axes),
             shifted(self.collapsed_axes),

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.building import Built
-from arrayfn.compilation.jit import Jitted, jit
+from arrayfn.compilation.jit import jit
+from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.shown import lowered_html
 from arrayfn.compilation.stages import Lowered, signature
 from arrayfn.display import markup

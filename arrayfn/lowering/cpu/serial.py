@@ -151,7 +151,10 @@ class LoopPrinter(LoopFrame):
     # Steps.
 
     def print(self) -> None:
-        """Print the kernel: fills in ``source`` and ``parameters``."""
+        """Print the kernel: fill in ``source`` and ``parameters``.
+
+        A work item is the loop, or a block of its lanes where it has several.
+        """
         self.open("for item in range(begin, end):")
         if self.step.lanes:
             self.lanes = self.integer("n", self.step.lanes)

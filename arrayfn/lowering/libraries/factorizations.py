@@ -104,7 +104,7 @@ def _call(
 
 
 def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """potrf in place: LAPACK sees the lower triangle as the upper one."""
+    """The call of potrf, in place: LAPACK sees the lower triangle as the upper one."""
     (x,) = equation.outputs
     n = x.type.shape[-1]
     name, scratch = "potrf", dict[str, int]()
@@ -116,7 +116,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """getrf in place, on a column-major operand."""
+    """The call of getrf, in place, on a column-major operand."""
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     name, scratch = "getrf", {"integers": min(rows, columns) * INTEGER_BYTES}
@@ -139,7 +139,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The permutation of rows that getrf's pivots amount to."""
+    """The call that makes the permutation of rows that getrf's pivots amount to."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
@@ -152,7 +152,7 @@ def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryC
 
 
 def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gelqf and orglq: LAPACK sees the transposed matrix, which is L Q."""
+    """The calls of gelqf and orglq: LAPACK sees the transposed matrix, which is L Q."""
     q, r = equation.outputs
     x = equation.inputs[0].type
     rows, columns = x.shape[-2:]
@@ -184,7 +184,7 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """geqp3 of a copy of the column-major operand, for the pivots alone."""
+    """The call of geqp3 on a copy of the column-major operand, for the pivots alone."""
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
@@ -208,7 +208,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """syevd with vectors, in place; its three parts on threads, if worth it."""
+    """The calls of syevd with vectors, in place; on threads where that is worth it."""
     vectors, values = equation.outputs
     if vectors.type.size == vectors.type.shape[-1] ** 2 and (
         PARTED <= vectors.type.shape[-1] < LARGE
@@ -220,7 +220,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
-    """syevd in two calls, of which the second is divided by eigenvectors.
+    """Two calls that are syevd, of which the second is divided by eigenvectors.
 
     They are sytrd with stedc, then ormtr; all three take about equal time.
     """
@@ -270,7 +270,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """syevd without vectors, of a copy of the operand."""
+    """The call of syevd without vectors, on a copy of the operand."""
     x = equation.inputs[0]
     operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
@@ -322,7 +322,7 @@ def _syevd(
 
 
 def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """geev with right eigenvectors."""
+    """The call of LAPACK's geev with right eigenvectors."""
     vectors, values = equation.outputs
     writes = {"w": Pointer(values), "v": Pointer(vectors)}
     x = equation.inputs[0].type
@@ -331,7 +331,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """geev without vectors."""
+    """The call of LAPACK's geev without eigenvectors."""
     writes = {"w": Pointer(equation.outputs[0])}
     yield from _geev("geev_values", equation, reads, writes, {})
 
@@ -369,7 +369,7 @@ def _geev(
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd with vectors. The operand and the vectors are column-major."""
+    """The call of gesdd with vectors. The operand and the vectors are column-major."""
     u, s, vh = equation.outputs
     writes = {"s": Pointer(s), "u": Pointer(u), "vh": Pointer(vh)}
     extents = {
@@ -381,7 +381,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd without vectors, of the transposed matrices."""
+    """The call of gesdd without vectors, on the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
     yield from _gesdd("gesdd_values", equation, reads, writes, {})
 
@@ -424,21 +424,21 @@ def _gesdd(
 
 
 def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gehrd in place."""
+    """The call of gehrd, in place."""
     a, taus = equation.outputs
     writes = {"a": Pointer(a), "taus": Pointer(taus)}
     yield from _reduced("gehrd", a.type, writes, 10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """sytrd in place."""
+    """The call of sytrd, in place."""
     a, d, e, taus = equation.outputs
     writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
     yield from _reduced("sytrd", a.type, writes, 4 / 3)
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gees in place."""
+    """The call of gees, in place."""
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size}

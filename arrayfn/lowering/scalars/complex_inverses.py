@@ -108,7 +108,11 @@ def asin(m: Arithmetic, z: Complex) -> Complex:
 
 
 def atanh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic tangent."""
+    """The inverse hyperbolic tangent, computed for ``x + i a`` with positive x and a.
+
+    Its parts are ``log1p(4 x / ((1 - x)**2 + a**2)) / 4`` and
+    ``atan2(2 a, (1 - x) (1 + x) - a**2) / 2``.
+    """
     f = reals(m, z[0])
     negative = bits(m, z[0]) < 0
     x, y = m.abs(z[0]), m.select(negative, -z[1], z[1])
@@ -129,21 +133,21 @@ def atanh(m: Arithmetic, z: Complex) -> Complex:
     beside = 0.5 * (CONSTANTS[f.dtype].ln2[0] - beside)
     beside = m.select(near_a == 0.0, inf, beside)
     real = m.select(at_one, beside, real)
-    turned = 0.5 * atan2(m, 2.0 * near_a, left * (1.0 + near_x) - square)
+    angle = 0.5 * atan2(m, 2.0 * near_a, left * (1.0 + near_x) - square)
     quarter = m.constant(f.dtype, 0.25 * pi)
-    turned = m.select(at_one, m.select(near_a == 0.0, near_a, quarter), turned)
+    angle = m.select(at_one, m.select(near_a == 0.0, near_a, quarter), angle)
     modulus = hypot(m, 0.5 * x, 0.5 * y)
     far = m.select(modulus == inf, zero, 0.25 * x / modulus / modulus)
     half_pi = m.constant(f.dtype, 0.5 * pi)
     real = m.select(huge, far, real)
     unknown = (a != a) | ((x != x) & (a < inf))
-    turned = m.select(huge, m.select(unknown, x + a, half_pi), turned)
+    angle = m.select(huge, m.select(unknown, x + a, half_pi), angle)
     # The real part is 0 on the imaginary axis for every y.
     real = m.select((x == 0.0) & (a != a), zero, real)
-    turned = with_sign_of(m, turned, y)
+    angle = with_sign_of(m, angle, y)
     return (
         m.select(negative, -real, real),
-        m.select(negative, -turned, turned),
+        m.select(negative, -angle, angle),
     )
 
 

@@ -278,6 +278,7 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
     low = None if a_low is None else m.select(beyond, 0.0, a_low)
 
     def sum_of(x: Value, y: Value, twice: bool = False) -> Pair:
+        """``x + y`` as a pair, plus the low part of the argument, or two of it."""
         high, rest = two_sum(x, y)
         if low is None:
             return high, rest

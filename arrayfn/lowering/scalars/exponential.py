@@ -156,7 +156,11 @@ def clamped(m: Arithmetic, x: Value, limits: Split) -> Value:
 
 
 def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pair]:
-    """``(shifted n, w)`` with ``exp(x + x_low) = 2**n (1 + w)``, ``|w| < 0.42``."""
+    """``(shifted n, w)`` with ``exp(x + x_low) = 2**n (1 + w)``, ``|w| < 0.42``.
+
+    ``x_low`` is None for 0. n is an integer; ``shifted n`` is ``n + rounding_shift``,
+    whose lowest bits are n's. w is a pair of floats, whose sum it is.
+    """
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
     shifted = m.fma(x, LOG2_E, m.constant(f.dtype, f.rounding_shift))
@@ -302,7 +306,7 @@ def log2(m: Arithmetic, x: Value) -> Value:
 
 
 def log10(m: Arithmetic, x: Value) -> Value:
-    """The logarithm to base 10."""
+    """The logarithm to base 10, by that of 2 and that of the mantissa, in pairs."""
     e, mantissa = decompose(m, x)
     scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log10_e"))
     unit = CONSTANTS[m.dtype(x)].log10_2

@@ -105,6 +105,7 @@ def in_float64(formula: Formula) -> Formula:
     """A formula that computes float32 in float64, for functions that are rarely hot."""
 
     def wrapped(m: Arithmetic, x: Value) -> Value:
+        """``formula`` of an f32 or f64, computed in f64."""
         if m.dtype(x) == "f64":
             return formula(m, x)
         return m.convert(formula(m, m.convert(x, "f64")), "f32")

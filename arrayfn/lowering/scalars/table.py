@@ -345,6 +345,7 @@ def _convert(source: str, target: str) -> Formula:
     real_source = REAL_PART.get(source, source)
 
     def formula(m: Arithmetic, x: Value) -> Value:
+        """``x`` converted; a real number of a complex one is its real part."""
         if target in COMPLEXES:
             part = REAL_PART[target]
             if source in COMPLEXES:

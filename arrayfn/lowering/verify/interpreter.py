@@ -247,45 +247,19 @@ class Interpreter:
             raise UnknownTextError(f"a step of {ast.unparse(node.iter)}")
         is_items = [ast.unparse(a) for a in node.iter.args] == ["begin", "end"]
         inner = state.copy()
-        span = stop.plus(start, -1)
-        if step < 0:
-            span, size = span.times(-1), -step
-        else:
-            size = step
-        iterations = inner.lanes_of(span)
+        span = stop.plus(start, -1).times(1 if step > 0 else -1)
+        extent = inner.lanes_of(span)
         self.flush()
-        is_counted = iterations is not None
-        if is_counted:
-            trip_count = -(-iterations // size)
-            runs = np.asarray(trip_count) > 0
-            if not runs.any():
-                return state
-            if not runs.all():
-                inner, running = _running(inner, runs)
-                start = start.taken(running)
-                if not isinstance(trip_count, int):
-                    trip_count = trip_count[running]
-            if not isinstance(trip_count, int):
-                inner.divergence = max(
-                    inner.divergence, inner.differs_in_a_block(trip_count)
-                )
-            runs_once = isinstance(trip_count, int) and trip_count == 1
-            index = Number(0) if runs_once else inner.counted(0, trip_count - 1)
-        else:
-            _, high = inner.range(span)
-            trip_count = -(-maximum_of(high, 0) // size)
-            if not np.any(np.asarray(trip_count) > 0):
-                return state
-            index = inner.unknown(0, maximum_of(trip_count - 1, 0))
-            inner.surely = False
+        entered = _entered(inner, start, span, extent, abs(step))
+        if entered is None:
+            return state
+        inner, start, index, trip_count = entered
         carried = self.carried(node.body, inner, node.target.id)
         if (
             carried
-            and is_counted
-            and isinstance(trip_count, int)
-            and trip_count <= _UNROLLED
+            and trip_count is not None
+            and 1 < trip_count <= _UNROLLED
             and inner.count == state.count
-            and trip_count > 1
             and (is_plain(node.body) or self.carries_memory(carried, inner))
         ):
             return self.unrolled(node, inner, start, step, trip_count)
@@ -293,11 +267,10 @@ class Interpreter:
         inner.variables[node.target.id] = variable
         if is_items and ITEM not in inner.variables:
             inner.variables[ITEM] = variable
-        only_one = is_counted and isinstance(trip_count, int) and trip_count == 1
-        if carried and not only_one:
+        if carried and trip_count != 1:
             self.advance(node.body, inner, carried, index)
         end = self.block(node.body, inner.copy())
-        if only_one and inner.count == state.count:
+        if trip_count == 1 and inner.count == state.count:
             return end
         return self.merged(state, [*node.body, node], [end])
 
@@ -704,6 +677,46 @@ class Interpreter:
         inner.variables = {**internal, **dict(zip(names, values, strict=True))}
         self.block(function.body, inner)
         return Data()
+
+
+def _entered(
+    state: State, start: Number, span: Number, extent: Lanes | None, step: int
+) -> tuple[State, Number, Number, int | None] | None:
+    """What holds in the body of a ``for`` loop, in all iterations at once.
+
+    Returns the state in the lanes that enter the loop, ``start`` in these lanes, the
+    number of the iteration, and the trip count if it is one known number. None if no
+    lane enters.
+
+    Args:
+        state: the state before the loop, which may be changed.
+        start: the first value of the loop's variable.
+        span: its end minus ``start``, or the reverse if it decreases.
+        extent: ``span`` in each lane; None if it depends on data.
+        step: how far the variable goes in an iteration, positive.
+    """
+    if extent is None:
+        _, high = state.range(span)
+        most = -(-maximum_of(high, 0) // step)
+        if not np.any(np.asarray(most) > 0):
+            return None
+        index = state.unknown(0, maximum_of(most - 1, 0))
+        state.surely = False
+        return state, start, index, None
+    trip_count = -(-extent // step)
+    runs = np.asarray(trip_count) > 0
+    if not runs.any():
+        return None
+    if not runs.all():
+        state, running = _running(state, runs)
+        start = start.taken(running)
+        if not isinstance(trip_count, int):
+            trip_count = trip_count[running]
+    if isinstance(trip_count, int):
+        index = Number(0) if trip_count == 1 else state.counted(0, trip_count - 1)
+        return state, start, index, trip_count
+    state.divergence = max(state.divergence, state.differs_in_a_block(trip_count))
+    return state, start, state.counted(0, trip_count - 1), None
 
 
 def _running(state: State, runs: Array) -> tuple[State, Array]:

@@ -325,6 +325,7 @@ class State:
         digits = upper.times(size).plus(lower)
 
         def replaced(x: Number) -> Number:
+            """``x`` with ``digits`` in place of ``symbol``."""
             c = x.terms.get(symbol)
             if c is None:
                 return x

@@ -72,6 +72,7 @@ def _accesses(*texts: str) -> Effect:
     """An effect that records accesses; ``n`` stands for the function's vector width."""
 
     def effect(c: Call) -> Value:
+        """Record the accesses of a call; what it returns depends on data."""
         n = c.function.lanes
         for text in texts:
             c.record(text.replace("nn", str(n * n)).replace("n", str(n)))

@@ -1,0 +1,390 @@
+"""Jitted: a function that compiles itself for each signature of its arguments.
+
+A call looks up the signature of its arguments and runs the executable found. A new
+signature is traced and compiled; equal kernels compile once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, overload
+from weakref import WeakSet
+
+import numpy as np
+from typing_extensions import override
+
+from arrayfn import tree
+from arrayfn.backends.base import DirectExecutable
+from arrayfn.backends.registry import choose, get_backend
+from arrayfn.caches import forgets
+from arrayfn.compilation.building import Built, Key, building, reason_of
+from arrayfn.compilation.compiling import CompiledSignature, Compiler
+from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
+from arrayfn.compilation.short_calls import (
+    by_trees,
+    gives_tuple,
+    if_on_device,
+    is_flat,
+)
+from arrayfn.compilation.stages import Lowered, Traced
+from arrayfn.compilation.static_arguments import (
+    StaticArguments,
+    StaticParameters,
+)
+from arrayfn.compilation.watching import WATCHERS, before_watching
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.pickling import pickled
+from arrayfn.tracing import Namespace, too_deep
+from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import (
+    Ref,
+    RefWrittenError,
+    held,
+    is_of_a_body,
+    write_back,
+)
+from arrayfn.transforms import check_leaves, inside_trace, leaf_type
+from arrayfn.transforms.arguments import hints, known_arguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Jitted(Generic[P, R]):
+    """A jitted function; call it like the function it wraps.
+
+    >>> import arrayfn as af
+    >>> double = af.jit(lambda x: 2.0 * x)
+    >>> isinstance(double, af.Jitted), double(3.0)
+    (True, array(6.))
+    """
+
+    # Kept apart from the function's attributes, which a wrapper copies.
+    __slots__ = (
+        *("_compiler", "_cache", "_last", "_last_by_trees", "_checked", "_by_refs"),
+        *("__dict__", "__weakref__"),
+    )
+
+    def __init__(self, compiler: Compiler) -> None:
+        functools.update_wrapper(self, compiler.function)
+        self._compiler = compiler
+        self._cache: dict[Key, CompiledSignature] = {}
+        # Shortcuts to the last signature's executable. They give an int, and not
+        # results, for arguments of other types; the second takes (args, kwargs).
+        self._last: Callable[..., Any] | None = None
+        self._last_by_trees: Callable[..., Any] | None = None
+        self._checked: dict[frozenset[str], Jitted[P, R]] = {}
+        self._by_refs: dict[Any, Jitted[..., Any]] = {}
+        _all.add(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function compiled for these arguments' types."""
+        last = self._last
+        if last is not None and not kwargs:
+            result = last(*args)
+            if type(result) is not int:
+                return result
+        by_trees = self._last_by_trees
+        if by_trees is not None:
+            result = by_trees(args, kwargs)
+            if type(result) is not int:
+                return result
+        return self._call(args, kwargs)
+
+    @property
+    def python_function(self) -> Callable[P, R]:
+        """The function that was given to ``jit``."""
+        return self._compiler.function
+
+    def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
+        """The same function with the checks ``kinds`` too, compiled by itself.
+
+        ``kinds`` are what ``kinds_of`` gives for ``jit(checks=...)``.
+        """
+        wanted = self._compiler.checks | kinds
+        if wanted == self._compiler.checks:
+            return self
+        if wanted not in self._checked:
+            self._checked[wanted] = Jitted(replace(self._compiler, checks=wanted))
+        return self._checked[wanted]
+
+    def clear_cache(self) -> None:
+        """Drop the compiled code; the next call compiles again."""
+        self._cache.clear()
+        self.forget_last()
+
+    def clear_calls_of(self, operator: str) -> None:
+        """Drop all compiled code if some of it calls the operator of this name."""
+        if any(operator in entry.operators for entry in self._cache.values()):
+            self.clear_cache()
+
+    @override
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        compiler = self._compiler
+        backend = None if compiler.backend is None else compiler.backend.name
+        options = compiler.static, compiler.donated, compiler.options, compiler.checks
+        return pickled(self, ((compiler.function, backend, *options), vars(self)))
+
+    def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        (function, backend, *options), attributes = state
+        chosen = None if backend is None else choose(backend, to_lower=True)
+        self.__init__(Compiler(function, chosen, *options))
+        vars(self).update(attributes)
+
+    @override
+    def __repr__(self) -> str:
+        backend, function = self._compiler.backend, self._compiler.function
+        device = "" if backend is None else f" for {backend.name}"
+        count = len(self._cache)
+        signatures = (
+            f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        )
+        name = getattr(function, "__qualname__", self._compiler.name)
+        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{signatures}>"
+
+    def _repr_html_(self) -> str:
+        from arrayfn.compilation.shown import signatures_html
+
+        return signatures_html(repr(self), self.signatures())
+
+    def signatures(self) -> list[tuple[str, Built]]:
+        """What the function has been compiled for, and the record of each compilation.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> double = af.jit(lambda x: 2 * x)
+        >>> double(np.ones(2)), double(np.ones(3))
+        (array([2., 2.]), array([2., 2., 2.]))
+        >>> for types, built in double.signatures():
+        ...     print(types, built.reason)
+        f64[2]
+        f64[3] x is f64[3], not f64[2]
+        """
+        return [
+            (", ".join(map(str, key[2])), entry.built)
+            for key, entry in self._cache.items()
+        ]
+
+    def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
+        """What the function has been compiled to, with the results' structures."""
+        return [(entry.compiled, entry.out_tree) for entry in self._cache.values()]
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks for when a function that it compiles calls this one."""
+        return import_module(Namespace.numba_module).type_of_jitted(self)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> Callable[..., R]: ...
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The bound method, whose first argument is the instance."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function for arguments that no shortcut takes.
+
+        A new signature is compiled first. Inside a trace, and for a function that uses
+        values of functions around it that are being traced, one equation is emitted.
+        """
+        compiler = self._compiler
+        args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
+        args, kwargs, leaves, structure = known_arguments(args, kwargs)
+        if any(type(x) is Ref for x in leaves):
+            return self._call_with_refs(args, kwargs, static, leaves, structure)
+        if inside_trace(leaves):
+            return compiler.inline(args, kwargs, static, leaves)
+        check_leaves(compiler.function, args, kwargs, leaves)
+        types = tuple(leaf_type(x) for x in leaves)
+        backend = compiler.backend_of(leaves)
+        key = (structure, static, types, backend.name)
+        entry = self._cache.get(key)
+        if entry is None:
+            arguments = static.filled(args)
+            reason = reason_of(
+                key, self._cache, lambda: hints(compiler.function, arguments, kwargs)
+            )
+            with building(compiler.name, backend.name, reason) as built:
+                try:
+                    traced = compiler.trace(args, kwargs, static, types, backend.name)
+                except RefWrittenError as written:
+                    if not is_of_a_body(written):
+                        raise
+                    return static.bound(compiler.function)(*args, **kwargs)
+                if traced.trace.depends_on_frames:
+                    return compiler.apply(traced, leaves)
+                try:
+                    entry = compiler.compile(traced, args, kwargs, backend, built)
+                except RecursionError as error:
+                    if current_frame() is not None:
+                        raise
+                    raise too_deep(compiler.name) from error
+            self._cache[key] = entry
+        kept_types = entry.kept_types
+        arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
+        if WATCHERS:
+            return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
+        self._remember(entry, args, kwargs, leaves, structure)
+        return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
+
+    def _remember(
+        self,
+        entry: CompiledSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        structure: tree.TreeDef,
+    ) -> None:
+        """Keep a shortcut to ``entry`` for the next call with arguments like these.
+
+        ``leaves`` and ``structure`` are those of ``(args, kwargs)``. Static arguments
+        are not compared by shortcuts, so that a function with some has none.
+        """
+        run = entry.run
+        self.forget_last()
+        if self._compiler.static or not isinstance(run, DirectExecutable):
+            return
+        is_plain = entry.single or gives_tuple(entry.out_tree)
+        call = run.call_single if entry.single else run.call
+        if self._compiler.backend is None and entry.is_on_device:
+            call = if_on_device(call)
+        if is_plain and not kwargs and is_flat(args, leaves):
+            self._last = call
+        else:
+            out_tree = None if is_plain else entry.out_tree
+            self._last_by_trees = by_trees(call, structure, out_tree)
+
+    def forget_last(self) -> None:
+        """Drop the shortcut: the next call looks its signature up."""
+        self._last = self._last_by_trees = None
+
+    def _call_with_refs(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: StaticArguments,
+        leaves: list[Any],
+        structure: tree.TreeDef,
+    ) -> Any:
+        """Run the function for arguments with Refs, which hold new values afterwards.
+
+        What is compiled takes the values of the Refs, and gives their last values
+        besides the results. ``leaves`` and ``structure`` are those of
+        ``(args, kwargs)``, which have no static arguments; ``static`` holds those.
+        """
+        refs = [x for x in leaves if type(x) is Ref]
+        if len(set(map(id, refs))) < len(refs):
+            raise ArgumentError(
+                f"{self._compiler.name} is given one Ref twice, and would write to "
+                "it under two names; give it once, or copies: new_ref(ref[...])",
+                user_location(),
+            )
+        bound = static.bound(self._compiler.function)
+        values = [x.get() if type(x) is Ref else x for x in leaves]
+        if inside_trace(values):
+            return bound(*args, **kwargs)
+        places = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
+        key = (static, structure, places)
+        if key not in self._by_refs:
+
+            @functools.wraps(self._compiler.function)
+            def of_values(values: list[Any]) -> Any:
+                inner = [Ref(x) if k in places else x for k, x in enumerate(values)]
+                given, named = tree.unflatten(structure, inner)
+                result = bound(*given, **named)
+                return result, held([inner[k] for k in places])
+
+            self._by_refs[key] = Jitted(
+                replace(self._compiler, function=of_values, static=_NONE, donated=_NONE)
+            )
+        result, last = self._by_refs[key](values)
+        write_back(refs, last)
+        return result
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The Program for these arguments' types (values unused), to be lowered.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> traced = af.jit(lambda x: x + 1.0).trace(np.ones(3))
+        >>> str(traced.program.output_types[0]), traced.lower().plan is not None
+        ('f64[3]', True)
+        """
+        compiler = self._compiler
+        args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
+        args, kwargs, leaves, _ = known_arguments(args, kwargs)
+        check_leaves(compiler.function, args, kwargs, leaves)
+        types = [leaf_type(x) for x in leaves]
+        backend = compiler.backend_of(leaves)
+        traced = compiler.trace(args, kwargs, static, types, backend.name)
+        if traced.trace.depends_on_frames:
+            raise ArgumentError(
+                f"{compiler.name} uses values or named axes of a function "
+                "that is being traced, so it cannot be lowered by itself; call it, or "
+                "pass the values as arguments",
+                user_location(),
+            )
+        return Traced(
+            traced.program,
+            tree.structure((args, kwargs)),
+            traced.out_tree,
+            lambda: compiler.lower(traced, args, kwargs, backend),
+        )
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The Program, kernels and plan for these arguments' types (values unused).
+
+        A ``ShapeDtypeStruct`` stands for an argument. With open sizes in it (``Dim``)
+        the function is traced for several sizes; what is lowered serves all of them
+        once it is saved. Raises ArgumentError if its Program has not one form.
+        """
+        arguments, structure = tree.flatten((args, kwargs))
+        if not any(map(is_open, arguments)):
+            return self.trace(*args, **kwargs).lower()
+
+        def trace(sizes: Sizes) -> Traced:
+            closed = [x.at(sizes) if is_open(x) else x for x in arguments]
+            given, named = tree.unflatten(structure, closed)
+            return self.trace(*given, **named)
+
+        compiler = self._compiler
+        dynamic, named, _ = compiler.static.split(compiler.function, args, kwargs)
+        leaves = tree.leaves((dynamic, named))
+        backend = (compiler.backend or get_backend("cpu")).name
+        text = open_text(lambda sizes: trace(sizes).program, leaves, backend)
+        return replace(trace(text.example).lower(), open_text=text)
+
+
+_NONE: Final = StaticParameters((), ())
+_all: WeakSet[Jitted[..., Any]] = WeakSet()
+
+
+@forgets
+def _clear_all() -> None:
+    """Drop the compiled code of all jitted functions."""
+    for jitted in list(_all):
+        jitted.clear_cache()
+
+
+@before_watching
+def _forget_last() -> None:
+    """Drop the shortcuts of all jitted functions, past which calls are not watched."""
+    for jitted in list(_all):
+        jitted.forget_last()
+
+
+@KERNELS.on_change
+def _clear_calls_of(operator: str) -> None:
+    """Drop the compiled functions that call ``operator``: its kernels changed."""
+    for jitted in list(_all):
+        jitted.clear_calls_of(operator)
