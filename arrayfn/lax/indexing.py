@@ -196,7 +196,10 @@ def scatter_add(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` added; overlapping windows add up."""
+    """``operand`` with ``updates`` added; overlapping windows add up.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
@@ -212,7 +215,10 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` subtracted; overlapping windows add up."""
+    """``operand`` with ``updates`` subtracted; overlapping windows add up.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
     given = operand, scatter_indices, negated, dimension_numbers, promises, mode
@@ -229,7 +235,10 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` multiplied by ``updates``; overlapping windows multiply."""
+    """``operand`` multiplied by ``updates``; overlapping windows multiply.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_mul, *given)
@@ -245,7 +254,10 @@ def scatter_min(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The minimum of each element of ``operand`` and its ``updates``."""
+    """The minimum of each element of ``operand`` and its ``updates``.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_min, *given)
@@ -261,7 +273,10 @@ def scatter_max(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The maximum of each element of ``operand`` and its ``updates``."""
+    """The maximum of each element of ``operand`` and its ``updates``.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_max, *given)
