@@ -179,7 +179,11 @@ def scatter(
 ) -> Array:
     """``operand`` with windows replaced by ``updates`` at the positions of indices.
 
-    If windows overlap, the last in the order of ``updates`` wins.
+    The last axis of ``scatter_indices`` has the position of a window along the axes
+    that ``dimension_numbers`` names. If windows overlap, the last in the order of
+    ``updates`` wins. ``unique_indices`` promises that none does, ``indices_are_sorted``
+    that positions ascend. ``mode`` says what becomes of windows out of bounds: they are
+    left out by default, or moved inside by "clip".
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
