@@ -18,6 +18,7 @@ from arrayfn import (
     custom_derivatives,
     debug,
     distributed,
+    einops_backend,
     errors,
     fft,
     flatten_util,
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
+einops_backend.install()
 set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
 Namespace.numba_module = "arrayfn.adapters.numba_functions"

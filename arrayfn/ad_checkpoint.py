@@ -6,10 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
-from arrayfn import tree
-from arrayfn.checkpoint_policies import Policy
+from arrayfn import checkpoint_policies, tree
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
 from arrayfn.primitives.base import primitive_of
@@ -19,6 +18,7 @@ from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom import closed_over, with_inputs
 from arrayfn.transforms.shapes import without_static
 
+Policy: TypeAlias = checkpoint_policies.Policy
 P = ParamSpec("P")
 R = TypeVar("R")
 

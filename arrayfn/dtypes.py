@@ -193,8 +193,9 @@ def complex_of(dtype: DType) -> DType:
 
 
 def limits(dtype: DType) -> Any:
-    """The limits ``min`` and ``max`` of an integer dtype, int4 and uint4 included."""
-    return ml_dtypes.iinfo(dtype)
+    """The limits ``min`` and ``max`` of an integer or real floating-point dtype."""
+    is_float = dtype in FLOATS or dtype in FLOAT8
+    return ml_dtypes.finfo(dtype) if is_float else ml_dtypes.iinfo(dtype)
 
 
 def compute_dtype(dtype: DType) -> DType:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
 import optree
+from typing_extensions import override
 
 from arrayfn import documentation as _documentation
 from arrayfn import tree_paths
@@ -366,16 +367,46 @@ def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
     return tuple(parts[0]), parts[1]
 
 
+class _Whole:
+    """A ``functools.partial``, kept as it is by another: those of Python merge."""
+
+    def __init__(self, function: functools.partial[Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, _Whole) else other)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
 @register_node
 class Partial(functools.partial[Any]):
     """``functools.partial`` as a tree, whose leaves are its arguments.
 
-    It lets a function be an argument of ``jit`` and ``grad``, with its arrays.
+    It lets a function be an argument of ``jit`` and ``grad``, with its arrays. The
+    arguments of a ``functools.partial`` that it is given are none of its leaves.
 
     >>> double = Partial(lambda a, x: a * x, 2.0)
     >>> double(3.0), leaves(double)
     (6.0, [2.0])
     """
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Self:
+        """The function with these arguments; of another ``Partial``, with both."""
+        if isinstance(func, functools.partial) and not isinstance(func, Partial):
+            func = _Whole(func)
+        return super().__new__(cls, func, *args, **keywords)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
         """The arguments, and the function."""
@@ -459,7 +490,7 @@ def static(**options: Any) -> Any:
     >>> leaves(Scaled(1.0))
     [1.0]
     """
-    metadata = {**(options.pop("metadata", None) or {}), "static": True}
+    metadata = {"static": True, **(options.pop("metadata", None) or {})}
     return dataclasses.field(**options, metadata=metadata)
 
 

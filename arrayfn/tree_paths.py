@@ -86,6 +86,10 @@ class FlattenedIndexKey:
 
     key: int
 
+    @override
+    def __hash__(self) -> int:
+        return hash((FlattenedIndexKey, self.key))
+
     @property
     def entry(self) -> int:
         """What it indexes by."""

@@ -327,12 +327,19 @@ class Lowered:
         """A copy whose captured arrays are folded, for functions of trained weights.
 
         What depends on captured arrays alone is computed now; ``notes`` has a line on
-        each array. With the recipe ``"scales"``, factors and terms of the output
-        features of a matrix product or a convolution with captured weights, as those
-        of batch normalisation, go into the weights, and one vector is added. Results
-        then differ by rounding.
+        each array. Recipes change captured weights of matrix products and convolutions:
 
-        Raises ArgumentError for other recipes, and for functions with checks.
+        * ``"scales"``: factors and terms of output features, as those of batch
+          normalisation, go into the weights, and one vector is added. Results then
+          differ by rounding.
+        * ``"transposes"``: matrices that a product would copy in each call are stored
+          as it reads them.
+        * ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``,
+          ``"int8"``, ``"int4"``: weights are stored in this dtype, and converted where
+          they are read. All but the first two get a scale for each output feature; two
+          int4 are packed into a byte.
+
+        Raises ArgumentError for other recipes, two casts, and functions with checks.
 
         >>> import numpy as np
         >>> import arrayfn as af

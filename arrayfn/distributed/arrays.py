@@ -135,6 +135,11 @@ class ShardedArray(ArrayOnDevice):
             user_location(),
         )
 
+    @override
+    def copy(self) -> ShardedArray:
+        """The same elements in other memory, with the same sharding."""
+        return ShardedArray(self.type, {k: x.copy() for k, x in self.parts.items()})
+
     def __copy__(self) -> ShardedArray:
         return self
 

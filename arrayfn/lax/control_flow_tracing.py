@@ -263,7 +263,9 @@ def _check_kept(
     ):
         if wanted.shape == have.shape and (wanted.dtype == have.dtype):
             continue
-        if have.weak and wanted.shape == have.shape:
+        # A Python number takes the dtype of the carry, but True is no number.
+        fits = have.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
+        if have.weak and wanted.shape == have.shape and fits:
             dtype, _ = dtypes.promote([(wanted.dtype, wanted.weak), (have.dtype, True)])
             if dtype == wanted.dtype:
                 continue

@@ -71,6 +71,8 @@ def reduce(
         return tree.leaves(made)
 
     values = [ops.as_array(x) for x in leaves]
+    if not axes:
+        values = [ops.as_array(v) for v in combined(starts, values)]
     for axis in reversed(axes):
         values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
     return tree.unflatten(structure, values)

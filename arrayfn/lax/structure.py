@@ -166,16 +166,23 @@ def slice(
 
 def slice_in_dim(
     operand: ArrayLike,
-    start_index: int,
-    limit_index: int,
+    start_index: int | None,
+    limit_index: int | None,
     stride: int = 1,
     axis: int = 0,
 ) -> Array:
-    """``operand[start_index:limit_index:stride]`` along ``axis``."""
+    """``operand[start_index:limit_index:stride]`` along ``axis``.
+
+    Negative bounds count from the end; None is the end itself.
+    """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
-    starts = [start_index if k == place else 0 for k in range(len(shape))]
-    limits = [limit_index if k == place else n for k, n in enumerate(shape)]
+    extent = shape[place]
+    start = 0 if start_index is None else start_index
+    limit = extent if limit_index is None else limit_index
+    start, limit = (n + extent if n < 0 else n for n in (start, limit))
+    starts = [start if k == place else 0 for k in range(len(shape))]
+    limits = [limit if k == place else n for k, n in enumerate(shape)]
     steps = [stride if k == place else 1 for k in range(len(shape))]
     return slice(operand, starts, limits, steps)
 

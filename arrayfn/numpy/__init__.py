@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from numpy import __array_namespace_info__, e, euler_gamma, inf, nan, newaxis, pi
+from numpy import e, euler_gamma, inf, nan, newaxis, pi
 
 from arrayfn import arrays
 from arrayfn import documentation as _documentation
@@ -351,6 +351,7 @@ from arrayfn.numpy.manipulation import (
     vsplit,
     vstack,
 )
+from arrayfn.numpy.namespace_info import __array_namespace_info__
 from arrayfn.numpy.nan_functions import (
     nanargmax,
     nanargmin,

@@ -1,7 +1,9 @@
 """Creates arrays: from data, filled, ranges, and grids.
 
 Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``), so the Program has
-no large constants.
+no large constants. Where values are known while tracing, as under ``grad`` alone, they
+are traced constants with their values: a library that asks an array for its namespace
+gets arrays of that namespace only.
 """
 
 from __future__ import annotations
@@ -145,8 +147,13 @@ def full(
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))
         by_equations = is_made_of_equations((value,))
-        return ops.same(ops.spread(value, given.shape, target, by_equations))
-    return ops.full(value, extents, wanted)
+        return _made(ops.same(ops.spread(value, given.shape, target, by_equations)))
+    return _made(ops.full(value, extents, wanted))
+
+
+def _made(value: Array) -> Array:
+    """``value``, which a function creates: inside a trace it is a traced array."""
+    return constant(value) if type(value) is np.ndarray else value
 
 
 def zeros(
@@ -274,7 +281,7 @@ def arange(
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)
     if not is_staged(()):
-        return np.arange(first, last, by, dtype=target)
+        return _made(np.arange(first, last, by, dtype=target))
     count = max(0, math.ceil((last - first) / by))
     steps = _iota(count, target)
     if by != 1:
@@ -321,7 +328,7 @@ def linspace(
     step = divide(subtract(stop, start), max(gaps, 1))
     ndim = ops.type_of_operand("linspace", step).ndim
     place = ops.normalize_axis("linspace", axis, ndim + 1)
-    count = _iota(num, dtypes.real_of(inexact))
+    count = _made(_iota(num, dtypes.real_of(inexact)))
     count = _alone_on_axis(count, place, ndim + 1)
     first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))
     values = add(multiply(count, gap), first)
@@ -382,7 +389,7 @@ def eye(
     ops.check_order("eye", order)
     shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
-    return ops.convert(diagonal, _or_float64(dtype))
+    return _made(ops.convert(diagonal, _or_float64(dtype)))
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Array:
@@ -409,7 +416,7 @@ def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
     """An N by M matrix with ones on and below diagonal k."""
     below = _below((N, N if M is None else M), k)
-    return ops.convert(below, _or_float64(dtype))
+    return _made(ops.convert(below, _or_float64(dtype)))
 
 
 def _below(shape: tuple[int, int], k: int) -> Array:

@@ -168,6 +168,8 @@ def iscomplexobj(x: Any) -> Any:
     """Whether x's dtype is complex; of any object, as NumPy would convert it."""
     if isinstance(x, ImmutableArray):
         return x.dtype in dtypes.COMPLEX
+    if isinstance(x, (list, tuple)):
+        return any(map(iscomplexobj, x))
     return np.iscomplexobj(x)
 
 

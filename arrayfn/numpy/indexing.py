@@ -144,10 +144,22 @@ def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
     mask = np.asarray(mask)
     if mask.ndim == 0:
         raise ArgumentError(
-            "an array is not indexed by a single bool; use arrayfn.numpy.where",
+            "a single bool is an index alone, not beside others; use "
+            "arrayfn.numpy.where",
             user_location(),
         )
     return mask
+
+
+def single_bool(index: Any) -> bool | None:
+    """``index`` if it is one bool whose value is known, else None."""
+    if isinstance(index, tuple) and len(index) == 1:
+        (index,) = index
+    if isinstance(index, ImmutableArray) and not index.ndim:
+        index = known_value(index)
+    if isinstance(index, (np.ndarray, np.generic)) and not index.ndim:
+        index = index.item()
+    return index if isinstance(index, bool) else None
 
 
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
@@ -202,6 +214,9 @@ def getitem(
     """
     type = ops.type_of_operand("indexing", x)
     x = ops.as_array(x)
+    chosen = single_bool(index)
+    if chosen is not None:  # a new first axis, which has an element if it is true
+        return getitem(expand_dims(x, 0), slice(0, int(chosen)))
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, InPlaceError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import clip
@@ -31,6 +32,7 @@ from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import ImmutableArray
+from arrayfn.tracing.conversions import is_discarded
 
 _KNOWN = "Which elements those are decides the places of the others: make it static"
 
@@ -130,10 +132,20 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:
-    """ArgumentError if ``inplace`` is asked for."""
+    """Refuse a call for the sake of its effect, which NumPy's functions have.
+
+    ``name`` is the function that calls this one. Raises ArgumentError if ``inplace``,
+    and InPlaceError if the caller makes no use of what ``name`` returns.
+    """
     if inplace:
         raise ArgumentError(
             f"{name} changes no array in place; use the copy that it returns",
+            user_location(),
+        )
+    if is_discarded(sys._getframe(2)):
+        raise InPlaceError(
+            f"{name} changes no array in place, and the copy that it returns is not "
+            f"used here; write x = {name}(x, ...)",
             user_location(),
         )
 

@@ -51,9 +51,10 @@ def dot_general(
     It is computed in the dtype ``preferred``, if one is given.
     """
     params: dict[str, Any] = dict(contraction.precision_params(name, precision))
-    types = [ops.type_of_operand(name, a) for a in (x, y)]
-    dtype = types[0].dtype
-    if not all(t.dtype in dtypes.STORAGE for t in types):
+    if all(getattr(a, "dtype", None) in dtypes.STORAGE for a in (x, y)):
+        types = [ops.type_of_operand(name, a) for a in (x, y)]
+        dtype = types[0].dtype
+    else:
         (x, y), types, dtype = ops.promoted(name, (x, y))
     if preferred is not None and dtypes.canonical(preferred) != dtype:
         params["preferred_element_type"] = dtypes.canonical(preferred)

@@ -183,10 +183,14 @@ def _next_half(x: Array, y: Array) -> Array:
 
 
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance from x to the next number away from 0, with x's sign."""
+    """The distance from x to the next number away from 0, with x's sign.
+
+    As in NumPy, that of float16 is to the next larger number.
+    """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
-    upwards = copysign(float("inf"), x)
+    limit = float("inf")
+    upwards = limit if x.dtype == dtypes.float16 else copysign(limit, x)
     return where(isinf(x), float("nan"), subtract(nextafter(x, upwards), x))
 
 

@@ -32,6 +32,7 @@ from arrayfn.numpy.indexing import (
     is_array,
     parse,
     place_of_arrays,
+    single_bool,
 )
 from arrayfn.numpy.manipulation import broadcast_to, reshape
 from arrayfn.numpy.rearrangement import flip
@@ -43,6 +44,7 @@ from arrayfn.tracing import (
     ImmutableArray,
     Tracer,
     apply,
+    constant,
     is_made_of_equations,
     trace,
 )
@@ -251,6 +253,16 @@ class IndexedUpdate:
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
+        chosen = single_bool(self._index)
+        if chosen is not None:  # x[True] has one more axis than x, of one element
+            if not chosen:
+                return ops.same(self._x)
+            if ops.type_of_operand("at", updates).ndim > type.ndim:
+                updates = getitem(updates, 0)
+            every = IndexedUpdate(self._x, ...)
+            return every._updated(
+                scatter, in_place, combine, updates, unique_indices, mode
+            )
         mask = _unknown_mask(self._index)
         if mask is not None and not _needs_value(mask, self._x, updates):
             new = updates if combine is None else combine(self._x, updates)
@@ -284,7 +296,9 @@ def _before_writing(mode: str | None) -> str | None:
 def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
     """Whether it is known that ``index`` has no element of ``x`` twice."""
     entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(e, (int, slice)) or e is None or e is ... for e in entries):
+    if single_bool(index) is not None or all(
+        isinstance(e, (int, slice)) or e is None or e is ... for e in entries
+    ):
         return True
     shape = ops.type_of_operand("at", x).shape
     bounded = _checked(mode, _WRITTEN) is None
@@ -431,8 +445,8 @@ def _with_slice(
     reverse = tuple(axis for axis, cut in enumerate(cuts) if cut.reverse)
     new = flip(new, reverse) if reverse else new
     if all(cut.step == 1 for cut in cuts):
-        if extents == type.shape:
-            return new
+        if extents == type.shape:  # a traced array, even if nothing of x is left
+            return new if isinstance(new, Tracer) else constant(new)
         starts = [np.asarray(cut.low, np.int64) for cut in cuts]
         return apply(dynamic_slices.dynamic_update_slice, x, new, *starts)
     config = tuple(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.flatten_util import ravel_pytree
 from arrayfn.ode.solve import MOST_STEPS, solve
@@ -68,5 +69,5 @@ def odeint(
 
 def _like(given: Any, y: Any) -> Any:
     """The elements of the pytree ``given`` as a pytree like ``y``."""
-    elements, (_, back) = ravel_pytree(given)[0], ravel_pytree(y)
-    return back(elements)
+    vector, back = ravel_pytree(y)
+    return back(anp.astype(ravel_pytree(given)[0], vector.dtype))

@@ -180,19 +180,19 @@ class _Float8:
     def decoded(self, x: Atom) -> Atom:
         """The numbers in the bytes ``x``, as float16 or float32.
 
-        A float16 has 5 bits of exponent: the bits fit into it, but for its bias.
+        The bits fit into a float16, which has 5 bits of exponent and a bias of 15.
         """
         x = convert(x, dtypes.uint16)
-        magnitude = discrete.bitwise_and(x, Literal(0x7F, dtypes.uint16))
+        if self.bias == 15:
+            return bitcast(discrete.shift_left(x, _u16(8)), dtype=dtypes.float16)
+        magnitude = discrete.bitwise_and(x, _u16(0x7F))
         sign = discrete.shift_left(discrete.bitwise_xor(x, magnitude), _u16(8))
         wide = discrete.shift_left(magnitude, _u16(10 - self.mantissa))
-        scale = 2.0 ** (15 - self.bias)
-        if scale != 1:  # float16's NaN has another exponent
-            wide = e.select(discrete.eq(magnitude, _u16(self.nan)), _u16(0x7E00), wide)
+        # float16's NaN has another exponent.
+        wide = e.select(discrete.eq(magnitude, _u16(self.nan)), _u16(0x7E00), wide)
         half = bitcast(discrete.bitwise_or(sign, wide), dtype=dtypes.float16)
-        if scale == 1:
-            return half
-        return e.mul(convert(half, dtypes.float32), Literal(scale, dtypes.float32))
+        scale = Literal(2.0 ** (15 - self.bias), dtypes.float32)
+        return e.mul(convert(half, dtypes.float32), scale)
 
     def encoded(self, x: Atom) -> Atom:
         """The bytes of ``x``, rounded to float32, then to nearest, ties to even."""

@@ -108,10 +108,9 @@ def truncated_normal(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Standard normal numbers truncated to (lower, upper).
+    """Standard normal numbers truncated to (lower, upper), without the bounds.
 
-    float16 and bfloat16 numbers may be rounded to a bound. The bounds broadcast to
-    ``shape``, by default their common shape.
+    The bounds broadcast to ``shape``, by default their common shape.
 
     >>> from arrayfn import random
     >>> x = random.truncated_normal(random.key(0), -1.0, 2.0, (100,))
@@ -132,10 +131,12 @@ def truncated_normal(
         middle = _inverted_erf(drawn, first, last, wide)
         outer = ops.convert(_in_tail(drawn, low, high), wide)
         sample = anp.where(tail, outer, middle)
-    # Rounding may move a number across a bound.
-    lowest = anp.nextafter(stop_gradient(low), np.array(np.inf, wide))
-    highest = anp.nextafter(stop_gradient(high), np.array(-np.inf, wide))
-    return _shaped(anp.clip(sample, lowest, highest), wanted, kind)
+    # Rounding, also to a narrow dtype, may move a number to a bound, or across it.
+    first, last = (anp.astype(stop_gradient(x), kind) for x in (low, high))
+    lowest = anp.nextafter(first, np.array(np.inf, kind))
+    highest = anp.nextafter(last, np.array(-np.inf, kind))
+    rounded = _shaped(sample, wanted, kind)
+    return anp.clip(rounded, lowest, highest)
 
 
 def _inverted_erf(drawn: Array, low: Array, high: Array, dtype: DType) -> Array:

@@ -152,6 +152,7 @@ def permutation(
                 f"random.permutation takes an array or an integer, not {type}",
                 user_location(),
             )
+        ops.normalize_axis("random.permutation", axis, 1)
         return _shuffled(found, anp.arange(_known(x)), 0)
     place = ops.normalize_axis("random.permutation", axis, type.ndim)
     if independent or type.ndim == 1:

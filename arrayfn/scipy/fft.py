@@ -1,14 +1,18 @@
-"""Discrete cosine transforms of types I to IV, with SciPy's names and arguments.
+"""Discrete cosine and sine transforms of types I to IV, with SciPy's names.
 
-They are computed by Fourier transforms of two or four times as many elements (Makhoul,
-A fast cosine transform in one and two dimensions, 1980); type I by that of the even
-extension.
+Cosine transforms are computed by Fourier transforms of two or four times as many
+elements (Makhoul, A fast cosine transform in one and two dimensions, 1980); type I by
+that of the even extension. Sine transforms are cosine transforms of the array reversed
+or with alternating signs; type I is the Fourier transform of the odd extension.
+
+The module is a backend of SciPy's: ``scipy.fft.register_backend(arrayfn.scipy.fft)``
+makes ``scipy.fft.dct`` and the others take traced arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.tracing import ImmutableArray
 
 # The type of each type's inverse.
 _INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
@@ -66,8 +71,8 @@ def idct(
 def dctn(
     x: ArrayLike,
     type: int = 2,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
+    s: int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
     norm: str | None = None,
     overwrite_x: bool = False,
     workers: int | None = None,
@@ -80,8 +85,8 @@ def dctn(
 def idctn(
     x: ArrayLike,
     type: int = 2,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
+    s: int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
     norm: str | None = None,
     overwrite_x: bool = False,
     workers: int | None = None,
@@ -91,27 +96,96 @@ def idctn(
     return _over("idctn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 
+def dst(
+    x: ArrayLike,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
+) -> Array:
+    """The discrete sine transform along ``axis``, truncated or padded to n elements.
+
+    ``type`` is 1 to 4. ``norm`` is "backward" (None: the transform is 2 sum x sin),
+    "ortho" (it is orthogonal) or "forward" (it has the factor of the inverse).
+    ``orthogonalize`` scales the last element of types 2 and 3 as an orthogonal
+    transform does, by default for "ortho". ``overwrite_x`` and ``workers`` have no
+    effect.
+
+    >>> import numpy as np
+    >>> np.round(dst(np.array([1.0, 2.0, 4.0])), 6)
+    array([ 9.      , -5.196152,  6.      ])
+    """
+    return _transform("dst", x, type, n, axis, norm, orthogonalize, inverse=False)
+
+
+def idst(
+    x: ArrayLike,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
+) -> Array:
+    """The inverse of ``dst`` with the same arguments."""
+    return _transform("idst", x, type, n, axis, norm, orthogonalize, inverse=True)
+
+
+def dstn(
+    x: ArrayLike,
+    type: int = 2,
+    s: int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
+) -> Array:
+    """``dst`` along several axes (None: all, or the last ``len(s)`` axes)."""
+    return _over("dstn", x, type, s, axes, norm, orthogonalize, inverse=False)
+
+
+def idstn(
+    x: ArrayLike,
+    type: int = 2,
+    s: int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
+) -> Array:
+    """The inverse of ``dstn`` with the same arguments."""
+    return _over("idstn", x, type, s, axes, norm, orthogonalize, inverse=True)
+
+
 def _over(
     name: str,
     x: ArrayLike,
     type: int,
-    s: Sequence[int] | None,
-    axes: Sequence[int] | None,
+    s: int | Sequence[int] | None,
+    axes: int | Sequence[int] | None,
     norm: str | None,
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
     """The cosine transform along several axes; errors call it ``name``."""
     ndim = ops.type_of_operand(name, x).ndim
+    lengths = [s] if isinstance(s, int) else s
     if axes is None:
-        count = ndim if s is None else len(s)
+        count = ndim if lengths is None else len(lengths)
         if count > ndim:
             raise ShapeError(
                 f"{name}: {count} extents for an array with {ndim} axes",
                 user_location(),
             )
         axes = range(ndim - count, ndim)
-    extents = [None] * len(axes) if s is None else list(s)
+    axes = [axes] if isinstance(axes, int) else axes
+    extents = [None] * len(axes) if lengths is None else list(lengths)
     if len(extents) != len(axes):
         raise ShapeError(
             f"{name}: {len(extents)} extents for {len(axes)} axes", user_location()
@@ -154,14 +228,15 @@ def _transform(
     wide = ops.convert(x, _wide(given.dtype))
     along = _fitted(anp.moveaxis(wide, place, -1), n)
     length = along.shape[-1]
-    if length < 1 + (type == 1):
+    of_sines = "dst" in name
+    if length < 1 + (type == 1 and not of_sines):
         raise ShapeError(
             f"{name} of type {type} takes more than {length} elements", user_location()
         )
     kind = _INVERSE[type] if inverse else type
     if orthogonalize is None:
         orthogonalize = norm == "ortho"
-    result = _scaled(along, kind, norm, orthogonalize, inverse)
+    result = _scaled(along, kind, norm, orthogonalize, inverse, of_sines)
     return anp.moveaxis(result, -1, place)
 
 
@@ -182,7 +257,12 @@ def _fitted(x: Array, n: int | None) -> Array:
 
 
 def _scaled(
-    x: Array, kind: int, norm: str | None, orthogonalize: bool, inverse: bool
+    x: Array,
+    kind: int,
+    norm: str | None,
+    orthogonalize: bool,
+    inverse: bool,
+    of_sines: bool,
 ) -> Array:
     """The normalised transform of ``kind`` of the rows of ``x``.
 
@@ -190,23 +270,38 @@ def _scaled(
     ``orthogonalize`` also scales the ends.
     """
     length = x.shape[-1]
-    period = 2.0 * (length - 1 if kind == 1 else length)
+    beyond = (1 if of_sines else -1) if kind == 1 else 0
+    period = 2.0 * (length + beyond)
     factor = 1.0 / period if (norm == "forward") != inverse else 1.0
     if norm == "ortho":
         factor = 1.0 / math.sqrt(period)
     root = math.sqrt(2.0)
     before, after = np.ones(length), np.full(length, factor)
-    if orthogonalize and kind == 1:
+    end = -1 if of_sines else 0
+    if orthogonalize and kind == 1 and not of_sines:
         before[[0, -1]] *= root
         after[[0, -1]] /= root
     elif orthogonalize and kind == 2:
-        after[0] /= root
+        after[end] /= root
     elif orthogonalize and kind == 3:
-        before[0] *= root
+        before[end] *= root
     if orthogonalize:
         x = x * before.astype(x.dtype)
-    value = _cosines(x, kind)
+    value = (_sines if of_sines else _cosines)(x, kind)
     return value if np.all(after == 1.0) else value * after.astype(x.dtype)
+
+
+def _sines(x: Array, kind: int) -> Array:
+    """The transform 2 sum x sin; for type III the last element counts once."""
+    length = x.shape[-1]
+    if kind == 1:
+        zero = anp.zeros((*x.shape[:-1], 1), x.dtype)
+        extended = anp.concatenate([zero, x, zero, -anp.flip(x, -1)], -1)
+        return -anp.imag(anp.fft.rfft(extended))[..., 1 : length + 1]
+    signs = np.where(np.arange(length) % 2, -1, 1).astype(x.dtype)
+    if kind == 3:
+        return _cosines(anp.flip(x, -1), kind) * signs
+    return anp.flip(_cosines(x * signs, kind), -1)
 
 
 def _cosines(x: Array, kind: int) -> Array:
@@ -235,6 +330,22 @@ def _cosines(x: Array, kind: int) -> Array:
     return anp.real(anp.fft.fft(x * before, 2 * length)[..., :length] * after)
 
 
-__all__ = ["dct", "dctn", "idct", "idctn"]
+__ua_domain__ = "numpy.scipy.fft"
+
+
+def __ua_function__(method: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: N807
+    """What SciPy calls in place of its function ``method``, if ours is to compute it.
+
+    It is for cosine and sine transforms of a traced array, or of one on a device;
+    SciPy finds the other Fourier transforms in the array's namespace.
+    """
+    own = globals().get(method.__name__) if method.__name__ in __all__ else None
+    x = args[0] if args else kwargs.get("x")
+    if own is None or not isinstance(x, ImmutableArray):
+        return NotImplemented
+    return own(*args, **kwargs)
+
+
+__all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
 
 _documentation.attach(__name__)

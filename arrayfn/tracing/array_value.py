@@ -19,6 +19,7 @@ from arrayfn.tracing.methods import (
     Operand,
     called,
     function_for,
+    in_dtype,
     in_place_method,
     is_operand,
     operator,
@@ -131,6 +132,8 @@ class ImmutableArray(Typed, Operand):
                 f"{name} {self.REFUSED}",
                 user_location(),
             )
+        if method == "__call__" and options.get("dtype") is not None:
+            inputs, options = in_dtype(name, inputs, options)
         return called(name, function, inputs, options)
 
     def __array_function__(

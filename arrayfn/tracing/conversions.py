@@ -125,6 +125,18 @@ def _counterpart(name: str) -> str:
     return ""
 
 
+def is_discarded(frame: types.FrameType) -> bool:
+    """Whether ``frame``, which called a function, makes no use of the result."""
+    return _follows(frame.f_code, frame.f_lasti) == "POP_TOP"
+
+
+@functools.lru_cache(maxsize=1024)
+def _follows(code: types.CodeType, offset: int) -> str:
+    """The name of the instruction after the one at byte ``offset``."""
+    rest = (at for at in dis.get_instructions(code) if at.offset > offset)
+    return next(rest).opname
+
+
 @dataclass(frozen=True, slots=True)
 class _Instruction:
     """What a frame is doing. ``callee`` is the dotted name of what it calls, split."""

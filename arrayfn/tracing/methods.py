@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.array_likes import adopted
-from arrayfn.errors import ArgumentError, InPlaceError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, InPlaceError, user_location
 
 
 class Operand:
@@ -146,6 +146,31 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
         )
 
     return method
+
+
+def in_dtype(
+    name: str, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands of a ufunc called with ``dtype=``, which it computes in, as NumPy does.
+
+    A comparison, whose results are of dtype bool, is computed in that of its operands.
+    """
+    dtype = dtypes.canonical(options["dtype"])
+    rest = {name: value for name, value in options.items() if name != "dtype"}
+    if dtype == dtypes.bool_:
+        return inputs, rest
+    converted: list[Any] = []
+    for x in inputs:
+        if not dtypes.is_python_scalar(x) and x.dtype != dtype:
+            if not np.can_cast(x.dtype, dtype, "same_kind"):
+                raise DTypeError(
+                    f"{name} with dtype={dtype} does not convert an operand of dtype "
+                    f"{x.dtype}; convert it first, with .astype",
+                    user_location(),
+                )
+            x = Namespace.functions["astype"](x, dtype)
+        converted.append(x)
+    return tuple(converted), rest
 
 
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:

@@ -49,6 +49,11 @@ class Ref(Typed):
         """Shape and dtype of every value that it holds."""
         return self._type
 
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a Ref of rank 0")
+        return self.shape[0]
+
     def get(self) -> Any:
         """The value; of a NumPy array a copy, which ``+=`` may change."""
         value = self.current()

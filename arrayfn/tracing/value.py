@@ -6,6 +6,7 @@ function it belongs to is being traced.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -60,7 +61,7 @@ class Owner(Protocol):
     """The last refused conversion of one of its values."""
 
 
-_ARRAY_API_EXTRA = "array_api_extra._lib._at"
+_ARRAY_API_EXTRA = ("array_api_extra._lib._at", "array_api_extra._at")
 
 
 class Refused(NamedTuple):
@@ -218,25 +219,26 @@ class Tracer(ImmutableArray):
 
     @override
     def __setitem__(self, index: Any, value: Any) -> None:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if caller.endswith(_ARRAY_API_EXTRA):
-            # ``array_api_extra.at`` updates in place an array that nobody uses after
-            # it. So this Tracer may stand for the updated array from now on, unless a
-            # function around the innermost one holds it.
-            functions = Namespace.functions
-            new = functions["astype"](functions["asarray"](value), self.dtype)
-            mask = isinstance(index, bool) or (
-                getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape
-            )
-            updated = (
-                functions["where"](index, new, self)
-                if mask
-                else self.at[index].set(new)
-            )
-            if updated.frame is self.frame:
-                self.atom, self.value = updated.atom, updated.value
-                return
-        super().__setitem__(index, value)
+        caller = sys._getframe(1)
+        if not caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA):
+            super().__setitem__(index, value)
+        # ``array_api_extra.at`` assigns to a local variable, which it returns. The
+        # variable becomes the changed copy; this Tracer stays what it is.
+        functions = Namespace.functions
+        new = functions["astype"](functions["asarray"](value), self.dtype)
+        mask = isinstance(index, bool) or (
+            getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape
+        )
+        updated = (
+            functions["where"](index, new, self)
+            if mask and not new.ndim
+            else self.at[index].set(new)
+        )
+        local = caller.f_locals
+        local.update({name: updated for name, x in local.items() if x is self})
+        if sys.version_info < (3, 13):  # later, f_locals are the variables themselves
+            as_object = ctypes.py_object(caller)
+            ctypes.pythonapi.PyFrame_LocalsToFast(as_object, ctypes.c_int(0))
 
     def __copy__(self) -> Tracer:
         return self

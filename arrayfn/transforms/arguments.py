@@ -223,7 +223,9 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
     """``given`` if it has type ``wanted``, else an error about ``word position``."""
     given = adopted(given)
     check_leaf(given, f"{word} {position}")
-    if dtypes.is_python_scalar(given):
+    if dtypes.is_python_scalar(given) and not (
+        isinstance(given, complex) and wanted.dtype not in dtypes.COMPLEX
+    ):
         given = np.asarray(given, wanted.dtype)
     have = leaf_type(given)
     if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):

@@ -79,7 +79,7 @@ def value_and_grad(
     With ``holomorphic`` arguments and value are complex, and it is the derivative.
     With ``allow_int`` the gradient by integers and booleans is 0, of float64. Arguments
     that it is not differentiated by may hold any values; those that are no arrays are
-    passed on as they are.
+    passed on as they are, and so are Python's bools and integers.
 
     Raises DifferentiationError if the value is no scalar, or an argument not inexact.
 
@@ -193,15 +193,16 @@ def with_others_inside(
 ) -> tuple[Function, tuple[Any, ...], dict[str, Any]]:
     """``function`` of arrays alone, and its arguments without leaves of other kinds.
 
+    Python's bools and integers, which a function may branch on, are of other kinds.
     Positional ``args`` in the positions ``chosen`` stay as they are; in the others, and
     in ``kwargs``, leaves that are no arrays are hidden from pytrees.
     """
     others = [x for k, x in enumerate(args) if k not in chosen]
-    if all(map(is_array, tree.leaves((others, kwargs)))):
+    if all(map(_is_traced, tree.leaves((others, kwargs)))):
         return function, args, kwargs
 
     def hidden(leaf: Any) -> Any:
-        return leaf if is_array(leaf) else _Other(leaf)
+        return leaf if _is_traced(leaf) else _Other(leaf)
 
     def shown(leaf: Any) -> Any:
         return leaf.value if isinstance(leaf, _Other) else leaf
@@ -216,6 +217,10 @@ def with_others_inside(
 
     kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
     return of_arrays, tuple(kept), tree.map(hidden, kwargs)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return is_array(leaf) and not isinstance(leaf, int)
 
 
 def chosen_arguments(

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from arrayfn import tree
+from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import Key, apply_program
@@ -59,7 +59,7 @@ def vmap(
         """Trace the function of one member, map its Program and run it."""
         name = name_of(fun)
         leaves, structure = tree.flatten((args, kwargs))
-        dims = _in_dims(name, in_axes, args, kwargs)
+        dims = _in_dims(name, in_axes, args, kwargs, leaves)
         passed = {
             k: x
             for k, (x, dim) in enumerate(zip(leaves, dims, strict=True))
@@ -100,7 +100,7 @@ def vmap(
             for dim, atom, of_key in zip(
                 out_dims,
                 traced.program.outputs,
-                _are_words(placeholder),
+                _are_words(placeholder, traced.program.output_types),
                 strict=True,
             )
         ]
@@ -146,8 +146,13 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
             )
 
 
-def _are_words(arguments: Any) -> list[bool]:
-    """Whether each leaf is the words of a Key, whose last axis is none of the Key's."""
+def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
+    """Whether each leaf is the words of a Key, whose last axis is none of the Key's.
+
+    ``leaves`` has what the leaves of ``arguments`` stand for, with dtypes if arrays.
+    """
+    if not any(getattr(leaf, "dtype", None) == dtypes.uint32 for leaf in leaves):
+        return [False] * len(leaves)
     nodes = tree.leaves(arguments, is_leaf=lambda x: isinstance(x, Key))
     return [isinstance(node, Key) for node in nodes]
 
@@ -197,11 +202,16 @@ def _check_in_axes(in_axes: Any) -> None:
 
 
 def _in_dims(
-    name: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str,
+    in_axes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
 ) -> list[int | None]:
-    """The mapped axis of each leaf of the arguments, None for those not mapped.
+    """The mapped axis of each of ``leaves``, which are those of the arguments.
 
-    Raises ArgumentError or ShapeError if ``in_axes`` does not fit the arguments.
+    It is None for what is not mapped. Raises ArgumentError or ShapeError if ``in_axes``
+    does not fit the arguments.
     """
     several = isinstance(in_axes, (tuple, list))
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
@@ -224,10 +234,8 @@ def _in_dims(
     dims += [0] * len(tree.leaves(kwargs))
     _check_axes(in_axes, "in_axes", dims)
     checked: list[int | None] = []
-    every = args, kwargs
-    for leaf, dim, of_key in zip(
-        tree.leaves(every), dims, _are_words(every), strict=True
-    ):
+    of_keys = _are_words((args, kwargs), leaves)
+    for leaf, dim, of_key in zip(leaves, dims, of_keys, strict=True):
         if dim is None and not is_array(leaf):
             checked.append(None)
             continue

@@ -15,7 +15,7 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.sharding import check_spec
 from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.shard_map_alone import OneDevice
-from arrayfn.tracing import apply
+from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms.arguments import (
     Function,
@@ -43,8 +43,9 @@ def shard_map(
     ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix
     of them, and ``out_specs`` for the result: which axes of the mesh cut which axes of
     an array. Along axes of the mesh that a spec does not name all devices have the same
-    part. Inside the function ``lax.psum(x, "data")`` and other collectives combine the
-    values of devices along an axis of the mesh.
+    part. Where ``in_specs`` has None, that is so for arrays, and anything else reaches
+    the function as it is. Inside the function ``lax.psum(x, "data")`` and other
+    collectives combine the values of devices along an axis of the mesh.
 
     The function's types say along which axes of the mesh a value varies. The sum over
     an axis does not vary along it; the derivative by a value that does not vary is
@@ -86,15 +87,22 @@ def shard_map(
         """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
         _refuse_nesting(name, mesh)
-        leaves = tree.leaves(args)
-        specs = _spread("in_specs", in_specs, args, mesh, name)
+        prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+        specs = _spread("in_specs", prefix, args, mesh, name)
+        leaves, structure = tree.flatten(args)
+        member, passed = function, args
+        if kept := _kept_as_they_are(prefix, args):
+            member = _with_objects(function, structure, kept)
+            specs = [spec for k, spec in enumerate(specs) if k not in kept]
+            leaves = [leaf for k, leaf in enumerate(leaves) if k not in kept]
+            passed = tuple(leaves)
         types = [
             _part(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
         traced = trace_function(
-            function,
-            args,
+            member,
+            passed,
             {},
             types=types,
             abstract=True,
@@ -227,14 +235,38 @@ def _refuse_nesting(name: str, mesh: Mesh) -> None:
         )
 
 
+def _kept_as_they_are(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
+    """The leaves without a spec that are no arrays, by their positions."""
+    arrays = (np.ndarray, np.generic, ImmutableArray)
+    pairs = zip(tree.broadcast_prefix(specs, args), tree.leaves(args), strict=True)
+    return {
+        position: leaf
+        for position, (spec, leaf) in enumerate(pairs)
+        if spec is None and not isinstance(leaf, arrays)
+    }
+
+
+def _with_objects(
+    function: Function, structure: tree.TreeDef, kept: dict[int, Any]
+) -> Function:
+    """``function`` of the leaves of its arguments other than ``kept``."""
+
+    @functools.wraps(function)
+    def member(*moving: Any) -> Any:
+        rest = iter(moving)
+        count = range(structure.num_leaves)
+        leaves = [kept[k] if k in kept else next(rest) for k in count]
+        return function(*tree.unflatten(structure, leaves))
+
+    return member
+
+
 def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     """A checked PartitionSpec for each leaf of ``of``.
 
     ``specs`` is a prefix of it, the argument ``what`` of shard_map of the function
     ``name``.
     """
-    if isinstance(specs, list):
-        specs = tuple(specs)
     try:
         spread = tree.broadcast_prefix(specs, of)
     except ValueError as error:

@@ -337,6 +337,7 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
     "jax.scipy.cluster": _over("arrayfn.scipy.cluster"),
     "jax.scipy.sparse": _over("arrayfn.scipy.sparse"),
     "jax.scipy.spatial": _over("arrayfn.scipy.spatial"),
+    "jax.ref": _over("arrayfn.references"),
     "jax.custom_derivatives": _over("arrayfn.custom_derivatives"),
     "jax.ad_checkpoint": _over("arrayfn.ad_checkpoint"),
     "jax.checkpoint_policies": _over("arrayfn.checkpoint_policies"),

@@ -125,7 +125,7 @@ def _like(known: tuple[type, ...]) -> tuple[type, ...]:
     return arguments if any(issubclass(t, arguments) for t in known) else ()
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     """The innermost line of arrayfn, or of the test."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "/arrayfn/" in f.filename]
@@ -172,7 +172,7 @@ def _run(test: unittest.TestCase, seconds: int) -> dict[str, Any]:
             "status": "failed",
             "type": type(error).__name__,
             "message": str(error)[:600],
-            "where": _where(error),
+            "where": where(error),
         }
     if result.skipped:
         why = result.skipped[0][1]

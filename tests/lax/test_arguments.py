@@ -176,3 +176,18 @@ def test_refused_arguments():
         )
     with pytest.raises(ArgumentError, match="an initial value for each operand"):
         lax.reduce({"x": X}, {"y": 0.0}, lambda a, b: a, [0])
+
+
+def test_slice_in_dim_counts_from_the_end():
+    np.testing.assert_array_equal(lax.slice_in_dim(X, 1, -2, axis=1), X[:, 1:-2])
+    np.testing.assert_array_equal(lax.slice_in_dim(X, -3, None), X[-3:])
+
+
+def test_reduce_over_no_axis_combines_with_the_initial_value():
+    found = lax.reduce(X, 2.0, lambda a, b: a + b, ())
+    np.testing.assert_array_equal(found, X + 2)
+
+
+def test_while_loop_refuses_true_for_a_number():
+    with pytest.raises(DTypeError, match="comes in as f32"):
+        lax.while_loop(lambda c: True, lambda c: True, np.float32(0))

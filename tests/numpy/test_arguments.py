@@ -136,7 +136,7 @@ def test_equality_of_lists():
     assert anp.array_equiv([1, 2], [[1, 2], [1, 2]])
 
 
-@pytest.mark.parametrize("x", [[1j], 3, None, "text", np.float32(1)])
+@pytest.mark.parametrize("x", [[1j], [[1], [2j]], 3, None, "text", np.float32(1)])
 def test_iscomplexobj_takes_any_object(x):
     assert anp.iscomplexobj(x) == np.iscomplexobj(x)
 
@@ -165,3 +165,24 @@ def test_vectorize_excludes_positions_and_names(excluded):
 def test_take_along_axis_by_one_hot_reads_zeros_outside():
     found = anp.take_along_axis(X[0], np.array([1, -1, 9]), 0, mode="one_hot")
     np.testing.assert_array_equal(found, [1, 3, 0])
+
+
+def test_numpys_ufunc_computes_in_a_dtype():
+    x = np.float32([1.0, 2.0])
+    found = af.jit(lambda x: np.subtract(x, 0.5, dtype=np.float64))(x)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [0.5, 1.5])
+    with pytest.raises(DTypeError, match="does not convert an operand of dtype"):
+        af.jit(lambda x: np.add(x, 1, dtype=np.int32))(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_spacing_of_float16_is_numpys():
+    x = np.arange(0, 65536, 37, np.uint16).view(np.float16)
+    np.testing.assert_array_equal(anp.spacing(x), np.spacing(x))
+
+
+def test_iscomplexobj_of_a_list_of_traced_numbers():
+    seen = []
+    af.jit(lambda x, y: seen.append(anp.iscomplexobj([x, y])))(1.0, 2j)
+    assert seen == [True]

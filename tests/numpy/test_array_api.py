@@ -6,8 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.errors import ArgumentError, AxisError, DTypeError
+from arrayfn.tracing import Tracer
 from arrayfn.transforms import trace_function
 
 V = np.arange(3.0)
@@ -32,6 +34,31 @@ def test_inspection():
     assert info.default_dtypes()["real floating"] == np.float64
     assert set(info.dtypes(kind="complex floating")) == {"complex64", "complex128"}
     assert info.capabilities()["boolean indexing"]
+    seen = []
+
+    def f(x):
+        seen.append(anp.__array_namespace_info__().capabilities())
+        return x
+
+    af.grad(f)(1.0)
+    af.jit(f)(1.0)
+    kinds = [[s["boolean indexing"], s["data-dependent shapes"]] for s in seen]
+    assert kinds == [[True, True], [False, False]]
+
+
+@pytest.mark.parametrize("transform", [af.grad, af.jit])
+def test_arrays_that_a_traced_function_creates_are_of_its_namespace(transform):
+    made = []
+
+    def f(x):
+        made.extend([anp.zeros(2), anp.ones_like(V), anp.full(2, 1.0), anp.eye(2)])
+        made.extend([anp.arange(3), anp.linspace(0, 1, 3), anp.tri(2), anp.empty(0)])
+        made.extend([anp.asarray(1.0), anp.at(anp.zeros(2))[...].set(V[:2])])
+        made.append(anp.arange(4.0)[anp.astype(x, int)])
+        return x
+
+    transform(f)(1.0)
+    assert {type(x) for x in made} == {Tracer}
 
 
 @pytest.mark.parametrize(

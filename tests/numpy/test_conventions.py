@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.errors import ArgumentError, AxisError
+from arrayfn.errors import ArgumentError, AxisError, InPlaceError
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
@@ -175,3 +175,17 @@ def test_eager_and_jitted_eigenvectors_have_one_sign(dtype: str) -> None:
             np.testing.assert_allclose(vectors, jitted, atol=tolerance)
             size = np.abs(values).max() * tolerance
             np.testing.assert_allclose(values, jitted_values, atol=size)
+
+
+def test_a_copy_that_nobody_uses_is_refused() -> None:
+    x, first = np.zeros((2, 3)), np.zeros((2, 1), int)
+    with pytest.raises(InPlaceError, match=r"write x = put_along_axis\(x, \.\.\.\)"):
+        anp.put_along_axis(x, first, 1.0, 1)
+    with pytest.raises(InPlaceError, match="fill_diagonal changes no array in place"):
+        af.jit(discard)(x)
+    used = [anp.put(x, first, 1.0), anp.place(x, x == 0, 1.0)]
+    assert [y.sum() for y in used] == [1.0, 6.0]
+
+
+def discard(x: np.ndarray) -> None:
+    anp.fill_diagonal(x, 1.0)

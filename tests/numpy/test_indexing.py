@@ -41,6 +41,8 @@ INDICES = [
     (J, slice(None, None, -1), slice(1, 3)),
     (slice(1, 3), I, slice(2, 5)),
     (None, I, slice(0, 2), None, 1),
+    (True,),
+    (np.array(False),),
 ]
 
 
@@ -208,6 +210,22 @@ def test_a_mask_that_is_known_takes_the_path():
     np.testing.assert_array_equal(
         grad(lambda x: (x[x > 0] ** 2).sum())(X), np.where(X > 0, 2 * X, 0)
     )
+
+
+@pytest.mark.parametrize("chosen", [True, False, np.bool_(True), np.array(False)])
+def test_updates_where_a_single_bool_is_true(chosen, traced):
+    for change in (
+        lambda x: anp.at(x)[chosen].set(x[:1, 0] * 2.0),
+        lambda x: anp.at(x)[chosen].add(anp.ones((1, *X.shape))),
+        lambda x: anp.at(x)[chosen].apply(anp.sin),
+    ):
+        (result,) = traced(change, X)
+        np.testing.assert_array_equal(result, change(X) if chosen else X)
+    expected = X.copy()
+    expected[chosen] += 1.0
+    np.testing.assert_array_equal(anp.at(X)[chosen].add(1.0), expected)
+    with pytest.raises(ArgumentError, match="an index alone, not beside others"):
+        anp.getitem(X, (chosen, 0))
 
 
 def test_indices_of_other_types_are_refused():

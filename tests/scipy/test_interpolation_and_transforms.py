@@ -10,8 +10,9 @@ import scipy.interpolate
 
 import arrayfn as af
 from arrayfn.errors import ArgumentError, ShapeError
+from arrayfn.scipy import fft
 from arrayfn.scipy.cluster.vq import vq
-from arrayfn.scipy.fft import dct, dctn, idct, idctn
+from arrayfn.scipy.fft import dct, dctn, idctn
 from arrayfn.scipy.interpolate import RegularGridInterpolator
 
 X = np.random.default_rng(0).standard_normal((4, 7))
@@ -19,12 +20,17 @@ X = np.random.default_rng(0).standard_normal((4, 7))
 
 @pytest.mark.parametrize("norm", [None, "ortho", "forward"])
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
-def test_cosine_transforms_are_scipys(type, norm):
-    for ours, theirs in ((dct, scipy.fft.dct), (idct, scipy.fft.idct)):
-        expected = theirs(X, type, norm=norm)
-        np.testing.assert_allclose(ours(X, type, norm=norm), expected, atol=1e-13)
-        expected = theirs(X, type, n=6, axis=0, norm=norm)
-        result = ours(X, type, n=6, axis=0, norm=norm)
+@pytest.mark.parametrize("name", ["dct", "idct", "dst", "idst"])
+def test_cosine_and_sine_transforms_are_scipys(name, type, norm):
+    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
+    for options in (
+        {},
+        {"n": 6, "axis": 0},
+        {"orthogonalize": True},
+        {"orthogonalize": False},
+    ):
+        expected = theirs(X, type, norm=norm, **options)
+        result = ours(X, type, norm=norm, **options)
         np.testing.assert_allclose(result, expected, atol=1e-13)
 
 
@@ -35,6 +41,9 @@ def test_cosine_transforms_of_several_axes():
     np.testing.assert_allclose(
         idctn(dctn(X, norm="ortho"), norm="ortho"), X, atol=1e-13
     )
+    expected = scipy.fft.dstn(X, s=5, axes=1, type=3)
+    np.testing.assert_allclose(fft.dstn(X, 3, 5, 1), expected, atol=1e-13)
+    np.testing.assert_allclose(fft.idstn(fft.dstn(X)), X, atol=1e-13)
 
 
 def test_the_cosine_transform_is_its_own_derivative():

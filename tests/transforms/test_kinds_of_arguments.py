@@ -119,3 +119,19 @@ def test_linear_transpose_refuses_integers_beside_other_numbers():
 
     with pytest.raises(DifferentiationError, match=r"of f are i64\[3\], f64\[3\]"):
         af.linear_transpose(f, np.arange(3))
+
+
+@pytest.mark.parametrize("transform", [af.grad, af.jacfwd, af.jacrev])
+def test_functions_branch_on_flags_beside_what_they_are_differentiated_by(transform):
+    @transform
+    def f(x, flag, n=1):
+        return x**n if flag else 0.0 * x
+
+    static = af.jit(f, static_argnames=("flag", "n"))
+    for g in (f, static):
+        assert [g(2.0, True), g(2.0, False), g(2.0, flag=True, n=3)] == [1.0, 0.0, 12.0]
+
+
+def test_a_complex_cotangent_of_a_real_value_is_refused():
+    with pytest.raises(ShapeError, match=r"is ~c128\[\], but what it belongs to is"):
+        af.linear_transpose(lambda x: x, 1.0)(1j)

@@ -48,7 +48,8 @@ class Recomputation(Groups):
         """The arrays from which ``base`` would be recomputed, by a walk backwards.
 
         None if recomputing costs more than ``clone_cost``, or would read more large
-        arrays than storing and loading saves.
+        arrays than storing and loading saves. What is computed from arrays of bytes
+        alone may cost as much for each byte that it would take in memory.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
@@ -84,14 +85,19 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > self.clone_cost or full > CLONE_ARRAYS:
+            if cost > self.clone_cost * base.type.dtype.itemsize or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
                     if not self.is_plain(self.reads[atom]):
                         return None
                     pending.append(self.reads[atom].base)
-        full = sum(v.type.size * 8 > base.type.size for v in arrays)
+        sizes = [
+            v.type.dtype.itemsize for v in arrays if v.type.size * 8 > base.type.size
+        ]
+        if cost > self.clone_cost and max(sizes, default=0) != 1:
+            return None
+        full = len(sizes)
         most = 1 if base in self.kept else CLONE_ARRAYS
         return list(arrays) if full <= most else None
 

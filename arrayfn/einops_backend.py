@@ -1,0 +1,79 @@
+"""einops' functions on traced arrays and on arrays on a device.
+
+einops looks an array's library up among the subclasses of its ``AbstractBackend``. The
+one for arrayfn is defined as soon as a program has imported einops, which is before or
+after it imports arrayfn.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.tracing import ImmutableArray, Namespace
+
+_MODULE = "einops._backends"
+
+
+class _Finder:
+    """Finds einops' module of backends as others do, and defines ours after it ran."""
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> Any:
+        if name != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            _run_after(spec)
+        return spec
+
+
+def _run_after(spec: ModuleSpec) -> None:
+    """Let the module of ``spec`` have our backend when it has been run."""
+    loader: Any = spec.loader
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        _define(module)
+
+    loader.exec_module = exec_module
+
+
+def _define(backends: Any) -> None:
+    """Define the subclass of einops' backends that einops finds for our arrays."""
+
+    class ArrayfnBackend(backends.NumpyBackend):  # pyright: ignore[reportUnusedClass]
+        framework_name = "arrayfn"
+
+        def __init__(self) -> None:
+            self.np = Namespace.module
+
+        def is_appropriate_type(self, tensor: object) -> bool:
+            return isinstance(tensor, ImmutableArray)
+
+        def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+            return self.np.asarray(x)
+
+        def to_numpy(self, x: ImmutableArray) -> np.ndarray[Any, Any]:
+            return x.concrete("to_numpy", "Return the array from the traced function")
+
+        def is_float_type(self, x: ImmutableArray) -> bool:
+            return x.dtype in dtypes.FLOATS
+
+    backends._arrayfn_backend = ArrayfnBackend
+
+
+def install() -> None:
+    """Define the backend now if einops is imported, else when it is."""
+    backends = sys.modules.get(_MODULE)
+    if backends is not None:
+        _define(backends)
+    else:
+        sys.meta_path.insert(0, _Finder())
