@@ -366,7 +366,10 @@ class LLVMArithmetic:
     def _define_guard(
         self, function: ir.Function, dtypes: Sequence[str], rare: Formula, slow: Formula
     ) -> None:
-        """One value: the slow formula's where it is needed."""
+        """Define ``function`` of one value: the ``slow`` formula where ``rare`` holds.
+
+        ``dtypes`` are those of its parameters, the last of which is the common value.
+        """
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         m = type(self)(builder, self.scope)
         *arguments, common = map(m.wrap, function.args, dtypes)
@@ -440,7 +443,10 @@ def _keep(module: ir.Module, functions: Sequence[ir.Function]) -> None:
 
 
 def _define_integer_power(function: ir.Function) -> None:
-    """Square and multiply, over an unsigned exponent."""
+    """Define ``function(base, exponent)`` of integers: the power, by squaring.
+
+    The exponent is unsigned.
+    """
     function.linkage = "internal"
     entry, loop, done = map(function.append_basic_block, ("entry", "loop", "done"))
     base, exponent = function.args

@@ -154,7 +154,10 @@ class Processes:
             )
 
     def agree(self, data: bytes, place: Place) -> bytes:
-        """The first process's ``data``, up to 128 bytes, once all have come here."""
+        """The first process's ``data``, up to 128 bytes, once all have come here.
+
+        ``place`` says where that is, in errors of those that wait in vain.
+        """
         every = range(self.size)
         padded = data.ljust(_NAME_BYTES, b"\0")
         found = self.broadcast(every, padded if self.rank == 0 else None, place)

@@ -59,7 +59,10 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 def _while_loop(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
-    """The loop as a ``while_loop`` equation, for functions that write to ``refs``."""
+    """The loop as an equation; ``refs`` are those that its functions write to.
+
+    ``cond_fun``, ``body_fun`` and ``init_val`` are those of ``while_loop``.
+    """
     if refs:
         return _while_loop_with_refs(cond_fun, body_fun, init_val, refs)
     carried = keep_types(
@@ -204,7 +207,10 @@ def fori_loop(
 def _loop_of_unknown_length(
     lower: ArrayLike, upper: ArrayLike, body_fun: Function, init_val: Any
 ) -> Any:
-    """``fori_loop`` as a while loop, for bounds that are traced."""
+    """``fori_loop`` as a while loop, for bounds that are traced.
+
+    The parameters are those of ``fori_loop``.
+    """
     dtype, _ = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )
@@ -260,7 +266,8 @@ def _scan(
 ) -> tuple[Any, Any]:
     """``scan``, for a function that may write to Refs.
 
-    Errors call it ``name``, and its carries by their ``paths``.
+    Errors call it ``name``, and its carries by their ``paths``. The other parameters
+    are those of ``scan``.
     """
 
     def with_refs(refs: Sequence[Ref]) -> tuple[Any, Any]:
@@ -298,7 +305,7 @@ def _scan_alone(
 ) -> tuple[Any, Any]:
     """``scan`` as an equation, for a function that writes to no Ref.
 
-    Errors call it ``name``, and its carries by their ``paths``.
+    The parameters are those of ``_scan``.
     """
     count = _length(xs, length)
     steps = max(1, count) if unroll is True else int(unroll)

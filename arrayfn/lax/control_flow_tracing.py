@@ -290,7 +290,10 @@ def _check_kept(
 
 
 def as_type(leaf: Any, wanted: ArrayType) -> Any:
-    """``leaf``, a Python number or weak value, converted to ``wanted``."""
+    """``leaf``, a Python number or weak value, converted to ``wanted``.
+
+    Over a mesh it is also marked as varying along the axes of that type.
+    """
     have = plain_type(leaf)
     for axis in sorted(wanted.varying - have.varying):
         leaf = pvary(leaf, axis)

@@ -179,7 +179,11 @@ def scatter(
 ) -> Array:
     """``operand`` with windows replaced by ``updates`` at the positions of indices.
 
-    If windows overlap, the last in the order of ``updates`` wins.
+    The last axis of ``scatter_indices`` has the position of a window along the axes
+    that ``dimension_numbers`` names. If windows overlap, the last in the order of
+    ``updates`` wins. ``unique_indices`` promises that none does, ``indices_are_sorted``
+    that positions ascend. ``mode`` says what becomes of windows out of bounds: they are
+    left out by default, or moved inside by "clip".
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
@@ -196,7 +200,10 @@ def scatter_add(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` added; overlapping windows add up."""
+    """``operand`` with ``updates`` added; overlapping windows add up.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
@@ -212,7 +219,10 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` subtracted; overlapping windows add up."""
+    """``operand`` with ``updates`` subtracted; overlapping windows add up.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
     given = operand, scatter_indices, negated, dimension_numbers, promises, mode
@@ -229,7 +239,10 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` multiplied by ``updates``; overlapping windows multiply."""
+    """``operand`` multiplied by ``updates``; overlapping windows multiply.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_mul, *given)
@@ -245,7 +258,10 @@ def scatter_min(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The minimum of each element of ``operand`` and its ``updates``."""
+    """The minimum of each element of ``operand`` and its ``updates``.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_min, *given)
@@ -261,7 +277,10 @@ def scatter_max(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The maximum of each element of ``operand`` and its ``updates``."""
+    """The maximum of each element of ``operand`` and its ``updates``.
+
+    The other parameters are those of ``scatter``.
+    """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_max, *given)

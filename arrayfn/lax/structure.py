@@ -265,7 +265,11 @@ def dynamic_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """``dynamic_slice`` along one axis."""
+    """``dynamic_slice`` along one axis.
+
+    It is that of ``slice_size`` elements from ``start_index`` on; negative ones count
+    from the end, if ``allow_negative_indices``.
+    """
     shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
     zero = _zero_like(start_index)
@@ -299,7 +303,11 @@ def dynamic_update_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """``dynamic_update_slice`` along one axis, at position 0 of the others."""
+    """``dynamic_update_slice`` along one axis, at position 0 of the others.
+
+    It begins at ``start_index``; negative ones count from the end, if
+    ``allow_negative_indices``.
+    """
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
     zero = _zero_like(start_index)

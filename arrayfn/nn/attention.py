@@ -162,7 +162,10 @@ def dot_product_attention(
 
 
 def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
-    """B, T, N, H, S, K; ShapeError if the shapes do not fit."""
+    """B, T, N, H, S, K of ``q`` [B, T, N, H] and ``k``, ``v`` [B, S, K, H].
+
+    Raises ShapeError if the shapes do not fit.
+    """
     fits = q.ndim in (3, 4) and k.ndim == q.ndim and k.shape == v.shape
     fits = fits and q.shape[-1] == k.shape[-1] and q.shape[:-3] == k.shape[:-3]
     if not fits or k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:

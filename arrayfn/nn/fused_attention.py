@@ -229,7 +229,11 @@ def _ahead(
     scale: float,
     window: Window,
 ) -> Any:
-    """The result of attention, and what its gradient needs."""
+    """The result of attention, and what its gradient needs.
+
+    The parameters are those of ``attention``, with the ``bias`` apart from the
+    ``others`` among its terms.
+    """
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
     made = attention(q, k, v, terms, scale=scale, window=window, given=given)
@@ -237,7 +241,10 @@ def _ahead(
 
 
 def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
-    """The cotangents of q, k, v, the bias and the other terms."""
+    """The cotangents of q, k, v, the bias and the other terms.
+
+    ``residuals`` are what ``_ahead`` kept.
+    """
     q, k, v, terms, result, logarithms = residuals
     given = tuple(sorted(terms))
     forward = q, k, v, terms, result, logarithms, cotangent

@@ -102,7 +102,11 @@ def truncated_normal(
 def _fans(
     shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes
 ) -> tuple[float, float]:
-    """The number of inputs per output, and of outputs per input."""
+    """The number of inputs per output, and of outputs per input.
+
+    ``in_axis`` and ``out_axis`` are the axes of a parameter that count them; axes of
+    ``batch_axis`` count neither, and all others both.
+    """
     if len(shape) < 2:
         raise ShapeError(
             f"this initializer needs axes of inputs and of outputs, but the shape is "
@@ -245,7 +249,10 @@ def glorot_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 2 / (inputs + outputs) (Glorot and Bengio, 2010)."""
+    """Uniform, of variance 2 / (inputs + outputs) (Glorot and Bengio, 2010).
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_avg", "uniform", *axes, dtype)
 
@@ -256,7 +263,10 @@ def glorot_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 2 / (inputs + outputs)."""
+    """Truncated normal, of variance 2 / (inputs + outputs).
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_avg", "truncated_normal", *axes, dtype)
 
@@ -267,7 +277,10 @@ def lecun_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 1 / inputs (LeCun et al., Efficient backprop, 1998)."""
+    """Uniform, of variance 1 / inputs (LeCun et al., Efficient backprop, 1998).
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_in", "uniform", *axes, dtype)
 
@@ -278,7 +291,10 @@ def lecun_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 1 / inputs."""
+    """Truncated normal, of variance 1 / n for n inputs of a unit.
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_in", "truncated_normal", *axes, dtype)
 
@@ -289,7 +305,10 @@ def he_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 2 / inputs (He et al., Delving deep, 2015)."""
+    """Uniform, of variance 2 / inputs (He et al., Delving deep, 2015).
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(2.0, "fan_in", "uniform", *axes, dtype)
 
@@ -300,7 +319,10 @@ def he_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 2 / inputs."""
+    """Truncated normal, of variance 2 / n for n inputs of a unit.
+
+    The axes are those of ``variance_scaling``.
+    """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(2.0, "fan_in", "truncated_normal", *axes, dtype)
 

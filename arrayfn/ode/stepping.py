@@ -103,7 +103,10 @@ def recorded(
     control: Control,
     first: Array | None = None,
 ) -> tuple[Recorded, State]:
-    """All steps from one time to another, and the last state."""
+    """All steps from one time to another, and the last state.
+
+    ``ends`` are both times, ``first`` is the size of the first step, None for a guess.
+    """
     begin, end = ends
     direction = _direction(begin, end)
     count = control.steps
@@ -154,7 +157,10 @@ def start(
     control: Control,
     first: Array | None,
 ) -> State:
-    """The state before the first step."""
+    """The state before the first step, at (``t``, ``y``).
+
+    Its size is ``first`` if that is given, else a guess for a way to ``end``.
+    """
     slope = f(t, y)
     if first is None:
         size = _first_size(method, f, t, y, slope, end, control)
@@ -186,7 +192,10 @@ def advance(
     end: Array,
     control: Control,
 ) -> State:
-    """Step until ``until`` is passed, but not past ``end``."""
+    """Step until ``until`` is passed, but not past ``end``.
+
+    ``f`` is the slope, ``state`` that before it; ``control`` bounds the error.
+    """
     direction = _direction(state.t, end)
 
     def going(now: State) -> Array:
@@ -206,7 +215,10 @@ def attempt(
     direction: Array,
     control: Control,
 ) -> State:
-    """One step, which is accepted if its error is small enough."""
+    """One step, which is accepted if its error is small enough.
+
+    ``now`` is the state before it; ``direction`` is 1 or -1, that of time.
+    """
     t = lax.stop_gradient(now.t)
     smallest = 10 * anp.abs(anp.nextafter(t, direction * np.inf) - t)
     size = anp.clip(now.size, smallest, anp.maximum(control.largest, smallest))

@@ -171,7 +171,7 @@ def uniform(
 
 
 def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Array:
-    """Numbers of [0, 1) scaled to [low, high)."""
+    """Uniform numbers ``drawn`` from [0, 1), scaled to [low, high)."""
     if ops.is_number(low) and ops.is_number(high) and (low, high) == (0.0, 1.0):
         return drawn
     low, high = ops.convert(low, dtype), ops.convert(high, dtype)
@@ -230,7 +230,10 @@ def randint(
 def _range(
     minval: ArrayLike, maxval: ArrayLike, dtype: DType, unsigned: DType
 ) -> tuple[Array, Array]:
-    """The smallest number and the number of values; 0 means all of ``dtype``."""
+    """The smallest number and the number of values; 0 means all of ``dtype``.
+
+    These are from ``minval`` to before ``maxval``, counted in the dtype ``unsigned``.
+    """
     limits = np.iinfo(dtype)
     if isinstance(minval, int) and isinstance(maxval, int):
         low = min(max(minval, limits.min), limits.max)

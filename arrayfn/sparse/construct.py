@@ -198,7 +198,10 @@ def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> 
 def _joined(
     parts: Sequence[tuple[Array, Any, Any]], shape: tuple[int, int], dtype: Any
 ) -> COO:
-    """One matrix, of ``dtype``, of all entries."""
+    """One matrix, of ``dtype``, of all entries of ``parts``.
+
+    A part is its entries, their rows and their columns.
+    """
     if not parts:
         nothing = np.zeros(0, np.int32)
         return COO((np.zeros(0, dtype), (nothing, nothing)), shape)

@@ -58,7 +58,10 @@ def expanded(pointers: Any, count: int) -> Array:
 
 
 def coordinates(format: str, indices: Indices, count: int) -> Indices:
-    """The row and the column of each entry."""
+    """The row and the column of each of ``count`` entries.
+
+    ``indices`` are the position arrays of the ``format``, "csr", "csc" or "coo".
+    """
     if format == "coo":
         return indices
     across, pointers = indices
@@ -123,7 +126,8 @@ def in_scipy(
 ) -> Any:
     """SciPy's matrix of NumPy arrays, without the entries outside of ``shape``.
 
-    Raises ArgumentError if row or column pointers do not ascend within the entries.
+    ``data``, ``first`` and ``second`` are the entries and their position arrays in
+    ``format``.
     """
     from scipy import sparse
 

@@ -162,7 +162,11 @@ def sparse_solve(
     ordering: str | None,
     transposed: bool,
 ) -> Array:
-    """The solution for a CSC matrix, or for its transpose."""
+    """The solution for a CSC matrix, or for its transpose.
+
+    The matrix is ``data``, ``indices`` and ``indptr``; ``ordering`` is SuperLU's of
+    columns.
+    """
     type = leaf_type(b)
     return pure_callback(
         partial(_solutions, ordering, transposed),

@@ -26,7 +26,11 @@ def known(positions: Array) -> Positions | None:
 
 
 def all_known(what: str, *arrays: Array) -> list[Positions]:
-    """The values of index arrays; AbstractValueError if ``what`` cannot know them."""
+    """The values of index arrays, as NumPy's.
+
+    Raises AbstractValueError if one is traced; ``what`` says in the message what needs
+    them.
+    """
     values = [known(x) for x in arrays]
     found = [x for x in values if x is not None]
     if len(found) < len(values):

@@ -179,7 +179,10 @@ def _compared(
     rows: list[Measured] = []
 
     def measure(name: str, backend: str, call: Call, given: Any, get: Call) -> None:
-        """Add a row: errors and times of ``call`` on the operands ``given``."""
+        """Add a row: errors and times of ``call`` on the operands ``given``.
+
+        ``get`` makes NumPy's arrays of its results.
+        """
         result = call(*given)
         have = [get(x) for x in tree.leaves(result)]
         moved = sum(np.asarray(x).nbytes for x in (*leaves, *have))

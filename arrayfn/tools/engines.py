@@ -241,7 +241,7 @@ def _torch_cross_entropy(logits: Any, labels: Any) -> Any:
 def _torch_conv(
     x: Any, kernel: Any, *, window_strides: Sequence[int], padding: Any
 ) -> Any:
-    """``lax.conv_general_dilated`` of plain convolutions in PyTorch."""
+    """``lax.conv_general_dilated`` in PyTorch, with strides and padding alone."""
     name = f"conv{x.ndim - 2}d"
     conv = _of("torch.nn.functional", name)
     around = padding.lower() if isinstance(padding, str) else padding[0][0]

@@ -229,7 +229,7 @@ def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
 
 
 def _text(found: Explanation) -> Iterator[str]:
-    """The lines of an explanation."""
+    """The lines of the explanation ``found``, as text."""
     lowered = found.lowered
     yield f"{signature(lowered.compiled_program)} for {lowered.backend.name}"
     cost = lowered.cost()
@@ -277,7 +277,7 @@ def _text(found: Explanation) -> Iterator[str]:
 
 
 def _once_lines(once: CompiledProgram) -> list[str]:
-    """What gives each result of a Program that is computed once, and the line."""
+    """The primitive and the user's line of each result that is computed once."""
     program = parse_program(once.text, TABLE, once.constants)
     made = {v: equation for equation in program.equations for v in equation.outputs}
     lines: list[str] = []
@@ -305,7 +305,7 @@ def _cache_text(found: Explanation) -> str:
 
 
 def _html(found: Explanation) -> str:
-    """An explanation as a notebook shows it."""
+    """The explanation ``found`` as HTML, for a notebook."""
     lowered = found.lowered
     boundaries = [
         (

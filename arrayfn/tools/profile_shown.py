@@ -129,7 +129,7 @@ def _line_cells(line: LineTime, profile: Profile) -> tuple[str, str, str]:
 
 
 def _totals(profile: Profile) -> list[tuple[str, str, str]]:
-    """What the wall clock went into."""
+    """What the wall clock's time went into: compiling, steps, the rest."""
     parts = {
         "steps": sum(row.seconds for row in profile.steps),
         "calls, outside their steps": profile.calling,

@@ -108,7 +108,10 @@ def compare_names() -> Iterator[Counted]:
 
 
 def compare_parameters() -> Iterator[Counted]:
-    """Compare the parameters of the functions that both have."""
+    """Count the parameters of other libraries' functions that arrayfn's have too.
+
+    There is one result for each namespace; functions that arrayfn lacks do not count.
+    """
     of_ufuncs = _patterns(PARAMETERS_LEFT_OUT, "ufunc")
     for theirs, ours in (*_LARGER, *NAMESPACES):
         here: dict[str, bool] = {}

@@ -27,29 +27,14 @@ from arrayfn.tracing.methods import (
 )
 
 
-class ImmutableArray(Operand):
-    """What traced values and arrays on devices share."""
+class Typed:
+    """What has an ``ArrayType``, which says its shape and dtype."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
-
-    KIND: ClassVar[str] = "that is immutable"
-    """Which array, for errors: "an array that is being traced"."""
-    CHANGED: ClassVar[str] = "that is immutable"
-    """What is wrong with ``out=`` and ``ufunc.at``."""
-    REFUSED: ClassVar[str] = "is no function of arrayfn.numpy"
-    """What is wrong with a function of NumPy's that ``Namespace`` does not have."""
 
     @property
     def type(self) -> ArrayType:
         """Shape, dtype and layout."""
-        raise NotImplementedError
-
-    def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value as a NumPy array; AbstractValueError if it is not known.
-
-        ``wanted`` names what asks for it, ``remedy`` says what to write instead.
-        """
         raise NotImplementedError
 
     @property
@@ -71,6 +56,27 @@ class ImmutableArray(Operand):
     def size(self) -> int:
         """The number of elements."""
         return self.type.size
+
+
+class ImmutableArray(Typed, Operand):
+    """What traced values and arrays on devices share."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    KIND: ClassVar[str] = "that is immutable"
+    """Which array, for errors: "an array that is being traced"."""
+    CHANGED: ClassVar[str] = "that is immutable"
+    """What is wrong with ``out=`` and ``ufunc.at``."""
+    REFUSED: ClassVar[str] = "is no function of arrayfn.numpy"
+    """What is wrong with a function of NumPy's that ``Namespace`` does not have."""
+
+    def concrete(self, wanted: str, remedy: str) -> Any:
+        """The value as a NumPy array; AbstractValueError if it is not known.
+
+        ``wanted`` names what asks for it, ``remedy`` says what to write instead.
+        """
+        raise NotImplementedError
 
     @property
     def nbytes(self) -> int:

@@ -15,10 +15,9 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, TracerLeakError, user_location
 from arrayfn.ir import ArrayType, type_of
-from arrayfn.tracing.array_value import ImmutableArray
+from arrayfn.tracing.array_value import ImmutableArray, Typed
 from arrayfn.tracing.frames import Frame, current_frame
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.staging import constant
@@ -26,7 +25,7 @@ from arrayfn.tracing.staging import constant
 T = TypeVar("T")
 
 
-class Ref:
+class Ref(Typed):
     """A place that holds an array of one shape and dtype: see ``new_ref``.
 
     ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
@@ -34,34 +33,20 @@ class Ref:
     ``x.at[i].set(y)``.
     """
 
-    __slots__ = ("__weakref__", "_home", "_value", "type")
+    __slots__ = ("__weakref__", "_home", "_type", "_value")
 
     def __init__(self, value: Any) -> None:
-        self.type: ArrayType = (
+        self._type: ArrayType = (
             value.type if isinstance(value, ImmutableArray) else type_of(value)
         ).plain()
         self._home = current_frame()
         self._value = value
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the axes."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        """The data type of the elements."""
-        return self.type.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.type.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.type.size
+    @override
+    def type(self) -> ArrayType:
+        """Shape and dtype of every value that it holds."""
+        return self._type
 
     def __len__(self) -> int:
         if not self.shape:

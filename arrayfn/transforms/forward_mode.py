@@ -100,7 +100,11 @@ def _differentiated(
     given: Sequence[Atom | None],
     emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
-    """Emit ``equation`` and its tangents; return the outputs and the tangents."""
+    """Emit ``equation`` and its tangents; return the outputs and the tangents.
+
+    ``values`` has the new values of Vars, ``given`` the tangents of the operands, None
+    for zeros; ``emit`` appends the equation itself.
+    """
     primitive = primitive_of(equation)
     operands = [rename(a, values) for a in equation.inputs]
     if primitive.jvp == THROUGH_BODY:

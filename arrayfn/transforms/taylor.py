@@ -174,7 +174,7 @@ def _interpreted(
 def _applied(
     builder: ProgramBuilder, equation: Equation, operands: Sequence[_Series]
 ) -> list[_Series]:
-    """The series of an equation's outputs."""
+    """The Taylor series of an equation's outputs, from those of its ``operands``."""
     primitive = primitive_of(equation)
     varies = [x.varies for x in operands]
     if any(varies) and primitive.jvp == THROUGH_BODY:
@@ -272,7 +272,10 @@ def _linear(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The tangents of each coefficient."""
+    """The series of a linear equation: its jvp of each coefficient.
+
+    ``firsts`` are the coefficients of order 0.
+    """
 
     def later(k: int) -> Sequence[Atom | None]:
         """The coefficients of order ``k``, by the jvp of the operands' ones."""
@@ -320,7 +323,11 @@ def _integrated(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The integrals of the tangents' series."""
+    """The series of any equation, from that of the outputs' derivative by t.
+
+    That is the jvp of the operands' series; its integrals are the coefficients.
+    ``firsts`` are those of order 0.
+    """
     made: list[_Series] = []
     slopes: list[_Series] = []
 

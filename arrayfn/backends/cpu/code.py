@@ -87,7 +87,7 @@ def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> tuple[str, bool]
 
 
 def library_unit(library_kernel: LibraryKernel) -> Unit:
-    """The code of a library's kernel for a dtype."""
+    """The unit of compilation of a library's kernel for one dtype."""
     kernel = provider_of(library_kernel.provider).kernel
     assert kernel is not None
     name = f"{kernel.__module__}.{kernel.__name__}"

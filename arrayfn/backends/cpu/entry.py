@@ -91,7 +91,10 @@ def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
 def number_fits(
     image: Image, number: PyObject, spec: Spec, storage: Array[int]
 ) -> bool:
-    """Write a Python number given for a rank-0 array; False if it can't be."""
+    """Write a Python number that is given for an array of rank 0 to ``storage``.
+
+    False if it does not fit ``spec``, that of the argument.
+    """
     wanted = spec.number
     kind = number.ob_type
     if wanted == Number.NONE:

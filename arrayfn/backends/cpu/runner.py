@@ -183,9 +183,9 @@ def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 def run_branch(
     frame: Frame, pool: Pool | None, own: Array[int], branch: Branch
 ) -> bool:
-    """Run the block whose number the step's only argument points to.
+    """Run the block of ``branch`` whose number is at ``own``, the step's argument.
 
-    True if the plan is to end.
+    True if a signal has come, and the plan is to end before the rest.
     """
     index = cast(Array[i32], own[0])[0]
     block = branch.blocks[max(min(index, branch.block_count - 1), 0)]

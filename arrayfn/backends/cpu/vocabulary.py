@@ -282,7 +282,10 @@ def _loop(
 
 
 def interrupted_function(module: ir.Module) -> Any:
-    """The function of the vocabulary, in ``module``."""
+    """The function ``interrupted`` of the vocabulary, defined in ``module``.
+
+    Once in some iterations it looks whether a signal has come.
+    """
     known = module.globals.get("interrupted")
     if known is not None:
         return known

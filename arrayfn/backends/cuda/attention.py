@@ -95,7 +95,11 @@ def _longest_head() -> int:
 def _cudnn_supports(
     q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
 ) -> bool:
-    """Whether heads are short enough and whole vectors, and no array is empty."""
+    """Whether cuDNN computes attention of these operands here.
+
+    Heads must be short enough, and a multiple of 8 elements; no array may be empty, and
+    ``window`` is none or causal.
+    """
     head = q.shape[-1]
     return (
         q.dtype in dtypes.HALF_PRECISION
@@ -142,9 +146,10 @@ def cudnn_attention_gradient(
     given: tuple[str, ...],
     is_deterministic: bool = True,
 ) -> Any:
-    """cuDNN's gradient of attention; parameters are those of ``cudnn_attention``.
+    """cuDNN's gradient of attention of operands of ``types``.
 
-    With ``is_deterministic`` the sum of a query's gradient has a fixed order.
+    ``scale``, ``window`` and ``given`` are those of ``cudnn_attention``. With
+    ``is_deterministic`` the sum of a query's gradient has a fixed order.
     """
     from arrayfn.backends.cuda.libraries import cudnn
 

@@ -454,7 +454,7 @@ class Device:
         return int(graph.value or 0)
 
     def instantiate(self, graph: int) -> int:
-        """The executable graph of a graph."""
+        """The executable graph (CUgraphExec) of ``graph``, a CUgraph."""
         made = ctypes.c_void_p()
         arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
         status = self.library.cuGraphInstantiateWithFlags(*arguments)

@@ -270,7 +270,11 @@ def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
 
 @native
 def result_fill(made: Call, array: PyObject, output: Output) -> bool:
-    """Set the slots of one result; False with an exception set without memory."""
+    """Set the slots of ``array``, one result of the call ``made``.
+
+    ``output`` says where its memory and type are. False with an exception set if there
+    is no memory.
+    """
     pointer = made.buffers[output.buffer]
     owner = block_object(output.free_list, pointer)
     number = PyLong_FromLongLong(pointer)
@@ -290,8 +294,8 @@ def result_fill(made: Call, array: PyObject, output: Output) -> bool:
 def wait(self: PyObject, _: None) -> PyObject | None:
     """Wait for a stream: the driver's status, NOT_READY after ``cycles``.
 
-    A longer wait releases the GIL. The driver's own wait polls as often, and a signal
-    does not end it.
+    ``self`` is the address of a ``Wait``, as a Python int. A longer wait releases the
+    GIL. The driver's own wait polls as often, and a signal does not end it.
     """
     made = cast(Wait, PyLong_AsLongLong(self))
     for _iteration in range(made.spins):

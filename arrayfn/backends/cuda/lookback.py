@@ -199,7 +199,7 @@ def _wait_for(c: Call) -> Any:
 
 @emits("wait_for_many")
 def _wait_for_many(c: Call) -> None:
-    """Issue all loads before the first wait."""
+    """Emit the wait for several slots: all loads are issued before the first wait."""
     b, (flag_buffer, at, step, end, tile) = c.b, c.args
     launch = _launch(b)
     all_asked: list[tuple[Any, list[tuple[Any, Any]]]] = []

@@ -122,7 +122,10 @@ def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def sizes_of(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
-    """Bytes that b, a, what is added and c span."""
+    """The bytes that b, a, what is added and c span.
+
+    ``p`` are the product's integers: extents, leading dimensions and strides.
+    """
 
     def span(name: str, rows: int, size: int, leading: str = "ld") -> int:
         batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])

@@ -204,7 +204,7 @@ def run(plan: LaunchPlan, buffers: Array[int]) -> int:
 
 @native
 def step_run(plan: LaunchPlan, step: Step) -> int:
-    """Launch one step: the status."""
+    """Launch one step of ``plan``, by its kind; the driver's or cuBLAS's status."""
     kind = step.kind
     if kind == StepKind.KERNEL:
         return kernel_run(plan, cast(Kernel, step))
@@ -226,7 +226,7 @@ def step_run(plan: LaunchPlan, step: Step) -> int:
 
 @native
 def kernel_run(plan: LaunchPlan, step: Kernel) -> int:
-    """Launch a kernel."""
+    """Launch a kernel on the plan's stream; the driver's status."""
     config = local(LaunchConfig, 1)[0]
     config.blocks[0] = step.blocks
     config.blocks[1] = 1
@@ -243,7 +243,7 @@ def kernel_run(plan: LaunchPlan, step: Kernel) -> int:
 
 @native
 def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
-    """Launch a kernel whose blocks all run at once."""
+    """Launch a kernel whose blocks all run at once; the driver's status."""
     return plan.launch_cooperative(
         step.function,
         step.blocks,
@@ -260,7 +260,7 @@ def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
 
 @native
 def product_run(plan: LaunchPlan, step: Product) -> int:
-    """Launch a matrix product."""
+    """Launch a matrix product on the plan's stream; cuBLAS's status."""
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)
         if status != 0:

@@ -83,7 +83,7 @@ class _Compiler(Calls):
             self.statement(node)
 
     def statement(self, node: ast.stmt) -> None:
-        """Compile one statement."""
+        """Compile the statement ``node``; NativeSyntaxError for kinds it has not."""
         match node:
             case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                 pass
@@ -156,7 +156,7 @@ class _Compiler(Calls):
     def conditional(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]
     ) -> None:
-        """An ``if``."""
+        """Compile an ``if``: ``body`` if ``test`` is true, else ``orelse``."""
         then, other, after = self.label(), self.label(), self.label()
         self.branch_if(self.condition(test), then, other)
         self.begin(then)

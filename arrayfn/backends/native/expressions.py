@@ -99,7 +99,7 @@ class Expressions(Emitter):
     # Conditions
 
     def condition(self, node: ast.expr) -> str:
-        """The i1 of a truth value."""
+        """The truth value of the expression ``node``, as LLVM's i1."""
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.comparison(node, op, self.value(left), self.value(right))
@@ -145,7 +145,7 @@ class Expressions(Emitter):
     # Values
 
     def value(self, node: ast.expr) -> Value:
-        """The value of an expression."""
+        """The value of the expression ``node``; emits what computes it."""
         match node:
             case ast.Constant(value=number):
                 return self.constant(node, number)
@@ -249,7 +249,7 @@ class Expressions(Emitter):
         return None
 
     def location(self, node: ast.expr) -> Location:
-        """The location of a field or an element."""
+        """Where the field or the element ``node`` is in memory, and its type."""
         match node:
             case ast.Attribute(value=owner, attr=attribute):
                 base = self.value(owner)

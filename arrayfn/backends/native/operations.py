@@ -41,7 +41,10 @@ def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
 
 
 def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
-    """A compare-and-exchange."""
+    """Write ``value`` at ``pointer`` if ``expected`` is there; what was there.
+
+    This is one atomic operation.
+    """
     pair = r.value_of(
         f"cmpxchg ptr {pointer}, i64 {expected}, i64 {value} seq_cst seq_cst"
     )

@@ -208,7 +208,11 @@ def _words(dtype: str) -> tuple[int, ...]:
 
 
 def _providers(layout: str, kernel: Kernel) -> dict[str, Provider]:
-    """The providers of a layout, by the bits of its positions."""
+    """The providers of products with matrices in ``layout`` "csr", "csc" or "coo".
+
+    There is one for 32-bit positions and one for 64-bit ones; ``kernel`` computes the
+    latter.
+    """
     kernels = {"i32": _with_short_indices(kernel), "i64": kernel}
     return {
         f"sparse_{layout}_{index}": Provider(made, _words, _unjitted(layout))

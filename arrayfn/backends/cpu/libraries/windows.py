@@ -227,7 +227,7 @@ def copy_windows(
 
 
 def _windows(given: Mapping[str, Any]) -> Any:
-    """All windows, as a batch of matrices."""
+    """All windows, as a batch of matrices, from the arguments by name."""
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
     extents = [int(given[f"{name}s_{d}"]) for name, d in names]

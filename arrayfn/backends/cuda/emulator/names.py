@@ -130,7 +130,7 @@ def _names(text: str) -> set[str]:
 
 
 def _runs(over: ast.expr) -> bool:
-    """Whether a loop surely has an iteration."""
+    """Whether a loop ``over`` a range surely has an iteration."""
     match over:
         case ast.Call(args=[ast.Constant(value=int() as stop)]):
             return stop > 0

@@ -115,7 +115,7 @@ class _Run(PlanInterpreter):
     def reference(
         self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
     ) -> None:
-        """A step that a GPU's plan runs on the host."""
+        """Compute a primitive's reference, which a GPU's plan runs on the host."""
         step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
         types = (*step.operands, *step.results)
         pointers = [a for a in arguments if isinstance(a, Pointer)]

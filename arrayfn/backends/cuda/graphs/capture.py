@@ -131,7 +131,11 @@ class ConcurrentCapture:
         self._leaves = {*self._begin}  # the nodes that no node depends on yet
 
     def add(self, accesses: Sequence[Access], enqueue: Callable[[], None]) -> None:
-        """Capture a step, which ``enqueue`` enqueues, with these memory accesses."""
+        """Capture a step, which ``enqueue`` enqueues on the stream.
+
+        In the graph it waits for the earlier steps that access the same memory, if one
+        of both writes it; ``accesses`` are the step's.
+        """
         if len(self._hazards) == self._most:
             self.join()
             self.restart()

@@ -308,7 +308,12 @@ def reflect(
     k: int,
     rows: int,
 ) -> None:
-    """Reflect columns from ``first`` on of row-major matrices, in rows from k on."""
+    """Reflect columns from ``first`` on of matrices ``x``, in rows from ``k`` on.
+
+    The matrices, of ``rows`` rows and so many ``columns``, are row-major, one in each
+    lane. The reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is
+    scratch.
+    """
     for other in range(first, columns):
         target = x + other * LANES
         step = columns * LANES

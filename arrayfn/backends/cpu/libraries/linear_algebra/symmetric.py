@@ -185,10 +185,10 @@ def eigvalsh(
     begin: int,
     end: int,
 ) -> None:
-    """Write the eigenvalues ``w`` of n x n matrices.
+    """Write the eigenvalues ``w`` of the Hermitian n x n matrices ``a``.
 
-    The parameters are those of ``eigh``, and a ``copied`` matrix, which LAPACK
-    overwrites. Items ``begin`` to ``end`` are computed.
+    The other parameters are those of ``eigh``, and ``copied``, room for a matrix, which
+    LAPACK overwrites. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
