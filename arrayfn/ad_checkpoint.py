@@ -6,10 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
-from arrayfn import tree
-from arrayfn.checkpoint_policies import Policy
+from arrayfn import checkpoint_policies, tree
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
 from arrayfn.primitives.base import primitive_of
@@ -19,6 +18,7 @@ from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom import closed_over, with_inputs
 from arrayfn.transforms.shapes import without_static
 
+Policy: TypeAlias = checkpoint_policies.Policy
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,6 +83,7 @@ def checkpoint(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Apply the function as one equation; derivatives recompute its body."""
         leaves = tree.leaves((without_static(fun, args, static)[1], kwargs))
         if not is_staged(leaves):
             return fun(*args, **kwargs)
@@ -117,7 +118,10 @@ def _by_position(
     static_argnums: int | Sequence[int],
     static_argnames: str | Sequence[str],
 ) -> Function:
-    """``checkpoint`` of a function whose arguments are all given by position."""
+    """``checkpoint`` of a function whose arguments are all given by position.
+
+    The parameters are those of ``checkpoint``, ``prevent_cse`` among them.
+    """
     named = positions_of("static_argnames", fun, static_argnames)
     positions = (*as_numbers(static_argnums), *named)
     inner = checkpoint(
@@ -127,6 +131,7 @@ def _by_position(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """The checkpointed function, with all arguments by position."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return inner(*bound.args, **bound.kwargs)
@@ -142,6 +147,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """
 
     def named(leaf: Any) -> Any:
+        """The leaf with its name, if it is traced."""
         if not is_staged([leaf]):
             return leaf
         return apply(rematerialization.checkpoint_name, leaf, name=name)

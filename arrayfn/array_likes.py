@@ -64,7 +64,7 @@ _TAKES: Final[dict[type, Callable[[Any], Any]]] = {np.ndarray: _itself}
 
 
 def _by_conversion(x: Any) -> Array:
-    """What ``__array__`` gives."""
+    """The NumPy array that ``x.__array__`` gives; ArgumentError if there is none."""
     try:
         made = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -77,6 +77,7 @@ def _by_conversion(x: Any) -> Array:
 
 
 def _by_dlpack(x: Any) -> Any:
+    """The memory of ``x``, through DLPack; ArgumentError if it is not given away."""
     kind, _ = x.__dlpack_device__()
     refused = _refused(x, "it is on a device of DLPack's kind " + str(int(kind)))
     if kind not in _ON_HOST:
@@ -116,6 +117,7 @@ def host_array(received: dlpack.Received) -> Array:
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a row-major array of ``shape``."""
     steps: list[int] = []
     step = 1
     for extent in reversed(shape):
@@ -125,6 +127,7 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _refused(x: Any, why: str) -> ArgumentError:
+    """The error for ``x``, an array that cannot be read, and ``why``."""
     cls = type(x)
     return ArgumentError(
         f"an array of {cls.__module__}.{cls.__qualname__} cannot be read: {why}",

@@ -36,7 +36,7 @@ else:
 
 
 def typeof(x: Any) -> ArrayType:
-    """The shape, dtype and layout of an array or a number, also of a traced one.
+    """The shape, dtype and layout of ``x``, an array or number, also a traced one.
 
     Raises ArgumentError for other values.
 

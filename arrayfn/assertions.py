@@ -83,7 +83,10 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
 
 
 def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
-    """Raise ArgumentError if ``message`` has a field for which nothing is given."""
+    """Raise ArgumentError if ``message`` has a field for which nothing is given.
+
+    There are ``count`` values by position, and ``values`` by name.
+    """
     try:
         fields = [field for _, field, _, _ in Formatter().parse(message)]
     except ValueError as error:

@@ -93,18 +93,23 @@ def _called(
     kwargs: dict[str, Any],
     method: str,
 ) -> Any:
-    """The results of ``callback`` in the structure of ``result_shape_dtypes``."""
+    """The results of ``callback`` in the structure of ``result_shape_dtypes``.
+
+    ``args`` and ``kwargs`` are its arguments; ``method`` says how vmap calls it.
+    """
     forms, result_tree = tree.flatten(result_shape_dtypes)
     for form in forms:
         check_leaf(form, f"{primitive.name}: what describes a result")
     results = tuple((t.shape, t.dtype) for t in map(leaf_type, forms))
 
     def checked(*operands: Any, **options: Any) -> list[Any]:
+        """The leaves of the function's result; ArgumentError for another structure."""
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
-                f"{name_of(callback)} gave a result of structure {structure}, which is "
-                f"declared as {result_tree}"
+                f"{name_of(callback)} gave a result of structure "
+                f"{tree.text_of(structure)}, which is declared as "
+                f"{tree.text_of(result_tree)}"
             )
         return [
             np.asarray(x, dtype) if dtypes.is_python_scalar(x) else np.asarray(x)
@@ -136,7 +141,8 @@ def staged_call(
 ) -> Sequence[Any] | None:
     """Emit the call of ``function`` and return its results; None outside a trace.
 
-    Its operands are the traced leaves; other leaves are passed unchanged.
+    Its operands are the traced leaves of ``args`` and ``kwargs``; other leaves are
+    passed unchanged. ``name`` is shown in the Program.
     """
     leaves, structure = tree.flatten((args, kwargs))
     in_place = primitive.effect and current_frame() is not None
@@ -147,6 +153,7 @@ def staged_call(
     count = len(leaves)
 
     def flat(*arrays: Any) -> Any:
+        """The function of its traced leaves."""
         values = {**static, **dict(zip(places, arrays, strict=True))}
         inner_args, inner_kwargs = tree.unflatten(
             structure, [values[k] for k in range(count)]

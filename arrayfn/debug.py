@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import string
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
+from typing_extensions import override
 
 from arrayfn.callbacks import staged_call
 from arrayfn.errors import ArgumentError, user_location
@@ -26,15 +30,19 @@ def named_scope(name: str) -> Generator[None]:
     yield
 
 
+_Callback = Callable[..., Any]
+
+
 def callback(
-    callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any
-) -> None:
+    callback: _Callback | None = None, *args: Any, ordered: bool = False, **kwargs: Any
+) -> Any:
     """Call ``callback(*args, **kwargs)`` with NumPy arrays, for its effects.
 
     In compiled code it is called when the values are known. Calls keep the order in
     which they are written, so ``ordered`` changes nothing. Under ``vmap`` it is called
     once for each member. Derivatives ignore it. Its result is not used. The call of the
-    compiled function raises its exceptions.
+    compiled function raises its exceptions. Without a callback it gives a function that
+    takes one.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit
@@ -45,7 +53,13 @@ def callback(
     >>> jit(f)(np.array(3.0)), seen
     (array(3.), [6.0])
     """
+    if callback is None:
+        return functools.partial(globals()["callback"], ordered=ordered)
+    _run(callback, args, kwargs)
+    return None
 
+
+def _run(callback: _Callback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     def run(*operands: Any, **options: Any) -> tuple[Any, ...]:
         callback(*operands, **options)
         return ()
@@ -55,11 +69,32 @@ def callback(
         callback(*args, **kwargs)
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+class _AllUsed(string.Formatter):
+    """A formatter that refuses values which the format does not take."""
+
+    @override
+    def check_unused_args(
+        self, used_args: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        given = [*range(len(args)), *kwargs]
+        unused = [str(name) for name in given if name not in used_args]
+        if unused:
+            raise ArgumentError(
+                f"debug.print: the format has no place for the value {unused[0]!r}; "
+                "write {} or {name} for it (an f-string is filled in already)",
+                user_location(),
+            )
+
+
+def print(
+    fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: Any
+) -> Any:
     """Print ``fmt.format(*args, **kwargs)`` when the values are known.
 
     In a traced function Python's ``print`` shows types without values. See
-    ``callback`` for the order, ``vmap`` and derivatives.
+    ``callback`` for the order, ``vmap`` and derivatives. Arrays are printed with the
+    ``np.printoptions`` of the line that calls it. Without a format it gives a function
+    that takes one.
 
     Raises ArgumentError if the format and the values do not fit.
 
@@ -73,16 +108,21 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     x = 3.0, half of it 1.50
     array(3.)
     """
+    if fmt is None:
+        return functools.partial(print, ordered=ordered)
     try:
-        string.Formatter().vformat(fmt, args, kwargs)
+        _AllUsed().vformat(fmt, args, kwargs)
     except (IndexError, KeyError) as error:
         raise ArgumentError(
             f"debug.print: the format {fmt!r} takes a value that is not given: "
             f"{error}; it is filled in as by str.format",
             user_location(),
         ) from None
+    shown_with = np.get_printoptions()
 
     def show(*operands: Any, **options: Any) -> None:
-        sys.stdout.write(fmt.format(*operands, **options) + "\n")
+        with np.printoptions(**shown_with):
+            sys.stdout.write(fmt.format(*operands, **options) + "\n")
 
-    callback(show, *args, ordered=ordered, **kwargs)
+    _run(show, args, kwargs)
+    return None

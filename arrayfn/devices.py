@@ -42,6 +42,7 @@ def device_put(x: Any, device: str | Device | NamedSharding = "cuda") -> Any:
 
 
 def _resharded(x: Any, sharding: NamedSharding) -> Any:
+    """``x`` over the devices that ``sharding`` says."""
     if not isinstance(x, ShardedArray) or x.sharding.mesh != sharding.mesh:
         return put_sharded(x, sharding)
     if x.sharding.spec == sharding.spec:

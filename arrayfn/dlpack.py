@@ -13,7 +13,11 @@ from arrayfn import dtypes
 CPU: Final = 1
 CUDA: Final = 2
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_BFLOAT: Final = 4
+_NARROW: Final = {
+    dtypes.bfloat16: 4,
+    dtypes.float8_e4m3fn: 10,
+    dtypes.float8_e5m2: 12,
+}
 
 
 class _Tensor(ctypes.Structure):
@@ -91,11 +95,16 @@ def export(
 ) -> Any:
     """A capsule of an array; ``owner`` lives until the receiver is done.
 
-    ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    ``pointer`` is the address of its first element; ``shape`` and ``strides`` count
+    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
-    code = _BFLOAT if dtype == dtypes.bfloat16 else _CODES[dtype.kind]
+    if dtype in dtypes.INT4:
+        raise BufferError(
+            "DLPack has no int4 in a byte of its own; export x.view('u1')"
+        )
+    code = _NARROW[dtype] if dtype in _NARROW else _CODES[dtype.kind]
     managed = _Managed(
         _Tensor(
             pointer,
@@ -142,8 +151,10 @@ def receive(capsule: Any) -> Received:
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
-    if lanes == 1 and code == _BFLOAT:
-        return dtypes.bfloat16
+    """The dtype of a DLPack type; TypeError if there is none."""
+    narrow = {number: dtype for dtype, number in _NARROW.items()}
+    if lanes == 1 and code in narrow:
+        return narrow[code]
     kinds = {number: kind for kind, number in _CODES.items()}
     if lanes != 1 or code not in kinds:
         raise TypeError(

@@ -4,6 +4,10 @@ A data type is a ``numpy.dtype``. float16 and bfloat16 (from ml_dtypes) are stor
 bits and computed in float32. Promotion follows NumPy 2 (NEP 50 and the array API's
 table). bfloat16, which NumPy does not know, stays bfloat16 with integers and bools, as
 in JAX.
+
+float8_e4m3fn, float8_e5m2, int4 and uint4 (from ml_dtypes, one byte an element) are
+*storage types*: arrays of them are moved, converted and multiplied into another dtype,
+and promote to nothing. All other arithmetic on them raises DTypeError.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import DTypeError, user_location
 
@@ -20,6 +25,10 @@ DType = np.dtype[Any]
 PythonScalar = bool | int | float | complex
 
 bool_: Final[DType] = np.dtype(np.bool_)
+int4: Final[DType] = np.dtype(ml_dtypes.int4)
+uint4: Final[DType] = np.dtype(ml_dtypes.uint4)
+float8_e4m3fn: Final[DType] = np.dtype(ml_dtypes.float8_e4m3fn)
+float8_e5m2: Final[DType] = np.dtype(ml_dtypes.float8_e5m2)
 int8: Final[DType] = np.dtype(np.int8)
 int16: Final[DType] = np.dtype(np.int16)
 int32: Final[DType] = np.dtype(np.int32)
@@ -51,8 +60,45 @@ SHORT_NAMES: Final[dict[DType, str]] = {
     float64: "f64",
     complex64: "c64",
     complex128: "c128",
+    int4: "i4",
+    uint4: "u4",
+    float8_e4m3fn: "f8e4m3fn",
+    float8_e5m2: "f8e5m2",
 }
 BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.items()}
+
+
+class extended(np.generic):  # noqa: N801 - JAX's name
+    """The kind of dtypes that NumPy has not."""
+
+
+class prng_key(extended):  # noqa: N801 - JAX's name
+    """The kind of ``key_dtype``, for ``issubdtype(x.dtype, dtypes.prng_key)``."""
+
+
+class KeyDType:
+    """The data type of keys of random numbers, of which there is one, ``KEY``.
+
+    An element is the two uint32 words of a key. Elements are moved and compared, not
+    computed with. NumPy has no such dtype.
+    """
+
+    name: Final = "key<fry>"
+    type: Final = prng_key
+    itemsize: Final = 8
+    kind: Final = "V"
+
+    @override
+    def __repr__(self) -> str:
+        return self.name
+
+    @override
+    def __reduce__(self) -> str:
+        return "KEY"
+
+
+KEY: Final[Any] = KeyDType()
+
 
 SIGNED: Final = frozenset({int8, int16, int32, int64})
 UNSIGNED: Final = frozenset({uint8, uint16, uint32, uint64})
@@ -61,7 +107,13 @@ HALF_PRECISION: Final = frozenset({float16, bfloat16})
 FLOATS: Final = HALF_PRECISION | {float32, float64}
 COMPLEX: Final = frozenset({complex64, complex128})
 INEXACT: Final = FLOATS | COMPLEX
+INT4: Final = frozenset({int4, uint4})
+FLOAT8: Final = frozenset({float8_e4m3fn, float8_e5m2})
+STORAGE: Final = INT4 | FLOAT8
+DIFFERENTIABLE: Final = INEXACT | FLOAT8
 ALL: Final = frozenset(SHORT_NAMES)
+COMPUTED: Final = tuple(d for d in SHORT_NAMES if d not in STORAGE)
+"""The dtypes that kernels compute in: all but the storage types."""
 NUMBERS: Final = INTEGERS | INEXACT
 REALS: Final = INTEGERS | FLOATS
 BITS: Final = INTEGERS | {bool_}
@@ -86,6 +138,8 @@ def canonical(dtype: Any) -> DType:
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return bfloat16
+    if dtype is KEY:
+        return KEY
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -96,7 +150,28 @@ def canonical(dtype: Any) -> DType:
     return found
 
 
+def check_numeric(dtype: DType) -> None:
+    """DTypeError for the dtype of keys, which numbers are not converted to."""
+    if dtype is KEY:
+        raise DTypeError(
+            "numbers are not converted to key<fry>; keys are made of seeds, "
+            "random.key(seed), or of their words, random.wrap_key_data(words)",
+            user_location(),
+        )
+
+
+def storage_error(name: str, dtype: DType) -> DTypeError:
+    """The error of an operation ``name`` on arrays of a storage type."""
+    wide = "int8" if dtype in INT4 else "float32"
+    return DTypeError(
+        f"{name} takes no arrays of {short_name(dtype)}, which is for storage; convert "
+        f"them first: x.astype({wide!r})",
+        user_location(),
+    )
+
+
 def _unknown(dtype: Any) -> TypeError:
+    """The error for a ``dtype`` that arrayfn has not."""
     known = ", ".join(SHORT_NAMES.values())
     message = f"arrayfn has no data type {dtype!r}; it has {known}"
     return DTypeError(message, user_location())
@@ -104,7 +179,7 @@ def _unknown(dtype: Any) -> TypeError:
 
 def short_name(dtype: DType) -> str:
     """The name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
-    return SHORT_NAMES[dtype]
+    return KEY.name if dtype is KEY else SHORT_NAMES[dtype]
 
 
 def real_of(dtype: DType) -> DType:
@@ -115,6 +190,12 @@ def real_of(dtype: DType) -> DType:
 def complex_of(dtype: DType) -> DType:
     """The complex data type whose parts are ``dtype``: itself, if it is complex."""
     return _COMPLEX_OF.get(dtype, dtype)
+
+
+def limits(dtype: DType) -> Any:
+    """The limits ``min`` and ``max`` of an integer or real floating-point dtype."""
+    is_float = dtype in FLOATS or dtype in FLOAT8
+    return ml_dtypes.finfo(dtype) if is_float else ml_dtypes.iinfo(dtype)
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -144,18 +225,19 @@ def weak_dtype(value: PythonScalar) -> DType:
 
 
 def _scalar_class(value: object) -> type[int | float | complex]:
-    """The built-in class that a subclass of one is derived from."""
+    """The built-in class that the class of ``value`` is derived from."""
     if isinstance(value, int):
         return int
     return float if isinstance(value, float) else complex
 
 
 def _rank(dtype: DType) -> int:
+    """The place of a dtype's kind in promotion: bool, integer, float, complex."""
     if dtype == bool_:
         return 0
-    if dtype in INTEGERS:
+    if dtype in INTEGERS or dtype in INT4:
         return 1
-    return 2 if dtype in FLOATS else 3
+    return 3 if dtype in COMPLEX else 2
 
 
 def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
@@ -177,8 +259,12 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
     for dtype in strong[1:]:
         result = _promote_two(result, dtype)
     for dtype in weak:
+        if result is KEY:
+            _promote_two(result, dtype)
         if _rank(dtype) <= _rank(result):
             continue
+        if result in STORAGE:
+            raise storage_error("promotion to a common dtype", result)
         if dtype == complex128 and result in FLOATS:
             result = complex_of(compute_dtype(result))
         else:
@@ -187,10 +273,21 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 
 
 def _promote_two(a: DType, b: DType) -> DType:
+    """The dtype that two dtypes promote to."""
     if a == b:
         return a
+    if KEY in (a, b):
+        raise DTypeError(
+            f"keys do not promote with {b if a is KEY else a}: random.split(key) and "
+            "random.fold_in(key, n) make other keys, and random.key_data(key) gives a "
+            "key's words",
+            user_location(),
+        )
     if frozenset((a, b)) == HALF_PRECISION:
         return float32
     if bfloat16 in (a, b) and {a, b} & (INTEGERS | {bool_}):
         return bfloat16
+    for dtype in (a, b):
+        if dtype in STORAGE:
+            raise storage_error("promotion to a common dtype", dtype)
     return canonical(np.promote_types(a, b))

@@ -8,7 +8,7 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import DTypeError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 from arrayfn.transforms import leaf_type
@@ -17,8 +17,10 @@ from arrayfn.transforms import leaf_type
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     """All elements of ``pytree`` in one vector, and the inverse function.
 
-    The vector has the dtype that the leaves promote to; the inverse restores their own.
-    It raises ShapeError for a vector of another length.
+    The vector has the dtype that the leaves promote to. The inverse restores their
+    dtypes, of a complex vector the real parts where a leaf was real. Where all leaves
+    have one dtype, it takes vectors of any, and keeps that. It raises ShapeError for a
+    vector of another length, and DTypeError for one of another dtype.
 
     >>> import numpy as np
     >>> vector, unravel = ravel_pytree({"a": np.ones(2), "b": np.array([[3.0]])})
@@ -28,26 +30,39 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     leaves, structure = tree.flatten(pytree)
     types = [leaf_type(x) for x in leaves]
     sizes = [math.prod(t.shape) for t in types]
+    given = [(t.dtype, t.weak) for t in types] or [(dtypes.float64, False)]
+    dtype, _ = dtypes.promote(given)
+    kept = dtype if all(t.dtype == dtype for t in types) else None
 
     def unravel(vector: Any) -> Any:
-        given = leaf_type(vector).shape
-        if given != (sum(sizes),):
+        """The pytree whose leaves are the parts of ``vector``."""
+        shape = leaf_type(vector).shape
+        if shape != (sum(sizes),):
             raise ShapeError(
                 f"unravel takes a vector of {sum(sizes)} elements, the length of the "
-                f"one that came with it, not an array of shape {given}",
+                f"one that came with it, not an array of shape {shape}",
+                user_location(),
+            )
+        if kept is None and leaf_type(vector).dtype != dtype:
+            raise DTypeError(
+                f"unravel takes a vector of {dtype}, the dtype of the one that came "
+                f"with it, not of {leaf_type(vector).dtype}; convert it",
                 user_location(),
             )
         made: list[Any] = []
         begin = 0
         for type, size in zip(types, sizes, strict=True):
             part = anp.reshape(vector[begin : begin + size], type.shape)
-            made.append(ops.convert(part, type.dtype))
+            if kept is None:
+                is_real = type.dtype not in dtypes.COMPLEX
+                part = anp.real(part) if is_real and dtype in dtypes.COMPLEX else part
+                part = ops.convert(part, type.dtype)
+            made.append(part)
             begin += size
         return tree.unflatten(structure, made)
 
     if not leaves:
         return anp.zeros(0), unravel
-    dtype, _ = dtypes.promote((t.dtype, t.weak) for t in types)
     parts = [anp.ravel(ops.convert(anp.asarray(x), dtype)) for x in leaves]
     return anp.concatenate(parts), unravel
 

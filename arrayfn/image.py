@@ -28,6 +28,8 @@ class ResizeMethod(Enum):
     LANCZOS3 = 2
     LANCZOS5 = 3
     CUBIC = 4
+    CUBIC_PYTORCH = 5
+    AREA = 6
 
     @staticmethod
     def from_string(s: str) -> ResizeMethod:
@@ -49,6 +51,8 @@ _METHODS: Final = {
     "lanczos3": ResizeMethod.LANCZOS3,
     "lanczos5": ResizeMethod.LANCZOS5,
     **dict.fromkeys(("cubic", "bicubic", "tricubic"), ResizeMethod.CUBIC),
+    **dict.fromkeys(("cubic-pytorch", "bicubic-pytorch"), ResizeMethod.CUBIC_PYTORCH),
+    "area": ResizeMethod.AREA,
 }
 
 
@@ -56,11 +60,19 @@ def _triangle(x: Array) -> Array:
     return anp.maximum(0.0, 1.0 - x)
 
 
-def _cubic(x: Array) -> Array:
-    """Keys, Cubic convolution interpolation for digital image processing, 1981."""
-    near = ((1.5 * x - 2.5) * x) * x + 1.0
-    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+def _cubic(x: Array, a: float = -0.5) -> Array:
+    """The cubic kernel with the parameter ``a`` at the distance ``x``.
+
+    Keys, Cubic convolution interpolation for digital image processing, 1981.
+    """
+    near = (((a + 2.0) * x - (a + 3.0)) * x) * x + 1.0
+    far = ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
     return anp.where(x >= 2.0, 0.0, anp.where(x >= 1.0, far, near))
+
+
+def _sharper_cubic(x: Array) -> Array:
+    """The kernel of PyTorch and OpenCV."""
+    return _cubic(x, -0.75)
 
 
 def _lanczos(radius: float) -> Callable[[Array], Array]:
@@ -78,6 +90,7 @@ _KERNELS: Final[dict[ResizeMethod, Callable[[Array], Array]]] = {
     ResizeMethod.LANCZOS3: _lanczos(3.0),
     ResizeMethod.LANCZOS5: _lanczos(5.0),
     ResizeMethod.CUBIC: _cubic,
+    ResizeMethod.CUBIC_PYTORCH: _sharper_cubic,
 }
 
 
@@ -90,10 +103,12 @@ def resize(
 ) -> Array:
     """``image`` stretched to ``shape``; axes whose extent stays are left as they are.
 
-    ``method`` is "nearest", "linear" (triangles), "cubic" (Keys' kernel), "lanczos3" or
-    "lanczos5". Pixels are centred at half-integers. With ``antialias`` a smaller image
-    averages what falls on a pixel. ``precision`` is as for ``matmul``. Integers become
-    floating-point, except for "nearest".
+    ``method`` is "nearest", "linear" (triangles), "cubic" (Keys' kernel), "lanczos3",
+    "lanczos5", "area" (the mean over a pixel's area) or "cubic-pytorch" (without
+    ``antialias`` a sharper kernel, and edges repeated). Pixels are centred at
+    half-integers. With ``antialias`` a smaller image averages what falls on a pixel.
+    ``precision`` is as for ``matmul``. Integers become floating-point, except for
+    "nearest".
 
     Raises ShapeError if ``shape`` has another number of axes than ``image``.
 
@@ -160,7 +175,7 @@ def scale_and_translate(
             extents[place],
             anp.asarray(scale)[number].astype(wide),
             anp.asarray(translation)[number].astype(wide),
-            _KERNELS[chosen],
+            chosen,
             antialias,
         ).astype(value.dtype)
         mixed = anp.tensordot(value, weights, ((place,), (0,)), precision=precision)
@@ -169,6 +184,7 @@ def scale_and_translate(
 
 
 def _method(method: str | ResizeMethod) -> ResizeMethod:
+    """The ResizeMethod that is given, or of that name."""
     if isinstance(method, ResizeMethod):
         return method
     return ResizeMethod.from_string(method)
@@ -179,19 +195,41 @@ def _weights(
     wanted: int,
     scale: Array,
     translation: Array,
-    kernel: Callable[[Array], Array],
+    method: ResizeMethod,
     antialias: bool,
 ) -> Array:
-    """The weights (extent, wanted) of an image's elements in those of the result."""
+    """The weights (extent, wanted) of an image's elements in those of the result.
+
+    Along one axis, element x of ``extent`` comes to ``x * scale + translation`` of
+    ``wanted``. With ``antialias`` the kernel is widened where the image shrinks.
+    """
     inverse = 1.0 / scale
-    width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0
     dtype = scale.dtype
     centres = (anp.arange(wanted, dtype=dtype) + 0.5 - translation) * inverse - 0.5
-    distance = anp.abs(centres - anp.arange(extent, dtype=dtype)[:, None]) / width
-    weights = kernel(distance)
+    pixels = anp.arange(extent, dtype=dtype)[:, None]
+    width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0
+    repeats_edges = method is ResizeMethod.CUBIC_PYTORCH and not antialias
+    if method is ResizeMethod.CUBIC_PYTORCH and antialias:
+        method = ResizeMethod.CUBIC
+    if method is ResizeMethod.AREA:
+        # The overlap of a result's element with one of the image.
+        begin = centres + 0.5 - 0.5 * inverse
+        end = anp.minimum(begin + inverse, pixels + 1.0)
+        weights = anp.maximum(end - anp.maximum(begin, pixels), 0.0)
+    else:
+        weights = _KERNELS[method](anp.abs(centres - pixels) / width)
+    if repeats_edges:
+        # The first and the last element also stand for two beyond each.
+        outside = np.arange(1.0, 3.0).astype(dtype)[:, None]
+        before = _sharper_cubic(anp.abs(centres + outside)).sum(0)
+        after = _sharper_cubic(anp.abs(centres - (extent - 1) - outside)).sum(0)
+        weights = weights + anp.where(pixels == 0, before, 0.0)
+        weights = weights + anp.where(pixels == extent - 1, after, 0.0)
     total = anp.sum(weights, 0, keepdims=True)
     known = anp.abs(total) > 1000.0 * float(anp.finfo(dtype).eps)
     weights = anp.where(known, weights / anp.where(known, total, 1.0), 0.0)
+    if repeats_edges:
+        return weights
     inside = (centres >= -0.5) & (centres <= extent - 0.5)
     return anp.where(inside, weights, 0.0)
 

@@ -168,7 +168,7 @@ class _Segments:
         return limits.max if largest else limits.min
 
     def filled(self, value: Any) -> Any:
-        """An array for the results, indexed by the numbers."""
+        """An array of ``value`` for the results, indexed by the numbers."""
         shape = (self.count, *self.type.shape[1:])
         return anp.at(anp.full(shape, value, self.type.dtype))[self.ids]
 

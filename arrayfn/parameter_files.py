@@ -30,6 +30,8 @@ _NAMES: Final = {
     dtypes.int32: "I32",
     dtypes.uint64: "U64",
     dtypes.int64: "I64",
+    dtypes.float8_e4m3fn: "F8_E4M3",
+    dtypes.float8_e5m2: "F8_E5M2",
     dtypes.float16: "F16",
     dtypes.bfloat16: "BF16",
     dtypes.float32: "F32",
@@ -114,12 +116,13 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
 
 
 def _named(parameters: Any) -> list[tuple[str, Any]]:
-    """The leaves with their names: their paths, joined by dots."""
+    """The leaves of ``parameters`` with their names: their paths, joined by dots."""
     pairs, _ = tree.flatten_with_path(parameters)
     return [(tree.keystr(p, simple=True, separator="."), leaf) for p, leaf in pairs]
 
 
 def _array(name: str, entry: Mapping[str, Any]) -> Array:
+    """The array that a file's entry holds; ArgumentError for an unknown dtype."""
     dtype = _DTYPES.get(entry["dtype"])
     if dtype is None:
         raise ArgumentError(
@@ -130,6 +133,7 @@ def _array(name: str, entry: Mapping[str, Any]) -> Array:
 
 
 def _package() -> Any:
+    """The package safetensors; ArgumentError if it is not installed."""
     try:
         import_module("safetensors.numpy")
         return import_module("safetensors")

@@ -124,6 +124,10 @@ def _check(
     limits: dict[str, float],
     directions: _Directions,
 ) -> None:
+    """Compare derivatives up to ``order`` with differences of step ``eps``.
+
+    ``modes`` are "fwd" and "rev"; ``limits`` are the tolerances.
+    """
     name = _name(f)
     further = order > 1
     rest: Any = (order - 1, modes, eps, limits, directions)
@@ -158,7 +162,7 @@ def _is_inexact(leaf: Any) -> bool:
 
 
 def _narrowest(args: Sequence[Any]) -> int:
-    """The bits of the real numbers of the narrowest inexact argument."""
+    """The bits of the real numbers of the narrowest inexact one of ``args``."""
     kinds = [leaf_type(leaf).dtype for leaf in tree.leaves(tuple(args))]
     inexact = [dtypes.real_of(k) for k in kinds if k in dtypes.INEXACT]
     return min((8 * k.itemsize for k in inexact), default=64)
@@ -175,6 +179,7 @@ class _Directions:
         return tree.map(self._one, value)
 
     def _one(self, leaf: Any) -> Any:
+        """Normal random numbers like ``leaf``; zeros for integers."""
         type = leaf_type(leaf)
         if type.dtype not in dtypes.INEXACT:
             return np.zeros(type.shape, type.dtype)
@@ -185,10 +190,16 @@ class _Directions:
 
 
 def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:
-    """The central difference of ``f`` along ``tangents``."""
+    """The central difference of ``f`` at ``args`` along ``tangents``.
+
+    ``eps`` is the step.
+    """
 
     def moved(step: float) -> Any:
+        """The value at ``args``, moved by ``step`` times the tangents."""
+
         def one(leaf: Any, tangent: Any) -> Any:
+            """The moved leaf, in its dtype."""
             if not _is_inexact(leaf):
                 return leaf
             exact = np.asarray(leaf) + np.asarray(step * tangent)
@@ -197,6 +208,7 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
         return f(*tree.map(one, tuple(args), tangents))
 
     def quotient(high: Any, low: Any) -> Any:
+        """The difference of two values over the distance; zeros for integers."""
         if not _is_inexact(high):
             return np.zeros(leaf_type(high).shape)
         return (np.asarray(high) - np.asarray(low)) / np.asarray(2.0 * eps)
@@ -205,13 +217,18 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
 
 
 def _inner(first: Any, second: Any) -> Any:
-    """The real part of the sum of products over all leaves, in float64 or wider."""
+    """The inner product of two pytrees, in float64 or wider.
+
+    It is the real part of the sum of products over all leaves of ``first`` and
+    ``second``.
+    """
     pairs = zip(tree.leaves(first), tree.leaves(second), strict=True)
     wide = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
     return sum(np.sum(x * y, dtype=np.complex128).real for x, y in wide)
 
 
 def _close(ours: Any, expected: Any, what: str, limits: dict[str, float]) -> None:
+    """Raise AssertionError, about ``what``, unless all leaves are close."""
     for x, y in zip(tree.leaves(ours), tree.leaves(expected), strict=True):
         left, right = (np.asarray(v).astype(np.complex128) for v in (x, y))
         if left.shape != right.shape or not np.allclose(

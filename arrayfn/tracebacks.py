@@ -65,6 +65,7 @@ def install() -> None:
     def hook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        """Shorten the traceback, and show it as before."""
         shorten_all(error)
         before(kind, error, error.__traceback__)
 
@@ -82,11 +83,13 @@ def _shown_by_ipython(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
+    """Shorten the traceback, and have IPython show it."""
     shorten_all(error)
     shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The entries of a traceback, from the outermost one."""
     while trace is not None:
         yield trace
         trace = trace.tb_next

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
 import optree
+from typing_extensions import override
 
 from arrayfn import documentation as _documentation
 from arrayfn import tree_paths
@@ -24,6 +26,10 @@ keystr = tree_paths.keystr
 IsLeaf = Callable[[Any], bool] | None
 C = TypeVar("C", bound=type)
 
+_SPEC: Final = re.compile(
+    r"^PyTreeSpec\((.*?)(?:, NoneIsLeaf)?(?:, namespace='.*')?\)$", re.DOTALL
+)
+_LONGEST: Final = 120  # characters of a structure's text
 _OWN: Final = "arrayfn"  # the registry that classes are put into
 _NOTHING: Final = object()
 _OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
@@ -42,8 +48,18 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     return list(leaves), structure
 
 
+def text_of(structure: TreeDef) -> str:
+    """``structure`` as errors show it, shortened; ``*`` is an array.
+
+    >>> text_of(structure({"a": 1, "b": (2, 3)}))
+    "{'a': *, 'b': (*, *)}"
+    """
+    text = _SPEC.sub(r"\1", str(structure))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
-    """``flatten``, for which dataclasses of optree are nodes.
+    """``flatten`` of ``tree``, for which dataclasses of optree are nodes.
 
     Those are registered under a name of their users' choice. One that is met is
     registered here too.
@@ -126,7 +142,7 @@ def reduce(
 
 
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true.
+    """Whether all leaves of ``tree`` are true.
 
     >>> all({"a": True, "b": (1, 0)})
     False
@@ -337,7 +353,10 @@ def register_node(
 
 
 def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
-    """The children and the metadata that the flatten function of ``cls`` gave."""
+    """The children and the metadata: ``parts``, which a flatten function gave.
+
+    Raises ArgumentError, about the class ``cls``, if they are no such pair.
+    """
     pair = isinstance(parts, (tuple, list)) and len(parts) == 2
     if not pair or not isinstance(parts[0], Iterable):
         raise ArgumentError(
@@ -348,16 +367,46 @@ def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
     return tuple(parts[0]), parts[1]
 
 
+class _Whole:
+    """A ``functools.partial``, kept as it is by another: those of Python merge."""
+
+    def __init__(self, function: functools.partial[Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, _Whole) else other)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
 @register_node
 class Partial(functools.partial[Any]):
     """``functools.partial`` as a tree, whose leaves are its arguments.
 
-    It lets a function be an argument of ``jit`` and ``grad``, with its arrays.
+    It lets a function be an argument of ``jit`` and ``grad``, with its arrays. The
+    arguments of a ``functools.partial`` that it is given are none of its leaves.
 
     >>> double = Partial(lambda a, x: a * x, 2.0)
     >>> double(3.0), leaves(double)
     (6.0, [2.0])
     """
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Self:
+        """The function with these arguments; of another ``Partial``, with both."""
+        if isinstance(func, functools.partial) and not isinstance(func, Partial):
+            func = _Whole(func)
+        return super().__new__(cls, func, *args, **keywords)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
         """The arguments, and the function."""
@@ -394,6 +443,7 @@ def register_with_keys(
     """
 
     def flat(node: Any) -> tuple[tuple[Any, ...], Hashable, tuple[Any, ...]]:
+        """The children of ``node``, its metadata, and the keys of the children."""
         children, metadata = _parts(cls, flatten_with_keys(node))
         keys = tuple(key for key, _ in children)
         return tuple(child for _, child in children), metadata, keys
@@ -440,7 +490,7 @@ def static(**options: Any) -> Any:
     >>> leaves(Scaled(1.0))
     [1.0]
     """
-    metadata = {**(options.pop("metadata", None) or {}), "static": True}
+    metadata = {"static": True, **(options.pop("metadata", None) or {})}
     return dataclasses.field(**options, metadata=metadata)
 
 
@@ -479,6 +529,7 @@ def register_dataclass(
     parameters: dict[str, str] = {f.name: f.alias for f in own}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        """The data fields of ``node``, its static fields, and the data's names."""
         static = tuple(getattr(node, name) for name in meta)
         try:
             hash(static)
@@ -487,6 +538,7 @@ def register_dataclass(
         return tuple(getattr(node, name) for name in data), static, data
 
     def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        """The object with these fields."""
         given = dict(zip(data, children, strict=True))
         given.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
@@ -502,6 +554,7 @@ def register_dataclass(
 
 
 def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
+    """Raise ArgumentError for the static field of ``node`` that is not hashable."""
     for name in meta:
         value = getattr(node, name)
         try:

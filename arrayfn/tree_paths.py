@@ -86,6 +86,10 @@ class FlattenedIndexKey:
 
     key: int
 
+    @override
+    def __hash__(self) -> int:
+        return hash((FlattenedIndexKey, self.key))
+
     @property
     def entry(self) -> int:
         """What it indexes by."""
@@ -179,10 +183,14 @@ def keyed_children(node: Any) -> list[tuple[Any, Any]]:
 
 
 def decisions(tree: Any, is_leaf: Callable[[Any, Any], bool]) -> Callable[[Any], bool]:
-    """``is_leaf(path, node)`` as a function of the node alone, for one traversal."""
+    """``is_leaf(path, node)`` as a function of the node alone.
+
+    It answers for the nodes of ``tree`` in the order of one traversal.
+    """
     found: list[bool] = []
 
     def walk(path: Path, node: Any) -> None:
+        """Ask for ``node`` and, unless it is a leaf, for its children."""
         stops = bool(is_leaf(path, node))
         found.append(stops)
         if not stops:

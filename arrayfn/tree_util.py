@@ -90,7 +90,8 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     ([(SequenceKey(idx=0), 5.0)], None)
     """
     _, metadata = flatten_one_level(tree)
-    return keyed_children(tree), metadata
+    is_list = isinstance(metadata, list)  # a dict's keys
+    return keyed_children(tree), tuple(metadata) if is_list else metadata
 
 
 # Structures.

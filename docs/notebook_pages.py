@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,17 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
         yield _FORMULA.sub(lambda found: _formula(*found.groups()), source)
     elif source.strip():
         yield f"```python\n{source}\n```"
-        for output in cell["outputs"]:
+        for output in _joined(cell["outputs"]):
             yield from _output(output)
+
+
+def _joined(outputs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs, with what was printed to one stream in a row as one."""
+    for name, group in groupby(outputs, lambda output: output.get("name")):
+        if name is None:
+            yield from group
+        else:
+            yield {"text": [line for output in group for line in output["text"]]}
 
 
 def _formula(alone: str | None, inside: str | None) -> str:

@@ -62,11 +62,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _expanded(found: re.Match[str]) -> str:
+    """What a directive stands for, and the end of its last line."""
     if found["split"]:
-        return _table(importlib.import_module(found["module"]))
-    return "\n\n".join(
-        _shown(found["module"], *each) for each in reference.shown_by(found)
-    )
+        return _table(importlib.import_module(found["module"])) + "\n"
+    entries = (_shown(found["module"], *each) for each in reference.shown_by(found))
+    return "\n\n".join(entries) + "\n"
 
 
 # Names of a namespace, by the module that defines them.
@@ -117,7 +117,7 @@ def _summary(value: Any) -> str:
     if not callable(value) or not reference.documented(value):
         return f"`{value!r}`" if isinstance(value, float) else ""
     first = (inspect.getdoc(value) or "").partition("\n\n")[0]
-    return " ".join(first.split()).replace("``", "`").replace("|", "\\|")
+    return _with_powers(" ".join(first.split()).replace("``", "`")).replace("|", "\\|")
 
 
 # One name.
@@ -244,8 +244,18 @@ def _markdown(doc: str) -> str:
         if part.startswith(">>>"):
             parts[k] = f"\n```pycon\n{part.strip()}\n```\n"
         else:
-            parts[k] = _LIBRARY.sub(_linked, part.strip()).replace("``", "`")
+            text = _LIBRARY.sub(_linked, part.strip()).replace("``", "`")
+            parts[k] = "\n".join(map(_with_powers, text.split("\n")))
     return re.sub(_HEADING, r"**\1.**\n", "\n".join(parts)).strip()
+
+
+def _with_powers(line: str) -> str:
+    """A line whose ``x**2`` outside of code is no beginning of bold text."""
+    if line.startswith("    "):
+        return line
+    pieces = re.split(r"(`[^`]*`)", line)
+    pieces[::2] = [piece.replace("**", r"\*\*") for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def _linked(found: re.Match[str]) -> str:

@@ -64,7 +64,9 @@ def main() -> None:
         (wheel,) = (folder / "dist").glob("*.whl")
         (sdist,) = (folder / "dist").glob("*.tar.gz")
         with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
+            # Python before 3.11.4 has no filters, and ignores this.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)
         # The sources without the package: only the installed one can be imported.
         tests = folder / sdist.name.removesuffix(".tar.gz")
         shutil.rmtree(tests / "arrayfn")

@@ -173,6 +173,48 @@ def test_values_are_printed_when_they_are_there(capsys):
         jit(lambda x: debug.print("{} {}", x))(1.0)
 
 
+def test_each_value_has_its_place_in_the_format():
+    with pytest.raises(ArgumentError, match=r"no place for the value 'y'.*f-string"):
+        jit(lambda x: debug.print("{x}", x=x, y=x))(1.0)
+    with pytest.raises(ArgumentError, match="no place for the value '0'"):
+        debug.print("hello", 1.0)
+
+
+def test_printing_options_are_those_of_the_line(capsys):
+    def f(x):
+        with np.printoptions(precision=2, suppress=True):
+            debug.print("{}", x)
+        debug.print(ordered=True)("{x}", x=x[:1])
+
+    for g in (f, jit(f)):
+        g(np.array([1.2345, 1e-7]))
+        assert capsys.readouterr().out == "[1.23 0.  ]\n[1.2345]\n"
+
+
+@pytest.mark.parametrize("within", ["scan", "cond", "while", "rule", "checkpoint"])
+def test_effects_inside_of_what_is_differentiated_take_place_once(within):
+    seen = []
+
+    def show(x):
+        debug.callback(lambda y: seen.append(float(y)), x)
+        return 2.0 * x
+
+    rule = custom_jvp(show)
+    rule.defjvp(lambda p, t: (show(3.0 * p[0]), 2.0 * t[0]))
+    f = {
+        "scan": lambda x: lax.scan(lambda c, _: (show(c), None), x, length=2)[0],
+        "cond": lambda x: lax.cond(x > 0, show, lambda x: x, x),
+        "while": lambda x: lax.while_loop(lambda c: c < 4.0, show, x),
+        "rule": rule,
+        "checkpoint": af.checkpoint(show),
+    }[within]
+    want = {"scan": [1.0, 2.0], "while": [1.0, 2.0], "rule": [3.0]}.get(within, [1.0])
+    for g in (f, jit(f)):
+        del seen[:]
+        jvp(g, (1.0,), (1.0,))
+        assert seen == want
+
+
 def test_effects_happen_once_and_in_order():
     seen = []
 

@@ -13,11 +13,13 @@ import ctypes
 import functools
 import math
 import operator
+import os
 import pickle
 import statistics
 import subprocess
 import sys
 from math import exp
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from arrayfn.errors import (
     InPlaceError,
     TracedConversionError,
 )
+from arrayfn.tracing import conversions
 from arrayfn.tracing.conversions import _counterpart
 
 X = np.array([1.0, 2.0, 3.0])
@@ -321,3 +324,17 @@ def test_functions_of_scipy_are_known_whatever_was_imported():
 def test_who_is_given_no_array_names_the_function():
     with pytest.raises(ArgumentError, match="remainder takes arrays and numbers"):
         anp.mod(X, [1.0, 2.0, 3.0])
+
+
+def test_arrayfn_does_not_count_as_an_installed_package(monkeypatch):
+    root = Path(af.__file__).parents[1]
+    monkeypatch.setattr(conversions, "_STANDARD", f"{root}{os.sep}")
+    conversions._is_installed.cache_clear()
+    try:
+        with pytest.raises(
+            AbstractValueError, match=r"float\(\) needs the value of an"
+        ):
+            af.jit(float)(2.0)
+        assert conversions._is_installed(str(root / "other.py"))
+    finally:
+        conversions._is_installed.cache_clear()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn import custom_derivatives, tree
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.transforms import grad, jvp, trace_function, vmap
@@ -17,6 +18,7 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
@@ -189,9 +191,114 @@ def test_derivatives_by_values_closed_over_are_refused(kind):
     assert jit(grad(f))(2.0, 3.0) == 3.0
     assert vmap(grad(f), (0, None))(X, 3.0).tolist() == [3.0] * 3
     with pytest.raises(
-        DifferentiationError, match="closes over this value, and the rule"
+        DifferentiationError, match="closes over a value that is differentiated"
     ):
         grad(f, argnums=1)(2.0, 3.0)
+
+
+@pytest.mark.parametrize("by", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("way", "at"), [(jit, 4.0), (vmap, X), (lambda f: vmap(jit(f)), X)]
+)
+def test_rules_may_close_over_what_an_outer_derivative_is_taken_by(by, way, at):
+    def slope(y):
+        @custom_vjp
+        def f(x):
+            return 2.0 * anp.sin(x)
+
+        saved = y if by == "forward" else ()
+        f.defvjp(
+            lambda x: (f(x), saved),
+            lambda r, ct: (2.0 * anp.cos(r if by == "forward" else y) * ct,),
+        )
+        return grad(f)(1.0)
+
+    np.testing.assert_allclose(way(slope)(at), 2 * np.cos(at))
+    np.testing.assert_allclose(way(grad(slope))(at), -2 * np.sin(at))
+
+
+@pytest.mark.parametrize("argument", [(2.0, 3.0), (2.0, None)])
+def test_a_backward_rule_gives_none_for_parts_of_an_argument(argument):
+    f = custom_vjp(lambda x: x[0])
+    f.defvjp(fwd=lambda x: (f(x), None), bwd=lambda _, ct: ((5 * ct, (None, None)),))
+    slope, (first, second) = grad(f)((1.0, argument))
+    assert (slope, first) == (5.0, 0.0)
+    assert second == (None if argument[1] is None else 0.0)
+
+
+def test_a_function_with_rules_has_defaults_and_calls_by_keyword():
+    f = custom_jvp(partial(lambda x, y, a: x + y * a, a=0.1))
+    f.defjvp(lambda p, t: jvp(f.function, p, t))
+    assert grad(f, argnums=(0, 1))(1.0, 2.0) == (1.0, 0.1)
+
+
+def test_each_decorator_takes_its_rule():
+    @custom_vmap
+    @custom_jvp
+    def f(x):
+        return 2.0 * x
+
+    @f.def_vmap
+    def _(size, in_batched, xs):
+        return 3.0 * f.function(xs), True
+
+    f.defjvp(lambda p, t: (f(p[0]), 5.0 * t[0]))
+    assert vmap(f)(X).tolist() == (6 * X).tolist()
+    assert grad(f.function)(1.0) == 5.0
+    with pytest.raises(AttributeError, match="custom_jvp has no attribute 'def_vmap'"):
+        _ = f.function.def_vmap
+
+
+@pytest.mark.parametrize("kind", [custom_jvp, custom_vjp, custom_vmap])
+def test_a_call_without_a_rule_is_refused_at_once(kind):
+    with pytest.raises((ArgumentError, DifferentiationError), match="without"):
+        kind(lambda x: x)(1.0)
+
+
+def test_a_converted_closure_takes_as_many_values_as_it_captured():
+    def f(w):
+        converted, values = closure_convert(lambda x: w * x, 1.0)
+        with pytest.raises(
+            ArgumentError, match=r"the 1 values that it captured .*, not 2"
+        ):
+            converted(2.0, *values, *values)
+        with pytest.raises(ArgumentError, match="is list"):
+            converted(2.0, values)
+        return converted(2.0, *values)
+
+    assert grad(f)(3.0) == 2.0
+
+
+def test_zeros_and_values_for_rules():
+    f = custom_vjp(lambda x, y: x * y)
+
+    def forward(x, y):
+        given = custom_derivatives.custom_vjp_primal_tree_values((x, y))
+        assert (x.perturbed, y.perturbed) == (True, False)
+        return f(*given), given
+
+    def backward(saved, ct):
+        return saved[1] * ct, custom_derivatives.zero_from_primal(saved[1], True)
+
+    f.defvjp(forward, backward, symbolic_zeros=True)
+    assert grad(f)(2.0, 3.0) == 3.0
+    assert custom_derivatives.zero_from_primal(X).tolist() == [0.0] * 3
+
+
+def test_what_a_forward_rule_gets_is_a_leaf_of_its_arguments():
+    f = custom_vjp(lambda pair: pair["x"] * pair["y"])
+
+    def forward(pair):
+        assert tree.map(lambda leaf: leaf.perturbed, pair) == {"x": True, "y": True}
+        values = tree.map(lambda leaf: leaf.value, pair)
+        return f(values), values
+
+    f.defvjp(
+        forward,
+        lambda pair, ct: ({"x": pair["y"] * ct, "y": pair["x"] * ct},),
+        symbolic_zeros=True,
+    )
+    assert grad(f)({"x": 2.0, "y": 3.0}) == {"x": 3.0, "y": 2.0}
 
 
 def test_rules_may_branch_on_values_that_are_known():

@@ -7,10 +7,12 @@ the examples themselves run as doctests of the functions that they are attached 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 import warnings
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from arrayfn import documentation
 from tests import reference
 from tests.reference import NAMESPACES, Public, public_names
 
+DOCS = Path(__file__).parents[1] / "docs"
 WITH_ENTRIES = [
     namespace
     for namespace in NAMESPACES
@@ -148,3 +151,34 @@ def test_help_shows_an_entry_below_the_docstring() -> None:
     assert text.startswith("e to the power")
     assert "The same as ``numpy.exp``." in text
     assert ">>> anp.exp(np.array([0.0, 1.0]))\narray([1.        , 2.71828183])" in text
+
+
+# The pages of the site.
+
+
+@pytest.fixture(scope="module")
+def hook() -> Any:
+    """The hook that writes the pages, which only ``make docs`` needs."""
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location(
+        "reference_pages", DOCS / "reference_pages.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize("page", ["reference.md", "reference-statistics.md"])
+def test_headings_stand_apart_from_the_tables_before_them(hook: Any, page: str) -> None:
+    text = hook.on_page_markdown((DOCS / page).read_text(encoding="utf-8"))
+    lines = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split("\n")
+    headings = [k for k, line in enumerate(lines) if line.startswith("#")]
+    assert len(headings) > 20
+    assert [lines[k] for k in headings if k and lines[k - 1]] == []
+
+
+def test_powers_in_docstrings_are_no_bold_text(hook: Any) -> None:
+    text = hook._markdown("The root of x**2 + ``y**2``.\n\n    indented**2")
+    assert text == "The root of x\\*\\*2 + `y**2`.\n\n    indented**2"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from arrayfn import tree
+from arrayfn import tree, tree_util
 from arrayfn.compilation.jit import jit
-from arrayfn.errors import ArgumentError
+from arrayfn.errors import ArgumentError, DTypeError
+from arrayfn.flatten_util import ravel_pytree
 from arrayfn.transforms import grad, make_program, vmap
 
 
@@ -247,3 +250,36 @@ def test_a_prefix_is_repeated_for_the_leaves_below() -> None:
     assert tree.broadcast_prefix({"a": 0, "b": None}, {"a": None, "b": 1}) == [None]
     with pytest.raises(ValueError, match=r"mismatch|[Ee]xpected"):
         tree.broadcast_prefix((0, 1), (1, 2, 3))
+
+
+def test_a_partial_keeps_another_one_whole():
+    inner = functools.partial(max, 1)
+    first, second = tree.Partial(inner, 2), tree.Partial(inner, 2)
+    assert first.args == (2,)
+    assert tree.leaves(first) == [2]
+    assert first.func == inner
+    assert tree.structure(first) == tree.structure(second)
+    assert first(3) == pickle.loads(pickle.dumps(first))(3) == 3
+    assert tree.leaves(tree.Partial(tree.Partial(max, 1), 2)) == [1, 2]
+
+
+def test_keys_of_different_kinds_have_different_hashes():
+    kinds = (tree_util.FlattenedIndexKey(1), tree_util.SequenceKey(1))
+    assert len({hash(key) for key in kinds}) == 2
+
+
+def test_a_static_field_may_be_declared_as_not_static():
+    assert tree.static(metadata={"static": False}).metadata == {"static": False}
+    assert tree.static(metadata={"a": 1}).metadata == {"static": True, "a": 1}
+
+
+def test_raveled_trees_are_restored_in_their_dtypes():
+    mixed = [np.ones(1, np.float32), np.full(2, 1j, np.complex64)]
+    vector, unravel = ravel_pytree(mixed)
+    assert vector.dtype == np.complex64
+    restored = unravel(vector)
+    assert [x.dtype for x in restored] == [np.float32, np.complex64]
+    assert restored[1].tolist() == [1j, 1j]
+    with pytest.raises(DTypeError, match="a vector of complex64"):
+        unravel(vector.real)
+    assert ravel_pytree(np.ones(2))[1](np.ones(2, bool)).dtype == np.bool_

@@ -98,7 +98,10 @@ def _check_signature(
     inputs: Sequence[ArrayType],
     outputs: Sequence[ArrayType],
 ) -> None:
-    """Raise ArgumentError unless arguments and results are arrays in C order."""
+    """Raise ArgumentError unless arguments and results are arrays in C order.
+
+    ``name`` is the function's, for messages; ``compiled`` its compiled form.
+    """
     count = len(inputs)
     is_flat = compiled.in_tree == tree.structure(((0,) * count, {}))
     is_plain = compiled.out_tree in (
@@ -124,7 +127,10 @@ def _check_signature(
 def _native_lines(
     name: str, inputs: Sequence[ArrayType], outputs: Sequence[ArrayType]
 ) -> list[str]:
-    """The source of the call: checks of shapes, results, addresses, the plan's run."""
+    """The source of the call of ``name``, for Numba to compile.
+
+    It checks shapes, makes results, and runs the plan on the arrays' addresses.
+    """
     count, places = len(inputs), list[str]()
     lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
     for k, type in enumerate(inputs):
@@ -163,7 +169,10 @@ def _native_lines(
 def _check_types(
     name: str, inputs: Sequence[ArrayType], arguments: Sequence[Any]
 ) -> None:
-    """Raise Numba's TypingError unless its types fit."""
+    """Raise Numba's TypingError unless its types ``arguments`` fit ``inputs``.
+
+    ``name`` is the function's, for messages.
+    """
     from numba import types
     from numba.core.errors import TypingError
 
@@ -188,6 +197,7 @@ def _object_call(jitted: Any) -> Any:
     name = getattr(jitted, "__name__", "a jitted function")
 
     def choose(*arguments: Any) -> Any:
+        """The implementation of a call with arguments of these Numba types."""
         results, is_tuple = _results_for(jitted, name, arguments)
         scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
         names = [f"y{k}" for k in range(len(results))]
@@ -217,10 +227,11 @@ def _object_call(jitted: Any) -> Any:
 def _results_for(
     jitted: Any, name: str, arguments: Sequence[Any]
 ) -> tuple[list[Any], bool]:
-    """Numba's types of the results, and whether they are a tuple.
+    """Numba's types of the results of ``jitted``, and whether they are a tuple.
 
-    Numba knows no extents, so the function is traced with axes of equal extent, or what
-    it was compiled for before tells.
+    ``arguments`` are Numba's types. Numba knows no extents, so the function is traced
+    with axes of equal extent, or what it was compiled for before tells. Raises
+    TypingError, about ``name``, if it cannot be traced so.
     """
     from numba import types
     from numba.core.errors import TypingError
@@ -259,6 +270,7 @@ def _results_for(
 
 
 def _result_type(name: str, type: Any) -> Any:
+    """Numba's type of a result."""
     from numba import types
 
     dtype = _numba_type(name, type)
@@ -267,7 +279,7 @@ def _result_type(name: str, type: Any) -> Any:
 
 
 def _numba_type(name: str, type: Any) -> Any:
-    """Numba's type of the elements; ArgumentError if it has none."""
+    """Numba's type of the elements; ArgumentError, about ``name``, if it has none."""
     from numba.core.errors import NumbaNotImplementedError
     from numba.np.numpy_support import from_dtype
 

@@ -83,7 +83,7 @@ class NumbaFunction:
         return f"<Numba function {self.__name__}>"
 
     def operator_for(self, key: Any, made: Callable[[], Operator[..., Any]]) -> Any:
-        """The operator for calls with these other arguments; made at the first one."""
+        """The operator for calls with the other arguments ``key``, made once."""
         try:
             if key not in self._operators:
                 self._operators[key] = made()
@@ -121,6 +121,7 @@ class _Call:
         return self.whole.operator_for(key, self._made)
 
     def _made(self) -> Operator[..., Any]:
+        """An operator of this call's arrays, whose kernel is the compiled function."""
         python, count = self.whole.python, len(self.places)
         assert python is not None
 
@@ -129,6 +130,7 @@ class _Call:
             return python(*args, **kwargs)
 
         def kernel(*arrays: Any) -> None:
+            """Run the compiled function, and copy what it gives to the last arrays."""
             args, kwargs = self.arguments([_as_numba(x) for x in arrays[:count]])
             given = _run(self.whole.function, args, kwargs, ())
             write(self.whole.__name__, tree.leaves(given), arrays[count:])
@@ -147,7 +149,10 @@ class _Call:
         return made
 
     def by_callback(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """The compiled function called back, with the rule for its derivative."""
+        """The compiled function called back on ``operands``, with its derivative.
+
+        ``error`` says why its Python source cannot be traced, if there is one.
+        """
         whole, name = self.whole, self.whole.__name__
         wanted = self.result_of(operands, error)
         forms = [ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(wanted)]
@@ -178,7 +183,11 @@ class _Call:
         return ruled(*operands)
 
     def result_of(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """What the results are, as ShapeDtypeStructs."""
+        """What the results for ``operands`` are, as ShapeDtypeStructs.
+
+        Raises ArgumentError if nothing tells; ``error`` says why the function was not
+        traced.
+        """
         whole = self.whole
         given = [leaf_type(x) for x in operands]
         structs = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
@@ -276,7 +285,10 @@ def numba(
 
 
 def write(name: str, values: Sequence[Any], results: Sequence[Array]) -> None:
-    """Copy ``values`` into ``results``; ShapeError if they do not fit."""
+    """Copy ``values`` into ``results``; ShapeError if they do not fit.
+
+    ``name`` is the function's, for the message.
+    """
     have, want = [np.shape(x) for x in values], [x.shape for x in results]
     if have != want:
         raise ShapeError(
@@ -290,7 +302,10 @@ def write(name: str, values: Sequence[Any], results: Sequence[Array]) -> None:
 def _run(
     function: Any, args: Any, kwargs: Any, forms: Sequence[ShapeDtypeStruct]
 ) -> Any:
-    """Call ``function``; a guvectorize function that asks for it gets its results."""
+    """Call ``function`` with ``args`` and ``kwargs``.
+
+    A guvectorize function that asks for arrays of its results gets them, by ``forms``.
+    """
     if getattr(function, "is_dynamic", False) and hasattr(function, "gufunc_builder"):
         outs = [np.empty(form.shape, form.dtype) for form in forms]
         function(*args, *outs, **kwargs)
@@ -299,7 +314,7 @@ def _run(
 
 
 def _as_numba(x: Array) -> Any:
-    """An array as Numba takes it: writable, or a number if it has no axes."""
+    """The array ``x`` as Numba takes it: writable, or a number if it has no axes."""
     if not x.ndim:
         return x[()]
     # Numba has another type for read-only arrays, which few signatures take. What is
@@ -327,7 +342,7 @@ def _is_compiled(function: Any) -> bool:
 
 
 def _python_of(function: Any) -> Any:
-    """The Python source that can be traced; None for one that writes its results."""
+    """The Python source of ``function``; None for one that writes its results."""
     if hasattr(function, "gufunc_builder"):
         return None
     if _is_ufunc(function):
@@ -336,7 +351,10 @@ def _python_of(function: Any) -> Any:
 
 
 def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
-    """The results of a ufunc, found by calling it on no elements; None if unknown."""
+    """The results of a ufunc on ``operands``, found by calling it on no elements.
+
+    None if they cannot be found so.
+    """
     if getattr(function, "is_dynamic", False) and hasattr(function, "gufunc_builder"):
         return None
     structs = [x if hasattr(x, "shape") else np.asarray(x) for x in operands]

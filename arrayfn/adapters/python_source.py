@@ -67,7 +67,7 @@ def traceable(python: Function) -> Function:
 
 
 def _replaced(value: Any) -> Any:
-    """What a global name of the function stands for in the traced one."""
+    """What ``value``, a global name of the function, is in the traced one."""
     if value is math:
         return _math()
     name = getattr(value, "__name__", "")
@@ -85,9 +85,11 @@ def _math() -> Any:
 
 
 def _of_arrays(name: str) -> Function:
+    """The function ``name`` of the module math, which also takes traced numbers."""
     theirs = getattr(math, name)
 
     def function(*operands: Any) -> Any:
+        """math's function of plain numbers, arrayfn's of traced ones."""
         if not any(isinstance(x, ImmutableArray) for x in operands):
             return theirs(*operands)
         if name in _SPECIAL:
@@ -105,10 +107,11 @@ def _of_arrays(name: str) -> Function:
 
 
 def _extreme(name: str) -> Function:
-    """The built-in ``min`` or ``max``, which also takes traced numbers."""
+    """The built-in function ``name``, min or max, which also takes traced numbers."""
     theirs = getattr(builtins, name)
 
     def function(*values: Any, **options: Any) -> Any:
+        """The built-in's result for plain numbers, arrayfn's for traced ones."""
         if len(values) < 2 or not any(isinstance(x, ImmutableArray) for x in values):
             return theirs(*values, **options)
         return functools.reduce(Namespace.functions[f"{name}imum"], values)

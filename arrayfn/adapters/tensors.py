@@ -56,6 +56,7 @@ def torch(
 
     @functools.wraps(function)
     def kernel(*arrays: Any, **static: Any) -> None:
+        """Call the function on tensors that share the arrays' memory."""
         library = _library("torch", function)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
@@ -86,6 +87,7 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
     """
 
     def launched(*arrays: Any, **static: Any) -> None:
+        """Launch the kernel on PyTorch's stream."""
         library = _library("torch", kernel)  # Triton itself finds its stream by it
         grid, named = _launch_of(launch, kernel, arrays, static)
         with ExitStack() as stack:
@@ -110,6 +112,7 @@ def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
     made: dict[Any, Any] = {}
 
     def called(*arrays: Any, **static: Any) -> None:
+        """Call the kernel for these sizes, made at their first call."""
         library = _library("torch", factory)
         given = sizes(*arrays, **static)
         by_name = isinstance(given, Mapping)
@@ -142,6 +145,7 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
     """
 
     def launched(*arrays: Any, **static: Any) -> None:
+        """Launch the kernel on the grid and the blocks that ``launch`` says."""
         grid, block, *values = launch(*arrays, **static)
         there = [x for x in arrays if x is not None]
         kernel[grid, block](*there, *values)
@@ -152,6 +156,10 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
 def _launch_of(
     launch: Launch, kernel: Any, arrays: Sequence[Any], static: Mapping[str, Any]
 ) -> tuple[Any, Mapping[str, Any]]:
+    """The grid and the named arguments that ``launch`` gives for these arrays.
+
+    Raises ArgumentError if it gives something else.
+    """
     given: Any = launch(*arrays, **static)
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
         return given
@@ -167,6 +175,10 @@ def _tuple(grid: Grid) -> Any:
 
 
 def _library(name: str, wanted: Any) -> Any:
+    """The module ``name``; BackendError if it is not installed.
+
+    ``wanted`` is the kernel that needs it.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -178,7 +190,7 @@ def _library(name: str, wanted: Any) -> Any:
 
 
 def _tensors(library: Any, arrays: Sequence[Any], stack: ExitStack) -> list[Any]:
-    """The arrays as tensors that share their memory; None stays None."""
+    """The arrays as tensors of ``library`` that share their memory; None stays None."""
     on_gpu = any(not isinstance(x, np.ndarray) for x in arrays if x is not None)
     if on_gpu:
         stack.enter_context(library.cuda.stream(library.cuda.default_stream()))
@@ -195,7 +207,10 @@ def tensor_of(library: Any, x: Any) -> Any:
 
 
 def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
-    """Copy what ``function`` gave into the tensors of the results."""
+    """Copy ``given``, what ``function`` returned, into the tensors of the results.
+
+    Raises an error if their number or shapes differ.
+    """
     values = given if isinstance(given, (tuple, list)) else (given,)
     if len(values) != len(results):
         raise ArgumentError(
@@ -220,6 +235,7 @@ def _name(function: Any) -> str:
 
 
 def _named(kernel: Kernel, function: Any) -> Kernel:
+    """``kernel`` with the name and the docstring of ``function``."""
     kernel.__name__ = _name(function)
     kernel.__doc__ = getattr(function, "__doc__", None)
     return kernel

@@ -27,7 +27,15 @@ class DirectExecutable(Protocol):
 
 @runtime_checkable
 class TimedExecutable(Protocol):
-    """An executable that measures the steps of its plan. It waits for its results."""
+    """An executable that measures the steps of its plan. It waits for its results.
+
+    ``backend`` is where the steps run, with whose roof they are compared.
+    """
+
+    @property
+    def backend(self) -> str:
+        """The name of a backend."""
+        ...
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
         """Run the plan."""

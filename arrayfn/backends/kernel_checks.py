@@ -73,6 +73,10 @@ def _compare(
     operands: Sequence[Array],
     where: str,
 ) -> None:
+    """Raise KernelMismatchError if ``run`` and the operator's ``body`` differ.
+
+    ``where`` says in the message on which elements of a mapped axis.
+    """
     wanted = [
         np.asarray(want, type.dtype)
         for want, type in zip(evaluate(body, operands), body.output_types, strict=True)

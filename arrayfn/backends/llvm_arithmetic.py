@@ -29,7 +29,7 @@ def is_signed(dtype: str) -> bool:
 
 
 def scalar_type(dtype: str) -> ir.Type:
-    """The LLVM type of one value."""
+    """The LLVM type of one value of ``dtype``, as "f32"."""
     if dtype == "f32":
         return ir.FloatType()
     return ir.DoubleType() if dtype == "f64" else ir.IntType(width(dtype))
@@ -45,6 +45,7 @@ class LLVMValue:
         self.m, self.value, self.dtype = m, value, dtype
 
     def _binary(self, name: str, x: Any, y: Any) -> LLVMValue:
+        """The value of the LLVM instruction ``name``; "f" goes before it for floats."""
         m, dtype = self.m, self.dtype
         instruction = getattr(m.builder, ("f" if is_float(dtype) else "") + name)
         return LLVMValue(m, instruction(m.raw(x, dtype), m.raw(y, dtype)), dtype)
@@ -98,6 +99,7 @@ class LLVMValue:
         return self._binary("ashr" if is_signed(self.dtype) else "lshr", self, other)
 
     def _compare(self, operator: str, other: Any) -> LLVMValue:
+        """The truth value of a comparison: false with NaN, except for "!="."""
         builder = self.m.builder
         if not is_float(self.dtype):
             signed = is_signed(self.dtype)
@@ -149,7 +151,7 @@ class LLVMArithmetic:
         return scalar if self.lanes == 1 else ir.VectorType(scalar, self.lanes)
 
     def raw(self, x: Any, dtype: str) -> ir.Value:
-        """The LLVM value of a value or a Python number."""
+        """The LLVM value of ``x``, a value or a Python number, as ``dtype``."""
         if isinstance(x, LLVMValue):
             return x.value
         x = float(x) if is_float(dtype) else int(x)
@@ -176,6 +178,7 @@ class LLVMArithmetic:
         return self.wrap(self.raw(value, dtype), dtype)
 
     def convert(self, x: LLVMValue, dtype: str) -> LLVMValue:
+        """``x`` converted to ``dtype``, as C converts numbers."""
         source, b, target = x.dtype, self.builder, self.type(dtype)
         if source == dtype:
             return x
@@ -206,11 +209,13 @@ class LLVMArithmetic:
         return self.wrap(self.builder.fpext(half, self.type("f32")), "f32")
 
     def reinterpret(self, x: LLVMValue, dtype: str) -> LLVMValue:
+        """The bits of ``x`` as a value of ``dtype``, which has as many."""
         if is_float(x.dtype) == is_float(dtype):
             return self.wrap(x.value, dtype)
         return self.wrap(self.builder.bitcast(x.value, self.type(dtype)), dtype)
 
     def select(self, condition: LLVMValue, x: Any, y: Any) -> LLVMValue:
+        """``x`` where ``condition``, else ``y``."""
         dtype = x.dtype if isinstance(x, LLVMValue) else y.dtype
         value = self.builder.select(
             condition.value, self.raw(x, dtype), self.raw(y, dtype)
@@ -234,7 +239,7 @@ class LLVMArithmetic:
         return self.wrap(value, x.dtype)
 
     def declare(self, name: str, function_type: ir.FunctionType) -> ir.Function:
-        """A function of the module, declared if it is not there."""
+        """The module's function ``name``, declared if it is not there."""
         existing = self.module.globals.get(name)
         return existing or ir.Function(self.module, function_type, name)
 
@@ -273,6 +278,7 @@ class LLVMArithmetic:
         return self.wrap(divide(x.value, y.value), x.dtype)
 
     def integer_power(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        """``x ** y`` of integers, by a function of the module."""
         t = self.type(x.dtype)
         function = self.declare(
             f"{self.scope}.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
@@ -282,13 +288,14 @@ class LLVMArithmetic:
         return self.wrap(self.builder.call(function, [x.value, y.value]), x.dtype)
 
     def lookup(self, table: Sequence[int], index: LLVMValue) -> LLVMValue:
+        """The number at ``index`` of a ``table`` of u64."""
         pointer = self.builder.gep(
             self.table_pointer(table), [ir.Constant(I64, 0), index.value]
         )
         return self.wrap(self.builder.load(pointer), "u64")
 
     def table_pointer(self, table: Sequence[int], space: int = 0) -> ir.Value:
-        """A constant array of u64 in the module, in an address space."""
+        """A ``table`` of u64 as a constant array in the module, in an address space."""
         array = ir.ArrayType(I64, len(table))
         name = f"{self.scope}.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
         existing: Any = self.module.globals.get(name)
@@ -304,6 +311,10 @@ class LLVMArithmetic:
         return None
 
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
+        """``x`` and ``y`` combined by "add", "mul", "max" or "min", in any order.
+
+        LLVM may then use several accumulators, and so vectorise a reduction.
+        """
         b, other = self.builder, self.raw(y, x.dtype)
         if operation == "add":
             return self.wrap(b.fadd(x.value, other, flags=("reassoc",)), x.dtype)
@@ -319,6 +330,11 @@ class LLVMArithmetic:
         common: LLVMValue,
         *arguments: LLVMValue,
     ) -> LLVMValue:
+        """``common``, or the ``slow`` formula of ``arguments`` where ``rare`` holds.
+
+        It is a function of the module, so that loops with calls of it are vectorised:
+        LLVM is told of variants for several values at once.
+        """
         name = f"{self.scope}.{name}_{common.dtype}"
         values = (*arguments, common)
         dtypes = tuple(v.dtype for v in values)
@@ -361,7 +377,10 @@ class LLVMArithmetic:
     def _define_variant(
         self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, lanes: int
     ) -> ir.Function:
-        """Several values: the guard, one by one, if any needs the slow formula."""
+        """The guard for ``lanes`` values: one by one, if any needs the slow formula.
+
+        ``guard`` is the function of one value, ``dtypes`` are those of its parameters.
+        """
         types = [ir.VectorType(scalar_type(dtype), lanes) for dtype in dtypes]
         function = ir.Function(
             self.module, ir.FunctionType(types[-1], types), f"{guard.name}.v{lanes}"

@@ -51,7 +51,7 @@ LOADING: Final = _Loading()
 
 
 def combine(step: Collective, operand: Array, result: Array) -> None:
-    """Compute ``result`` of a collective.
+    """Compute ``result`` of a collective of ``operand``, with the other members.
 
     Outside a mesh the thread is the only member of every axis.
     """

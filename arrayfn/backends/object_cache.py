@@ -201,6 +201,7 @@ class ObjectCache:
         return self.directory / key[:2] / (key[2:] + SUFFIX)
 
     def _is_usable(self) -> bool:
+        """Whether the directory can be used; warns once if not."""
         if self._usable is None:
             with self._lock:
                 if self._usable is None:
@@ -211,12 +212,14 @@ class ObjectCache:
         return self._usable
 
     def _give_up(self, problem: str) -> None:
+        """Keep code in memory from now on; warn if the directory was used until now."""
         with self._lock:
             was_usable, self._usable = self._usable, False
         if was_usable:
             self._warn(problem)
 
     def _warn(self, problem: str) -> None:
+        """Warn that code is kept in memory only, because of ``problem``."""
         warnings.warn(
             "arrayfn keeps compiled kernels in memory only, because the cache "
             f"directory {self.directory} cannot be used: {problem}. Set "
@@ -273,7 +276,7 @@ def _exposed_by(directory: Path) -> str | None:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether nobody but this user is in a group, which has their name."""
+    """Whether nobody but this user is in group ``number``, which has their name."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
@@ -307,7 +310,7 @@ def _modified(path: Path) -> float:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that others see all of it or nothing."""
+    """Write ``content`` to a file so that others see all of it or nothing."""
     descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -319,6 +322,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, if that is possible."""
     try:
         path.unlink()
     except OSError as error:
@@ -326,6 +330,7 @@ def _remove(path: Path) -> None:
 
 
 def _pack(key: str, code: bytes) -> bytes:
+    """What is written for a key: magic bytes, key, length, SHA-256 and ``code``."""
     length = len(code).to_bytes(8, "little")
     digest = hashlib.sha256(code).digest()
     return MAGIC + key.encode("ascii") + length + digest + code

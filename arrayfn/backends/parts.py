@@ -41,7 +41,10 @@ def _never(reason: str) -> Check:
 
 
 def _packages(*modules: str, install: str) -> str:
-    """Which modules are not installed; empty if none."""
+    """Which modules are not installed, with the command to ``install`` them.
+
+    Empty if all are.
+    """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if not missing:
         return ""
@@ -56,6 +59,7 @@ def _missing_on_gpu(*modules: str, install: str) -> str:
 
 @cache
 def _missing_mkl() -> str:
+    """Why matrix products do not go through MKL here; empty if they do."""
     library = ctypes.CDLL(blas_file())
     if hasattr(library, "MKL_Get_Max_Threads"):
         return ""
@@ -66,6 +70,7 @@ def _missing_mkl() -> str:
 
 
 def _missing_mps() -> str:
+    """Why Metal is not used here."""
     where = f"this machine runs {platform.system()} on {platform.machine()}"
     is_there = platform.system() == "Darwin" and platform.machine() == "arm64"
     reason = "there is no backend for Metal: use 'cpu'"
@@ -73,6 +78,7 @@ def _missing_mps() -> str:
 
 
 def _missing_xeon() -> str:
+    """Why processes are not bound to cores here."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     have = f"; {count} cores are given to this process" if count else ""
     return (

@@ -36,7 +36,7 @@ class HostBuffer:
         return HostBuffer(self.bytes[begin : begin + nbytes])
 
     def scalar(self, dtype: Any) -> int:
-        """The integer at its beginning."""
+        """The integer of type ``dtype`` at its beginning."""
         first = self.bytes[self.start :][: np.dtype(dtype).itemsize]
         return int(first.view(dtype)[0])
 

@@ -85,7 +85,7 @@ def has_backend(name: str) -> bool:
 
 
 def _gpu_number(name: str) -> int:
-    """The number in "cuda:1" and the like; -1 of other names."""
+    """The number in a ``name`` like "cuda:1"; -1 for other names."""
     platform, _, number = name.partition(":")
     return int(number) if platform == "cuda" and number.isdecimal() else -1
 
@@ -106,6 +106,7 @@ def _load_entry_points() -> None:
 
 
 def _load(point: EntryPoint) -> None:
+    """Register the backend of an entry point; warn if it cannot be loaded."""
     try:
         register_backend(point.load()())
     except Exception as error:  # noqa: BLE001  whatever a foreign package raises

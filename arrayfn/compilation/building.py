@@ -110,7 +110,7 @@ def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[s
     if structure != other[0]:
         sentences.append(
             "the arguments have another structure: "
-            f"{_shape_of(structure)}, not {_shape_of(other[0])}"
+            f"{tree.text_of(structure)}, not {tree.text_of(other[0])}"
         )
     elif types != other[2]:
         pairs = enumerate(zip(names(), types, other[2], strict=True))
@@ -137,9 +137,3 @@ def _static_differences(static: StaticArguments, other: StaticArguments) -> list
         for parameter, value in (*static.positional, *static.named)
         if parameter not in other_values or other_values[parameter] != value
     ]
-
-
-def _shape_of(structure: tree.TreeDef) -> str:
-    """The structure of arguments as text, shortened."""
-    text = str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
-    return text if len(text) <= 60 else text[:57] + "..."

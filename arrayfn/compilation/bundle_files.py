@@ -36,7 +36,10 @@ _HEADER: Final = re.compile(
 _MAX_AXES: Final = 32
 _READ_ONLY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # Dtypes that numpy.save has no name for are saved as integers.
-_STORED: Final = {dtypes.bfloat16: np.dtype("<u2")}
+_STORED: Final = {
+    dtypes.bfloat16: np.dtype("<u2"),
+    **dict.fromkeys(dtypes.STORAGE, np.dtype("u1")),
+}
 _DESCRIPTIONS: Final = {
     name: _STORED.get(dtype, dtype).newbyteorder("<").str
     for name, dtype in dtypes.BY_SHORT_NAME.items()

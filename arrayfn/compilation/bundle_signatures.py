@@ -105,8 +105,8 @@ class Signature:
         """The function for arguments of these types; ArgumentError if it is another."""
         if structure != self._in_tree:
             raise ArgumentError(
-                f"this was compiled for arguments of structure {self._in_tree}, not "
-                f"{structure}",
+                f"this was compiled for arguments of structure "
+                f"{tree.text_of(self._in_tree)}, not {tree.text_of(structure)}",
                 user_location(),
             )
         if self._open is None:

@@ -1,47 +1,44 @@
 """Writes kernels as files that run, and takes edited ones back.
 
-A file is the kernel's source and a few lines that call ``check``. The arguments of its
-first call are in a file beside it, as ``numpy.savez`` writes: the memory behind each
-pointer before and after the call, and the offset of the pointer in it.
+A file is the kernel's source and a few lines that call ``check``. Its first call is in
+a file beside it, as ``numpy.savez`` writes (``ejected_call``). The calls of a CPU's
+kernels are found by running the plan as Python, those of a GPU's by running it on the
+GPU or, where there is none, in the emulator.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
-import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.code import kernel_codes
+from arrayfn.backends.base import TimingBackend
+from arrayfn.backends.cpu import CpuBackend
 from arrayfn.backends.cpu.pointer import Pointer
-from arrayfn.backends.cpu.runtime import runtime
-from arrayfn.backends.cpu.unjitted import function_of, run_unjitted
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.backends.cpu.unjitted import run_unjitted
+from arrayfn.backends.cuda import CudaBackend, missing_packages
+from arrayfn.backends.cuda.emulator import EmulationError
+from arrayfn.backends.cuda.emulator import Pointer as GpuPointer
+from arrayfn.backends.cuda.emulator.plan import emulated, run_plan
+from arrayfn.compilation.ejected_call import Array, EjectedCall, Recorder
+from arrayfn.errors import ArgumentError, BackendError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.plan import (
-    Kernel,
-    KernelCall,
-    LibraryKernel,
-    Parameter,
-    ScratchArgument,
-)
+from arrayfn.lowering.plan import Kernel, KernelCall, LibraryKernel, kernel_calls
 
-Array = np.ndarray[Any, Any]
 _FOOT: Final = '\n\nif __name__ == "__main__":\n'
 _SCRIPT: Final = (
     f"{_FOOT}    from arrayfn.compilation.ejected import check\n\n"
     "    raise SystemExit(check(__file__))\n"
 )
 _REPEATS: Final = 20
+_EMULATED_THREADS: Final = 1 << 15  # of a call; each takes up to 1 ms
 
 
 def write_kernels(
@@ -61,25 +58,9 @@ def write_kernels(
     arguments_of_call = [_random(t, random) for t in types]
     if inputs:
         arguments_of_call = [
-            np.asarray(x, t.dtype) for x, t in zip(inputs, types, strict=True)
+            np.asarray(x).astype(t.dtype) for x, t in zip(inputs, types, strict=True)
         ]
-    calls: dict[str, _Call] = {}
-
-    @contextmanager
-    def watch(
-        step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
-    ) -> Generator[None]:
-        if kernel.name in calls:
-            yield
-            return
-        call = calls[kernel.name] = _Call.before(arguments, step.items)
-        yield
-        # What scratch memory holds is no result.
-        pairs = zip(step.arguments, arguments, strict=True)
-        results = [a for s, a in pairs if not isinstance(s, ScratchArgument)]
-        call.expected = [m.copy() for m in _numbered(results)[0]]
-
-    run_unjitted(compiled, arguments_of_call, watch)
+    calls = _RECORDERS[compiled.target](compiled, arguments_of_call)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.txt").write_text(compiled.text, "utf-8")
     (folder / "plan.txt").write_text(str(compiled.plan), "utf-8")
@@ -88,7 +69,68 @@ def write_kernels(
             file = folder / f"{kernel.name}.py"
             file.write_text(kernel.source.rstrip("\n") + "\n" + _SCRIPT, "utf-8")
             if kernel.name in calls:
-                calls[kernel.name].save(file.with_suffix(".npz"), kernel)
+                calls[kernel.name].save(file.with_suffix(".npz"))
+
+
+def _calls_on_cpu(
+    compiled: CompiledProgram, inputs: Sequence[Array]
+) -> dict[str, EjectedCall]:
+    """The first call of each kernel of a CPU's plan, run as Python."""
+    calls: dict[str, EjectedCall] = {}
+
+    @contextmanager
+    def watch(
+        step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
+    ) -> Generator[None]:
+        if kernel.name in calls:
+            yield
+            return
+        pointers = [
+            (a.memory, a.begin * a.memory.itemsize) if isinstance(a, Pointer) else None
+            for a in arguments
+        ]
+        recorder = Recorder("cpu", kernel, step, pointers)
+        yield
+        calls[kernel.name] = recorder.finish()
+
+    run_unjitted(compiled, inputs, watch)
+    return calls
+
+
+def _calls_on_gpu(
+    compiled: CompiledProgram, inputs: Sequence[Array]
+) -> dict[str, EjectedCall]:
+    """The first call of each kernel of a GPU's plan: on the GPU, or emulated."""
+    calls: dict[str, EjectedCall] = {}
+    threads = {k.name: k.threads for k in compiled.kernels if isinstance(k, Kernel)}
+    emulates = bool(CudaBackend().info().missing)
+    most = max(
+        (c.items * threads.get(c.kernel, 0) for c in kernel_calls(compiled.plan.steps)),
+        default=0,
+    )
+    if emulates and most > _EMULATED_THREADS:
+        raise ArgumentError(
+            f"eject: there is no GPU here, and a kernel of {compiled.name} has "
+            f"{most:,} threads, of which the emulator runs {_EMULATED_THREADS:,}; "
+            "lower it for smaller arguments, or eject it on a machine with a GPU",
+            user_location(),
+        )
+
+    def launch(step: KernelCall, kernel: Kernel, arguments: Sequence[Any]) -> None:
+        pointers = [
+            (a.array, a.start * a.array.itemsize) if isinstance(a, GpuPointer) else None
+            for a in arguments
+        ]
+        recorder = Recorder("cuda", kernel, step, pointers)
+        if emulates:
+            emulated(step, kernel, arguments)
+        else:
+            call = recorder.call
+            recorder.write(CudaBackend().load(call.program(kernel))(call.inputs()))
+        calls.setdefault(kernel.name, recorder.finish())
+
+    run_plan(compiled, inputs, launch)
+    return calls
 
 
 def read_kernels(
@@ -119,153 +161,80 @@ def source_of(file: Path) -> str:
 
 
 def check(file: str | os.PathLike[str]) -> int:
-    """Run the kernel in ``file`` as Python and compiled; print how they compare.
+    """Run the kernel in ``file`` in each way that this machine has; print the results.
 
-    Returns 0 if both give the results that the kernel had when it was ejected, within
-    some units in the last place, and 1 if not.
+    A CPU's kernel is run as Python and compiled, a GPU's emulated, compiled to PTX and
+    run on the GPU. Returns 0 if the results are those that the kernel had when it was
+    ejected, within some units in the last place, and 1 if not, or if nothing could run.
     """
     path = Path(file)
-    call = _Call.load(path.with_suffix(".npz"))
-    source = source_of(path)
-    kernel = Kernel(path.stem, source, source, call.parameters)
-    python_agrees = call.runs(
-        f"{kernel.name} as Python", lambda *a: _as_python(kernel, *a)
-    )
-    code = kernel_codes([kernel])[kernel.name]
-    runtime()
-    return (
-        0
-        if call.runs(f"{kernel.name} compiled", _compiled(code)) and python_agrees
-        else 1
-    )
+    call = EjectedCall.load(path.with_suffix(".npz"), path.stem, source_of(path))
+    agree: list[bool] = []
+    for title, way in _WAYS[call.target].items():
+        try:
+            ran = way(call)
+        except (BackendError, EmulationError, IndexError) as error:
+            agree.append(False)
+            text = str(error)
+        else:
+            if ran.results is not None:
+                equal = call.equals(ran.results)
+                agree.append(equal or call.is_close(ran.results))
+                text = "the same bits" if equal else "near"
+                text = (text if agree[-1] else "OTHER results") + ran.text
+            else:
+                text = ran.text
+        sys.stdout.write(f"{call.kernel.name} {title}: {text}\n")
+    return 0 if agree and all(agree) else 1
 
 
-def _as_python(kernel: Kernel, call: _Call, memories: Sequence[Array]) -> None:
-    """Run the call of ``kernel`` as Python, on ``memories``."""
-    arguments = (
-        Pointer(memories[memory], offset) if memory >= 0 else np.int64(offset)
-        for memory, offset in call.arguments
-    )
-    function_of(kernel)(*arguments, 0, call.items)
+class _Ran(NamedTuple):
+    """The memories after a call, None if it did not run, and a text to say with it."""
+
+    results: Sequence[Any] | None
+    text: str = ""
 
 
-def _compiled(code: Any) -> Any:
-    """A function that runs a call of the compiled ``code``."""
-    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    entry = prototype(code.address)
-
-    def run(call: _Call, memories: Sequence[Array]) -> None:
-        addresses = [
-            memories[memory].ctypes.data + offset * memories[memory].itemsize
-            if memory >= 0
-            else offset
-            for memory, offset in call.arguments
-        ]
-        argument_words = (ctypes.c_int64 * max(1, len(addresses)))(*addresses)
-        entry(ctypes.addressof(argument_words), 0, call.items)
-
-    return run
+def _as_python(call: EjectedCall) -> _Ran:
+    return _Ran(run_unjitted(call.program(), call.inputs(), over_donors=True))
 
 
-@dataclass
-class _Call:
-    """A call of a kernel: its arguments, and the memories behind pointers.
-
-    Attributes:
-        memories: the memories before the call; scratch memories come last.
-        arguments: ``(memory number, offset in elements)`` of each pointer, and ``(-1,
-            value)`` of each integer.
-        items: the number of work items.
-        expected: the memories after the call, without scratch.
-        parameters: the parameters of the kernel.
-    """
-
-    memories: list[Array]
-    arguments: list[tuple[int, int]]
-    items: int
-    expected: list[Array] = field(default_factory=list[Array])
-    parameters: tuple[Parameter, ...] = ()
-
-    @classmethod
-    def before(cls, arguments: Sequence[Any], items: int) -> _Call:
-        """The call that is about to run, with copies of its memories."""
-        memories, pairs = _numbered(arguments)
-        return cls([m.copy() for m in memories], pairs, items)
-
-    def save(self, file: Path, kernel: Kernel) -> None:
-        """Write the call of ``kernel`` to ``file``."""
-        arrays = {f"before_{k}": m for k, m in enumerate(self.memories)}
-        arrays |= {f"after_{k}": m for k, m in enumerate(self.expected)}
-        pairs = np.array(self.arguments, np.int64).reshape(-1, 2)
-        np.savez(
-            file,
-            allow_pickle=False,
-            arguments=pairs,
-            items=np.int64(self.items),
-            names=np.array([p.name for p in kernel.parameters], str),
-            kinds=np.array([p.kind for p in kernel.parameters], str),
-            **arrays,
-        )
-
-    @classmethod
-    def load(cls, file: Path) -> _Call:
-        """The call that ``file`` holds."""
-        with np.load(file, allow_pickle=False) as data:
-            counts = [
-                sum(name.startswith(word) for name in data.files)
-                for word in ("before_", "after_")
-            ]
-            named_types = zip(data["names"], data["kinds"], strict=True)
-            return cls(
-                [data[f"before_{k}"] for k in range(counts[0])],
-                [(int(a), int(b)) for a, b in data["arguments"]],
-                int(data["items"]),
-                [data[f"after_{k}"] for k in range(counts[1])],
-                tuple(Parameter(str(n), str(kind)) for n, kind in named_types),
-            )
-
-    def runs(self, title: str, run: Any) -> bool:
-        """Run the call, print how its results compare; return whether they agree."""
-        memories = [m.copy() for m in self.memories]
-        run(self, memories)
-        pairs = list(zip(memories, self.expected, strict=False))
-        equal = all(a.tobytes() == b.tobytes() for a, b in pairs)
-        agrees = equal or all(_is_close(a, b) for a, b in pairs)
-        times: list[float] = []
-        for _ in range(_REPEATS if title.endswith("compiled") else 1):
-            copies = [m.copy() for m in self.memories]
-            begin = time.perf_counter()
-            run(self, copies)
-            times.append(time.perf_counter() - begin)
-        verdict = "the same bits" if equal else "near" if agrees else "OTHER results"
-        sys.stdout.write(f"{title}: {verdict}, {1e6 * min(times):.1f} us\n")
-        return agrees
+def _emulated(call: EjectedCall) -> _Ran:
+    threads = call.items * call.kernel.threads
+    if threads > _EMULATED_THREADS:
+        return _Ran(None, f"not run, since it has {threads:,} threads")
+    return _Ran(run_plan(call.program(), call.inputs()))
 
 
-def _numbered(arguments: Sequence[Any]) -> tuple[list[Array], list[tuple[int, int]]]:
-    """``(memories, arguments)``: each memory once, and arguments as in ``_Call``."""
-    memories: list[Array] = []
-    numbers: dict[tuple[int, int, str], int] = {}
-    pairs: list[tuple[int, int]] = []
-    for argument in arguments:
-        if not isinstance(argument, Pointer):
-            pairs.append((-1, int(argument)))
-            continue
-        memory = argument.memory
-        key = memory.__array_interface__["data"][0], memory.nbytes, memory.dtype.str
-        if key not in numbers:
-            numbers[key] = len(memories)
-            memories.append(memory)
-        pairs.append((numbers[key], argument.begin))
-    return memories, pairs
+def _as_ptx(call: EjectedCall) -> _Ran:
+    """Compile the kernel, which needs no GPU."""
+    if reason := missing_packages():
+        return _Ran(None, f"not compiled: {reason}")
+    lines = CudaBackend().assembly(call.kernel).splitlines()
+    (arch,) = (line.split()[1] for line in lines if line.startswith(".target"))
+    return _Ran(None, f"{len(lines)} lines for {arch}")
 
 
-def _is_close(result: Array, expected: Array) -> bool:
-    """Whether floats differ by a few units in the last place only."""
-    if result.dtype not in dtypes.INEXACT:
-        return False
-    eps = float(np.finfo(result.dtype).eps)
-    return bool(np.allclose(result, expected, 64 * eps, 64 * eps, equal_nan=True))
+def _on_gpu(call: EjectedCall) -> _Ran:
+    if reason := CudaBackend().info().missing:
+        return _Ran(None, f"not run: {reason}")
+    return _timed(call, CudaBackend())
+
+
+def _on_cpu(call: EjectedCall) -> _Ran:
+    return _timed(call, CpuBackend())
+
+
+def _timed(call: EjectedCall, backend: TimingBackend) -> _Ran:
+    """Run the compiled kernel some times."""
+    run = backend.load_timed(call.program())
+    results = run(call.inputs())
+    times: list[float] = []
+    for _ in range(_REPEATS):
+        before = run.times_of_steps()[0][1]
+        run(call.inputs())
+        times.append(run.times_of_steps()[0][1] - before)
+    return _Ran(results, f", {1e6 * min(times):.3g} us")
 
 
 def _random(type: ArrayType, random: np.random.Generator) -> Array:
@@ -273,3 +242,14 @@ def _random(type: ArrayType, random: np.random.Generator) -> Array:
     if type.dtype in dtypes.INEXACT:
         return np.asarray(random.standard_normal(type.shape)).astype(type.dtype)
     return np.asarray(random.integers(0, 2, type.shape)).astype(type.dtype)
+
+
+_RECORDERS: Final[
+    Mapping[str, Callable[[CompiledProgram, Sequence[Array]], dict[str, EjectedCall]]]
+] = {"cpu": _calls_on_cpu, "cuda": _calls_on_gpu}
+TARGETS: Final = frozenset(_RECORDERS)
+"""Those whose kernels can be ejected."""
+_WAYS: Final[Mapping[str, Mapping[str, Callable[[EjectedCall], _Ran]]]] = {
+    "cpu": {"as Python": _as_python, "compiled": _on_cpu},
+    "cuda": {"in the emulator": _emulated, "as PTX": _as_ptx, "on the GPU": _on_gpu},
+}

@@ -4,7 +4,8 @@
 references, so that the results are captured in place of its operands. The recipe
 ``"scales"`` moves factors and terms of a product's output features, which are such
 arrays, into its weights: batch normalisation of trained layers becomes one addition.
-That changes how results are rounded.
+That changes how results are rounded. ``weight_recipes`` has those that store weights in
+another way.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.compilation.weight_recipes import (
+    Weights,
+    check_recipes,
+    product_of,
+    weights_of,
+)
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.passes.inline_calls import inline_calls
-from arrayfn.primitives import contraction, views
+from arrayfn.passes.reads import resolve_reads
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
 from arrayfn.primitives.base import View, has_effect, primitive_of
-from arrayfn.primitives.convolution_forms import INNER, OUTER
-from arrayfn.primitives.padded_convolution import padded_convolution
 
 Array = np.ndarray[Any, Any]
-RECIPES: Final = ("scales",)
 _STEPS: Final = ("mul", "div", "add", "sub")
 
 
@@ -38,17 +42,6 @@ class Frozen:
 
     program: Program
     notes: tuple[str, ...]
-
-
-def check_recipes(recipes: Sequence[str]) -> None:
-    """Raise ArgumentError for a recipe that is not among ``RECIPES``."""
-    for name in recipes:
-        if name not in RECIPES:
-            raise ArgumentError(
-                f"freeze has no recipe {name!r}; there is "
-                f"{', '.join(map(repr, RECIPES))}",
-                user_location(),
-            )
 
 
 def frozen(
@@ -72,6 +65,7 @@ class _Freezer:
         self.made: dict[Var, Equation] = {}
         self.uses: Counter[Atom] = Counter(program.outputs)
         self.notes: list[str] = []
+        self.reads = resolve_reads(program)
 
     def run(self) -> Frozen:
         program = self.program
@@ -94,14 +88,14 @@ class _Freezer:
             for equation in left:
                 if equation in inside:
                     continue
-                read = chains[equation][0].inputs[:1] if equation in chains else ()
-                for atom in read or equation.inputs:
-                    self.capture(atom, builder, environment)
-                if equation in chains:
-                    result = self.folded(chains[equation], builder, environment)
+                chain = chains.get(equation, [equation])
+                result = self.product(chain, builder, environment)
+                if result is not None:
                     environment[equation.outputs[0]] = result
-                else:
-                    builder.replay(equation, environment)
+                    continue
+                for atom in equation.inputs:
+                    self.capture(atom, builder, environment)
+                builder.replay(equation, environment)
             for atom in program.outputs:
                 self.capture(atom, builder, environment)
         outputs = [rename(atom, environment) for atom in program.outputs]
@@ -179,24 +173,19 @@ class _Freezer:
                 found[chain[-1]] = chain
         return found
 
+    def weights(self, equation: Equation) -> Weights | None:
+        """The weights of a product of a known operand and another one."""
+        sides = [k for k, a in enumerate(equation.inputs) if a in self.values]
+        if len(equation.inputs) != 2 or len(sides) != 1:
+            return None
+        return weights_of(equation, sides[0])
+
     def output_axis(self, equation: Equation) -> int | None:
-        """The axis of a product's result that is one of its known right operand."""
-        params = equation.params
-        if len(equation.inputs) != 2 or equation.inputs[1] not in self.values:
+        """The axis of a product that is the only output feature of its weights."""
+        weights = self.weights(equation)
+        if weights is None or weights.first - weights.batch != 1:
             return None
-        if equation.outputs[0].type.dtype not in dtypes.INEXACT:
-            return None
-        if equation.inputs[0] in self.values:
-            return None
-        if equation.primitive is contraction.dot_general:
-            own = contraction.free_axes(
-                equation.inputs[1].type.ndim, params["contract"][1], params["batch"][1]
-            )
-            return equation.outputs[0].type.ndim - 1 if len(own) == 1 else None
-        if equation.primitive is padded_convolution and params["gives"] == "output":
-            single = len(params["out"][INNER]) == len(params["rhs"][OUTER]) == 1
-            return params["out"][INNER][0] if single else None
-        return None
+        return weights.kept[-1]
 
     def is_step(self, step: Equation, value: Var, axis: int) -> bool:
         name = step.primitive.name
@@ -225,18 +214,62 @@ class _Freezer:
             return None
         return vector.reshape(-1)
 
-    def folded(
+    def product(
         self,
-        chain: list[Equation],
+        chain: Sequence[Equation],
         builder: ProgramBuilder,
         environment: dict[Var, Atom],
-    ) -> Atom:
-        """The product with other weights, plus one vector, in place of ``chain``."""
+    ) -> Atom | None:
+        """The product with other weights, plus one vector, in place of ``chain``.
+
+        None if no recipe changes the weights.
+        """
         product, *steps = chain
-        axis = self.output_axis(product)
-        assert axis is not None
-        x, w = product.inputs
-        value = product.outputs[0]
+        weights = self.weights(product)
+        if weights is None:
+            return None
+        operand, x = product.inputs[weights.side], product.inputs[1 - weights.side]
+        assert isinstance(operand, Var)
+        array, shift = self.values[operand], None
+        if steps:
+            array, shift = self.folded(weights, steps)
+        self.capture(x, builder, environment)
+        builder.source = product.source
+        read = None if steps else self.reads[operand]
+        if read is not None and read.base not in self.program.constants:
+            read = None
+        other = rename(x, environment)
+        made = product_of(weights, array, other, read, self.recipes, builder)
+        if made is None and not steps:
+            return None
+        if made is None:
+            result = weights.product(builder.constant(array), other)
+        else:
+            result, note = made
+            self.notes.append(f"{operand.type}: {note}{_at(product)}")
+        if steps:
+            names = ", ".join(step.primitive.name for step in steps)
+            self.notes.append(
+                f"{operand.type}: {names} folded into the weights of "
+                f"{product.primitive.name}{_at(product)}"
+            )
+        if shift is None:
+            return result
+        axis = weights.kept[-1]
+        vector = np.broadcast_to(shift, result.type.shape[axis]).astype(
+            result.type.dtype
+        )
+        term = views.broadcast_in_dim(
+            builder.constant(vector), shape=result.type.shape, axes=(axis,)
+        )
+        return e.add(result, term)
+
+    def folded(
+        self, weights: Weights, steps: Sequence[Equation]
+    ) -> tuple[Array, Array | None]:
+        """The weights scaled by ``steps``, and the vector that the steps add."""
+        axis = weights.kept[-1]
+        value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
         scale, shift = np.ones((), wide), np.zeros((), wide)
         for step in steps:
@@ -255,34 +288,13 @@ class _Freezer:
                 case _:
                     shift = shift - vector
             value = step.outputs[0]
-        weights = self.value(w)
-        if product.primitive is contraction.dot_general:
-            params = product.params
-            (own,) = contraction.free_axes(
-                weights.ndim, params["contract"][1], params["batch"][1]
-            )
-        else:
-            (own,) = product.params["rhs"][OUTER]
-        shape = [1] * weights.ndim
-        shape[own] = -1
+        operand = weights.equation.inputs[weights.side]
+        assert isinstance(operand, Var)
+        array = self.values[operand]
+        shape = [1] * array.ndim
+        shape[weights.order[weights.first - 1]] = -1
         factors = scale if not scale.ndim else scale.reshape(shape)
-        made = (weights * factors).astype(weights.dtype)
-        operands = [rename(x, environment), builder.constant(made)]
-        builder.source = product.source
-        (result,) = builder.emit(product.primitive, operands, product.params)
-        names = ", ".join(step.primitive.name for step in steps)
-        self.notes.append(
-            f"{w.type}: {names} folded into the weights of "
-            f"{product.primitive.name}{_at(product)}"
-        )
-        if not shift.any():
-            return result
-        extent = result.type.shape[axis]
-        vector = np.broadcast_to(shift, (extent,)).astype(result.type.dtype)
-        term = views.broadcast_in_dim(
-            builder.constant(vector), shape=result.type.shape, axes=(axis,)
-        )
-        return e.add(result, term)
+        return (array * factors).astype(array.dtype), shift if shift.any() else None
 
 
 def _at(equation: Equation) -> str:

@@ -24,7 +24,7 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
-from arrayfn.compilation.freezing import RECIPES, check_recipes, frozen
+from arrayfn.compilation.freezing import frozen
 from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
@@ -39,6 +39,7 @@ from arrayfn.compilation.static_arguments import (
     StaticParameters,
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
+from arrayfn.compilation.weight_recipes import LOSSLESS, check_recipes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.lowering.compiled import CompiledProgram
@@ -712,9 +713,9 @@ def jit(
     small that launches dominate. On a CPU neither changes anything.
 
     ``freeze`` computes what depends on captured arrays alone when the function is
-    compiled, and folds them by recipes: by ``"scales"``, or all with True, batch
-    normalisation goes into the weights of products, which changes rounding.
-    ``jit(f, freeze=True).lower(x).notes`` says what was done; see ``Lowered.freeze``.
+    compiled, and changes weights by recipes: one name, or several. True means
+    ``("scales", "transposes")``. ``jit(f, freeze=True).lower(x).notes`` says what was
+    done; see ``Lowered.freeze``.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
     axis. Without it such a read gives a fill value and such a write does nothing. Other
@@ -766,9 +767,10 @@ def jit(
     check_function("jit", fun)
     static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
+    static.check_apart(donated)
     recipes = (freeze,) if isinstance(freeze, str) else freeze
     if isinstance(recipes, bool):
-        recipes = RECIPES if recipes else None
+        recipes = LOSSLESS if recipes else None
     check_recipes(recipes or ())
     chosen = None if recipes is None else tuple(recipes)
     parts = 0 if isinstance(deterministic, bool) else deterministic

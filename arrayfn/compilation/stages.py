@@ -73,8 +73,8 @@ class Compiled:
         leaves, structure = tree.flatten((args, kwargs))
         if structure != self.in_tree:
             raise ArgumentError(
-                f"this was compiled for arguments of structure {self.in_tree}, "
-                f"not {structure}",
+                f"this was compiled for arguments of structure "
+                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
                 user_location(),
             )
         leaves = [adopted(x) for x in leaves]
@@ -327,12 +327,19 @@ class Lowered:
         """A copy whose captured arrays are folded, for functions of trained weights.
 
         What depends on captured arrays alone is computed now; ``notes`` has a line on
-        each array. With the recipe ``"scales"``, factors and terms of the output
-        features of a matrix product or a convolution with captured weights, as those
-        of batch normalisation, go into the weights, and one vector is added. Results
-        then differ by rounding.
+        each array. Recipes change captured weights of matrix products and convolutions:
 
-        Raises ArgumentError for other recipes, and for functions with checks.
+        * ``"scales"``: factors and terms of output features, as those of batch
+          normalisation, go into the weights, and one vector is added. Results then
+          differ by rounding.
+        * ``"transposes"``: matrices that a product would copy in each call are stored
+          as it reads them.
+        * ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``,
+          ``"int8"``, ``"int4"``: weights are stored in this dtype, and converted where
+          they are read. All but the first two get a scale for each output feature; two
+          int4 are packed into a byte.
+
+        Raises ArgumentError for other recipes, two casts, and functions with checks.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -365,13 +372,16 @@ class Lowered:
     def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Write each generated kernel as a file that runs, into a new ``folder``.
 
-        ``NAME.py`` is a kernel's source. Run as a script, it calls the kernel as Python
-        and compiled on the arguments of its first call, which are in ``NAME.npz``, and
-        compares with the results then. ``register`` takes edited files back, in this
-        process or another. The call is that of ``args``, or of random numbers without.
+        ``NAME.py`` is a kernel's source. Run as a script, it calls the kernel on the
+        arguments of its first call, which are in ``NAME.npz``, and compares with the
+        results then. A CPU's kernel is called as Python and compiled; a GPU's is called
+        in the emulator, compiled to PTX, and called on the GPU if there is one.
+        ``register`` takes edited files back, in this process or another. The call is
+        that of ``args``, or of random numbers without.
 
-        Raises ArgumentError for a function that is not lowered for a CPU, and if the
-        folder is there and not empty.
+        Raises ArgumentError for a function that is lowered neither for a CPU nor for a
+        GPU, if the folder is there and not empty, and for a GPU's kernels that are too
+        large for the emulator where there is no GPU.
 
         >>> import tempfile
         >>> from pathlib import Path
@@ -386,14 +396,19 @@ class Lowered:
         >>> edited.compile()(np.ones(3))
         array([0., 0., 0.])
         """
-        from arrayfn.compilation.ejected import write_kernels
+        from arrayfn.compilation.ejected import TARGETS, write_kernels
 
-        self._of_target("cpu", "lower jit(f, device='cpu')")
+        if self.compiled_program.target not in TARGETS or self.backend.name == "mesh":
+            raise ArgumentError(
+                f"eject: kernels for {self.backend.name!r} do not run by themselves; "
+                "lower jit(f, device='cpu') or jit(f, device='cuda')",
+                user_location(),
+            )
         leaves, structure = tree.flatten((args, kwargs))
         if leaves and structure != self.in_tree:
             raise ArgumentError(
-                f"eject: this was lowered for arguments of structure {self.in_tree}, "
-                f"not {structure}",
+                f"eject: this was lowered for arguments of structure "
+                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
                 user_location(),
             )
         write_kernels(self.compiled_program, Path(folder), leaves)

@@ -31,14 +31,22 @@ class StaticParameters:
     ) -> StaticParameters:
         """The parameters that ``numbers`` and ``names`` name.
 
-        Raises ArgumentError, about ``{prefix}_argnums`` or ``{prefix}_argnames``, for a
-        number or name that ``function`` does not take.
+        One that is named by position is named by keyword too, and the other way round.
+        Raises ArgumentError, about
+        ``{prefix}_argnums`` or ``{prefix}_argnames``, for a number or name that
+        ``function`` does not take.
         """
         positions = list(as_numbers(numbers))
         named = [names] if isinstance(names, str) else list(names or ())
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
+            if prefix == "donate" and named:
+                raise ArgumentError(
+                    f"{name_of(function)} has no signature that tells which arguments "
+                    "donate_argnames are; give donate_argnums",
+                    user_location(),
+                ) from None
             return StaticParameters(tuple(positions), tuple(named))
         count = len(parameters)
         _check_known(prefix, function, parameters, positions, named)
@@ -55,6 +63,17 @@ class StaticParameters:
 
     def __bool__(self) -> bool:
         return bool(self.positions or self.names)
+
+    def check_apart(self, donated: StaticParameters) -> None:
+        """ArgumentError if a parameter is static and donated, too."""
+        positions = {*self.positions} & {*donated.positions}
+        both = [*sorted(positions), *sorted({*self.names} & {*donated.names})]
+        if both:
+            raise ArgumentError(
+                f"jit: the argument {both[-1]!r} is static and donated; a static "
+                "argument has no memory to give, so name it once",
+                user_location(),
+            )
 
     def split(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -93,14 +112,14 @@ def _check_known(
 ) -> None:
     """Raise ArgumentError for a position or name without a parameter."""
     _check_positions(f"{prefix}_argnums", function, parameters, positions)
-    known_names = [p.name for p in parameters]
-    if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return
+    by_name = {p.name: p.kind in _NAMED for p in parameters}
+    takes_any = any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters)
     for name in names:
-        if name not in known_names:
+        if not by_name.get(name, takes_any):
+            why = "takes it by position" if name in by_name else _UNKNOWN
             raise ArgumentError(
                 f"{prefix}_argnames names {name!r}, but "
-                f"{_signature(function, parameters)} has no parameter of that name",
+                f"{_signature(function, parameters)} {why}",
                 user_location(),
             )
 
@@ -129,6 +148,11 @@ def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> s
     return f"{name_of(function)}({', '.join(map(str, parameters))})"
 
 
+_UNKNOWN = "has no parameter of that name"
+_NAMED = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -24,7 +24,10 @@ class Bar:
 
 
 def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> str:
-    """Which buffers take up which part of the arena's ``total`` bytes, step by step."""
+    """Which buffers take up which part of the arena's ``total`` bytes, step by step.
+
+    ``steps`` is the number of steps, ``width`` the picture's in pixels.
+    """
     if not bars or not total:
         return ""
     left, top, height = 66, 6, 150
@@ -75,8 +78,9 @@ def roofline(
 ) -> str:
     """Operations per second over operations per byte, under the machine's roof.
 
-    ``bandwidth`` is in bytes, ``peak`` in operations per second. The area of a point is
-    its share of the time (Williams, Waterman and Patterson, Roofline, CACM 2009).
+    ``bandwidth`` is in bytes, ``peak`` in operations per second, ``width`` in pixels.
+    The area of a point is its share of the time (Williams, Waterman and Patterson,
+    Roofline, CACM 2009).
     """
     points = [p for p in points if p.intensity > 0 and p.rate > 0]
     if not points or not bandwidth or not peak:

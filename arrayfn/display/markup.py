@@ -18,7 +18,7 @@ from arrayfn.display.style import STYLE
 _TOKENS: Final = re.compile(
     r"(?P<comment>\#.*)"
     r"|(?P<string>\"\"\".*|'[^']*'|\"[^\"]*\")"
-    r"|(?P<type>~?\b(?:bool|[iu](?:8|16|32|64)|f(?:16|32|64)|bf16|c(?:64|128))\b"
+    r"|(?P<type>~?\b(?:bool|[iu](?:4|8|16|32|64)|f(?:8\w+|16|32|64)|bf16|c(?:64|128))\b"
     r"(?:\[[\d,]*\])?\*?)"
     r"|(?P<number>(?<![\w.])-?\d[\w.]*(?:[eE][+-]?\d+)?)"
     r"|(?P<call>\b[A-Za-z_]\w*(?=\())"
@@ -79,7 +79,10 @@ def listing(lines: Iterable[Line | str]) -> str:
 
 
 def folded(summary: str, body: str, *, is_open: bool = False, link: str = "") -> str:
-    """``body`` behind a line that is clicked on; ``summary`` is HTML."""
+    """``body`` behind a line that is clicked on; ``summary`` and ``link`` are HTML.
+
+    ``link`` are attributes of the line. If ``is_open``, the body is shown at first.
+    """
     state = " open=''" if is_open else ""
     return f"<details{state}><summary{link}>{summary}</summary>{body}</details>"
 
@@ -140,7 +143,10 @@ def heading(text: str) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A document of its own, light or dark as the reader's system is."""
+    """A document with a ``title`` and an HTML ``body``.
+
+    It is light or dark as the reader's system is.
+    """
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"

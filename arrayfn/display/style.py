@@ -8,7 +8,7 @@ STYLE: Final = """
 .afn{--afn-line:color-mix(in srgb,currentColor 18%,transparent);
 --afn-soft:color-mix(in srgb,currentColor 9%,transparent);
 --afn-mark:color-mix(in srgb,#f0a000 38%,transparent);
---afn-dim:color-mix(in srgb,currentColor 62%,transparent);
+--afn-dim:color-mix(in srgb,currentColor 72%,transparent);
 font-size:13px;line-height:1.45;max-width:100%}
 .afn-title{font-weight:600;margin:.3em 0 .5em}
 .afn-title small,.afn-dim{font-weight:400;color:var(--afn-dim)}

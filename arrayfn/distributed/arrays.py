@@ -135,6 +135,11 @@ class ShardedArray(ArrayOnDevice):
             user_location(),
         )
 
+    @override
+    def copy(self) -> ShardedArray:
+        """The same elements in other memory, with the same sharding."""
+        return ShardedArray(self.type, {k: x.copy() for k, x in self.parts.items()})
+
     def __copy__(self) -> ShardedArray:
         return self
 
@@ -195,10 +200,11 @@ def make_array_from_callback(
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: Any = None,
 ) -> ShardedArray:
-    r"""An array whose parts ``data_callback(index)`` gives, for each device here.
+    """An array whose parts ``data_callback(index)`` gives, for each device here.
 
     ``index`` is a tuple of slices of the whole array. Devices with the same part share
-    one call. Raises ShapeError if a part has another shape.
+    one call. Parts are converted to ``dtype``, if one is given. Raises ShapeError if a
+    part has another shape.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((1,), ("x",)), PartitionSpec("x"))

@@ -151,6 +151,11 @@ def load(path: str | Path, like: Any) -> Any:
 
 
 def _loaded(stored: _Stored, leaf: Any, name: str) -> Any:
+    """The stored array, over the mesh that ``leaf`` says, else on the host.
+
+    ``leaf`` is a sharding, or an array or a struct like the one wanted; ``name`` is the
+    array's, for the message. Raises ShapeError if ``leaf`` has another shape.
+    """
     shape = getattr(leaf, "shape", stored.shape)
     if tuple(shape) != stored.shape:
         raise ShapeError(
@@ -170,7 +175,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _owned(x: Any) -> list[tuple[int, Box]]:
-    """The members that own the different parts of an array, and where these lie."""
+    """The members that own the different parts of the array ``x``, and their boxes."""
     if not isinstance(x, ShardedArray):
         return [(0, tuple((0, n) for n in x.shape))]
     index = x.sharding.index
@@ -178,7 +183,7 @@ def _owned(x: Any) -> list[tuple[int, Box]]:
 
 
 def _part_here(x: Any, member: int) -> Array | None:
-    """The part of a member, if it is for this process to write."""
+    """The part of ``x`` of a member, if it is for this process to write."""
     if not isinstance(x, ShardedArray):
         return x if DEVICES.process == 0 else None
     place = devices_of(x.sharding.mesh)[member]
@@ -187,7 +192,7 @@ def _part_here(x: Any, member: int) -> Array | None:
 
 
 def _write(path: Path, x: Array) -> None:
-    """Write a part, as bytes of any dtype, and wait until it is on disk."""
+    """Write the part ``x``, as bytes of any dtype, and wait until it is on disk."""
     with path.open("wb") as file:
         raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         np.save(file, raw, allow_pickle=False)
@@ -196,7 +201,10 @@ def _write(path: Path, x: Array) -> None:
 
 
 def _commit(folder: Path, text: str, name: str) -> None:
-    """Put the index in its place, and remove parts that it does not name."""
+    """Put the index, ``text``, in its place, and remove parts that it does not name.
+
+    ``name`` is that of the folder of the checkpoint's parts.
+    """
     made = folder / f"{name}.{_INDEX}"
     with made.open("w") as file:
         file.write(text)
@@ -209,6 +217,7 @@ def _commit(folder: Path, text: str, name: str) -> None:
 
 
 def _read_index(folder: Path) -> dict[str, _Stored]:
+    """The arrays of a checkpoint, by name; ArgumentError if it is not whole."""
     try:
         given = json.loads((folder / _INDEX).read_text())
         if given["format"] != _FORMAT:
@@ -235,6 +244,7 @@ def _as_box(given: Any) -> Box:
 
 
 def _file(folder: Path, name: str) -> Path:
+    """The path of a part; ValueError for a name that leads out of the folder."""
     if not _PART.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a part")
     return folder / name

@@ -64,7 +64,7 @@ class Communicator(Protocol):
 def run_collective(
     communicator: Communicator, step: Collective, x: Array, out: Array
 ) -> None:
-    """Do the collective ``step``."""
+    """Do the collective ``step`` of ``x``, this member's operand, into ``out``."""
     params, name = step.params, step.primitive.name
     if name == "all_reduce":
         communicator.all_reduce(step, x, out, params["op"])
@@ -81,7 +81,8 @@ def run_collective(
 def combined(parts: Sequence[Array], out: Array, op: str = "sum") -> None:
     """Write the combination of ``parts``, in their order, into ``out``.
 
-    float16 and bfloat16 are added in float32 and rounded once.
+    ``op`` is "sum", "max" or another name in ``_COMBINE``. float16 and bfloat16 are
+    added in float32 and rounded once.
     """
     combine = _COMBINE[op]
     if out.dtype in dtypes.HALF_PRECISION:

@@ -62,6 +62,10 @@ def _batches(
     seed: int | None,
     epochs: int | None,
 ) -> Iterator[Any]:
+    """Batches of ``size`` of the ``total`` rows, epoch after epoch.
+
+    With a ``seed`` each epoch has an order of its own. ``epochs`` of None is no end.
+    """
     for epoch in count() if epochs is None else range(epochs):
         order = np.arange(total)
         if seed is not None:
@@ -72,7 +76,7 @@ def _batches(
 
 
 def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
-    """The ``rows`` of an array, of which each process reads its part."""
+    """The ``rows`` of the array ``x``, of which each process reads its part."""
 
     def part(index: tuple[slice, ...]) -> Any:
         return x[rows[index[0]]][(slice(None), *index[1:])]
@@ -100,6 +104,7 @@ def spread(x: Any, mesh: Mesh, axis: str) -> Any:
     parts = mesh.shape[axis]
 
     def cut(leaf: Any) -> NamedSharding:
+        """The sharding of a leaf: its longest axis is cut, if it can be cut evenly."""
         shape = np.shape(leaf)
         fitting = [k for k, n in enumerate(shape) if n and n % parts == 0]
         if not fitting:

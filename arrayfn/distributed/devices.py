@@ -115,7 +115,11 @@ class _Devices:
     def reset(
         self, known: tuple[Device, ...], process: int = 0, rank_on_host: int = -1
     ) -> None:
-        """Replace the devices of the CPU."""
+        """Replace the devices of the CPU by ``known``.
+
+        ``process`` is this process's number, ``rank_on_host`` that among those on its
+        host, or -1 if there is only this one.
+        """
         with self.lock:
             self.known, self.process = known, process
             self.rank_on_host, self.known_gpus = rank_on_host, None
@@ -161,6 +165,8 @@ def make_mesh(
     devices: Sequence[Device] | None = None,
 ) -> Mesh:
     """A mesh of ``devices``, row by row: of the first ones, if none are named.
+
+    Its axes have the extents ``axis_shapes``.
 
     >>> make_mesh((1, 1), ("data", "model")).shape
     {'data': 1, 'model': 1}
@@ -231,10 +237,10 @@ _submitting = threading.Lock()
 def run_on(
     places: Sequence[Device], work: Callable[..., Any], arguments: Sequence[Any]
 ) -> list[Future[Any]]:
-    """Start ``work(argument)`` on each device, for its argument.
+    """Start ``work(argument)`` on each device of ``places``, for its argument.
 
-    Two calls start in the same order on all devices, so that neither waits for the
-    other.
+    These are ``arguments``. Two calls start in the same order on all devices, so that
+    neither waits for the other.
     """
     with _submitting:
         return [
@@ -244,6 +250,7 @@ def run_on(
 
 
 def _wanted() -> int:
+    """The number of CPU devices that the environment asks for."""
     text = os.environ.get(VARIABLE, "1")
     if not text.isdecimal() or not 1 <= int(text) <= MOST:
         raise ArgumentError(f"{VARIABLE}={text!r}: it is a number from 1 to {MOST}")

@@ -7,7 +7,7 @@ the GPUs and capture graphs) is done by a thread for each GPU, as NCCL asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.driver import on
 from arrayfn.backends.cuda.executable import Executable
+from arrayfn.backends.cuda.timed import TimedExecutable
 from arrayfn.backends.members import LOADING
 from arrayfn.distributed.devices import Device
 from arrayfn.distributed.nccl import GROUPS, NcclMember, Watch, gpu_of
@@ -26,14 +27,22 @@ from arrayfn.lowering.compiled import CompiledProgram
 
 
 class GpuPlans:
-    """``compiled``, the Program of one device, on the GPUs of some members."""
+    """``compiled``, the Program of one device, on the GPUs of some members.
+
+    With ``timed`` each GPU launches its plan step by step, with an event after each.
+    """
 
     def __init__(
-        self, compiled: CompiledProgram, mesh: Mesh, places: dict[int, Device]
+        self,
+        compiled: CompiledProgram,
+        mesh: Mesh,
+        places: dict[int, Device],
+        *,
+        timed: bool = False,
     ) -> None:
         """``places`` are the GPUs of this process, by their members."""
         self.generation = GROUPS.generation
-        self._executables: list[Executable] = []
+        self._executables: list[Executable | TimedExecutable] = []
         self._indices: list[list[Any]] = []
         for member, place in places.items():
             here = gpu_of(place)
@@ -42,7 +51,8 @@ class GpuPlans:
             try:
                 with on(here):
                     through = partial(_submitted, place)
-                    self._executables.append(Executable(compiled, through=through))
+                    load = TimedExecutable if timed else Executable
+                    self._executables.append(load(compiled, through=through))
                     coordinates = mesh.coordinates[member].values()
                     self._indices.append(
                         [device_put(np.array(k, np.int32)) for k in coordinates]
@@ -70,6 +80,13 @@ class GpuPlans:
                 raise ArgumentError(text, user_location())
         return results
 
+    def times_of_steps(self) -> list[Mapping[int, tuple[int, float]]]:
+        """What ``TimedExecutable`` says of each GPU, once all of them have ended."""
+        timed = [run for run in self._executables if isinstance(run, TimedExecutable)]
+        for run in timed:
+            run.wait()
+        return [run.times_of_steps() for run in timed]
+
 
 def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, by the thread of a GPU."""
@@ -81,7 +98,7 @@ def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _completed(pending: Sequence[Any]) -> list[Any]:
-    """Results, where some are still to come; the first error, at once."""
+    """The results of ``pending``, which may be futures; the first error, at once."""
     futures = [p for p in pending if isinstance(p, Future)]
     if futures:
         done, _ = wait(futures, return_when="FIRST_EXCEPTION")

@@ -139,7 +139,7 @@ class _Groups:
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:
-        """The group of these GPUs, made when it is first asked for."""
+        """The group of the GPUs with these ``ids``, made when it is first asked for."""
         with self.lock:
             known = self.known.get(ids)
             if known is None:
@@ -200,6 +200,7 @@ class NcclMember:
 
 
 def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    """What enqueues NCCL's all-reduce, for the member ``rank`` of the group."""
     run, communicator = bindings().all_reduce, group.communicators[rank]
     kind, words = _KINDS[step.operand.dtype]
     count, op = step.operand.size * words, _OPERATIONS[step.params["op"]]
@@ -211,6 +212,7 @@ def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 
 
 def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    """What enqueues NCCL's all-gather, for the member ``rank`` of the group."""
     run, communicator = bindings().all_gather, group.communicators[rank]
     nbytes = step.operand.nbytes
 
@@ -221,6 +223,7 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 
 
 def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    """What enqueues NCCL's reduce-scatter, for the member ``rank`` of the group."""
     run, communicator = bindings().reduce_scatter, group.communicators[rank]
     kind, words = _KINDS[step.operand.dtype]
     count = step.result.size * words
@@ -232,11 +235,13 @@ def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueu
 
 
 def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    """What enqueues an all-to-all as sends and receives, for the member ``rank``."""
     nccl, communicator = bindings(), group.communicators[rank]
     size = len(group.devices)
     nbytes = step.operand.nbytes // size
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Send part k to member k, and receive its part for this one."""
         nccl.group_start()
         for k in range(size):
             nccl.send(x + k * nbytes, nbytes, _BYTES, k, communicator, stream)
@@ -247,12 +252,14 @@ def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 
 
 def _ppermute(group: Group, rank: int, place: Gpu, step: Collective) -> Enqueue:
+    """What enqueues a permutation as sends and receives, for the member ``rank``."""
     nccl, communicator = bindings(), group.communicators[rank]
     nbytes, permutation = step.operand.nbytes, step.params["permutation"]
     source = source_of(permutation, rank)
     targets = [target for start, target in permutation if start == rank]
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Send to the targets, and receive from the source; zeros without one."""
         if source is None:
             place.fill(y, 0, nbytes, stream)
         nccl.group_start()

@@ -10,7 +10,7 @@ from arrayfn.ir import NamedSharding
 
 
 def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]]:
-    """The devices of each different part, by its place in the array."""
+    """The devices of each different part, by its place in an array of ``shape``."""
     parts: dict[str, list[str]] = {}
     for member, number in enumerate(sharding.mesh.device_ids):
         index = sharding.index(tuple(shape), member)
@@ -21,7 +21,7 @@ def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]
 
 
 def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
-    """Which devices have which part, as text; a table for arrays of rank 1 and 2.
+    """Which devices have which part of an array of ``shape``, as text.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((2, 2), ("x", "y")), PartitionSpec("x"))
@@ -37,7 +37,10 @@ def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
 
 
 def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
-    """The same as an HTML table: a cell for each part of the last two axes."""
+    """Which devices have which part of an array of ``shape``, as an HTML table.
+
+    There is a cell for each part of the last two axes.
+    """
     parts = _parts(sharding, shape)
     rows: dict[str, list[tuple[str, list[str]]]] = {}
     for place, who in parts.items():

@@ -101,7 +101,10 @@ class Processes:
         return int(self.world.Split_type(kind, 0).Get_rank())
 
     def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
-        """The communicator of some processes, made when all of them ask for it."""
+        """The communicator of the processes ``ranks``.
+
+        It is made when all of them ask for it, for the collective ``step``.
+        """
         known = self._groups.get(ranks)
         if known is None:
             others = [rank for rank in ranks if rank != self.rank]
@@ -118,7 +121,11 @@ class Processes:
     def wait(
         self, requests: Sequence[Any], step: Waiting, ranks: Sequence[int]
     ) -> None:
-        """Wait for messages; raise CollectiveError if they do not come in time."""
+        """Wait for messages, the MPI ``requests`` of the collective ``step``.
+
+        ``ranks`` are the processes that take part. Raises CollectiveError if messages
+        do not come in time.
+        """
         limit = timeout()
         end = time.monotonic() + limit
         polls = 0
@@ -177,7 +184,7 @@ class Processes:
         self._sent = [self.control.isend(reason, k, _STOP) for k in others]
 
     def end(self, reason: str) -> None:
-        """End all processes, after they had time to say why."""
+        """End all processes, after they had time to say the ``reason``."""
         self.stop(reason)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -217,6 +224,7 @@ class MpiCommunicator:
             raise CollectiveError(reason, step.source)
 
     def _gathered(self, step: Collective, x: Array) -> Array:
+        """The arrays ``x`` of all members, in their order."""
         parts = np.empty((self.size, *x.shape), x.dtype)
         self._wait(step, self.comm.Iallgather(_bytes(x), _bytes(parts)))
         return parts
@@ -228,7 +236,10 @@ class MpiCommunicator:
         return received
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
-        """Small arrays as a whole; of large ones each member combines a part."""
+        """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
+
+        Small arrays are combined as a whole; of large ones each member combines a part.
+        """
         if x.size <= _WHOLE:
             combined(list(self._gathered(step, x)), out, op)
             return
@@ -253,6 +264,10 @@ class MpiCommunicator:
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
+        """Send ``x`` as ``permutation`` says, and receive into ``out``.
+
+        That becomes zeros where there is no source.
+        """
         source = source_of(permutation, self.rank)
         targets = [target for start, target in permutation if start == self.rank]
         received = np.zeros(x.shape, x.dtype)
@@ -282,7 +297,7 @@ class ProcessMember:
         self._communicators: dict[str, MpiCommunicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Do the collective ``step`` with the other members."""
+        """Do the collective ``step`` of ``operand`` with the other members."""
         axis = step.params["axis_name"]
         known = self._communicators.get(axis)
         if known is None:
@@ -330,6 +345,7 @@ def initialize() -> None:
         error: BaseException,
         trace: TracebackType | None,
     ) -> None:
+        """Show an uncaught error, and end all processes."""
         shown(kind, error, trace)
         processes.end(f"rank {processes.rank} raised {kind.__name__}: {error}")
 
@@ -363,7 +379,7 @@ def process_member(mesh: Mesh, member: int) -> ProcessMember:
 def broadcast_among(
     ranks: Sequence[int], data: bytes | None, step: Collective
 ) -> bytes:
-    """The ``data`` of the first of some processes, in all of them."""
+    """The ``data`` of the first of the processes ``ranks``, in all of them."""
     assert _Started.processes is not None
     return _Started.processes.broadcast(ranks, data, step)
 
@@ -377,6 +393,9 @@ def agree(text: str, what: str) -> str:
 
 
 def stop_others(reason: str) -> None:
-    """Tell other processes, which may be waiting, that this one has failed."""
+    """Tell other processes, which may be waiting, that this one has failed.
+
+    ``reason`` says why.
+    """
     if _Started.processes is not None:
         _Started.processes.stop(reason)

@@ -117,6 +117,7 @@ def _constants_as_inputs(
 
 
 def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType, ...]:
+    """The types of the results, with the shardings that the partition gives them."""
     pairs = zip(program.output_types, partitioned.out_specs, strict=True)
     return tuple(
         ArrayType(t.shape, t.dtype, sharding=NamedSharding(partitioned.mesh, spec))
@@ -125,32 +126,46 @@ def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType
 
 
 class ClockedMesh:
-    """A mesh's executable whose members read the clock after each step.
+    """A mesh's executable that measures the steps of each member of this process.
 
-    Steps of GPUs are not measured: ``times_of_steps`` is empty.
+    A CPU's devices read the clock after each step, GPUs record events. The devices of a
+    CPU share its roof, so that the mesh has none.
     """
 
     def __init__(self, compiled: MeshProgram) -> None:
-        self._run = MeshExecutable(compiled)
+        self._run = MeshExecutable(compiled, timed=True)
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
+        self.backend = "cuda" if self._run.on_gpus else "mesh"
+        self._taken: list[Mapping[int, tuple[int, float]]] = []
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
         """Run the plan on all devices."""
-        return [x.block_until_ready() for x in self._run(inputs)]
+        results = [x.block_until_ready() for x in self._run(inputs)]
+        if self._run.gpus is not None:
+            self._taken = self._run.gpus.times_of_steps()
+        else:
+            self._taken = [times_of_steps(state) for state in self._states]
+        return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """How often a device has run each step, and the mean seconds of devices."""
-        each = [times_of_steps(state) for state in self._states]
+        """How often a device has run each step, and the mean seconds of devices.
+
+        Where devices take different branches, it is the number of the one that ran the
+        step most often.
+        """
+        steps = sorted({step for taken in self._taken for step in taken})
+        found = {s: [t.get(s, (0, 0.0)) for t in self._taken] for s in steps}
         return {
-            step: (runs, sum(t[step][1] for t in each) / len(each))
-            for step, (runs, _) in (each[0] if each else {}).items()
+            step: (max(r for r, _ in each), sum(t for _, t in each) / len(each))
+            for step, each in found.items()
         }
 
 
 class MeshExecutable:
-    """A plan bound for each device of this process."""
+    """A plan bound for each device of this process; GPUs measure it if ``timed``."""
 
-    def __init__(self, compiled: MeshProgram) -> None:
+    def __init__(self, compiled: MeshProgram, *, timed: bool = False) -> None:
+        self.timed = timed
         self.mesh = compiled.partitioned.mesh
         self.in_shardings = [
             NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
@@ -181,12 +196,13 @@ class MeshExecutable:
         return states
 
     def _bind(self, place: Device) -> Callable[..., Any]:
+        """The plan as a callable on the threads of ``place``."""
         compiled = self.compiled
         runtime = place.runtime
         return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
-        """Run on arrays over the mesh, or on NumPy's, which are cut first."""
+        """Run on ``inputs``: arrays over the mesh, or NumPy's, which are cut first."""
         if RUNNING.member is not None:
             raise BackendError(
                 "a device of a mesh, in a callback, calls a function that runs on a "
@@ -220,7 +236,7 @@ class MeshExecutable:
         return outputs
 
     def _parts(self, x: Any, sharding: NamedSharding) -> Any:
-        """The parts of an argument, by member."""
+        """The parts of the argument ``x``, by member."""
         if isinstance(x, ShardedArray):
             return x.parts
         if not isinstance(x, np.ndarray):
@@ -234,10 +250,15 @@ class MeshExecutable:
         from arrayfn.distributed.gpus import GROUPS, GpuPlans
 
         if self.gpus is None or self.gpus.generation != GROUPS.generation:
-            self.gpus = GpuPlans(self.compiled.local, self.mesh, self.places)
+            plans = self.compiled.local, self.mesh, self.places
+            self.gpus = GpuPlans(*plans, timed=self.timed)
         return self.gpus(given)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
+        """The results of this process's members, by the arguments of each.
+
+        If one fails, the others are stopped, and its error is raised.
+        """
         if len(self.local) == 1 and self.mesh.size > 1:
             member, given = arguments[0]
             try:
@@ -253,6 +274,7 @@ class MeshExecutable:
         run = Run(self.mesh, names)
 
         def work(argument: tuple[int, list[Any]]) -> Any:
+            """The results of one member, in the thread of its device."""
             member, given = argument
             try:
                 return self._as(ThreadMember(run, member), member, given)
@@ -277,7 +299,7 @@ class MeshExecutable:
         return [future.result() for future in futures]
 
     def _as(self, member: Member, number: int, given: list[Any]) -> Any:
-        """The results of a member's plan, in this thread."""
+        """The results of the plan of member ``number`` on ``given``, in this thread."""
         RUNNING.member = member
         try:
             return self.runs[number](given)

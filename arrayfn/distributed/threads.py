@@ -75,7 +75,11 @@ class Meeting:
         self.round = 0
 
     def exchange(self, rank: int, step: Collective, value: Any) -> list[Any]:
-        """The values that all members bring to ``step``, in their order."""
+        """The values that all members bring to ``step``, in their order.
+
+        ``value`` is that of member ``rank``, which waits here for the others. Raises
+        CollectiveError if they do not come.
+        """
         run = self.run
         with run.condition:
             self._check(rank, step)
@@ -107,6 +111,7 @@ class Meeting:
         return [k for rank, k in enumerate(self.group) if rank not in self.posted]
 
     def _complete(self) -> list[Any]:
+        """The values, once all members are here; wakes those that wait."""
         steps = [self.posted[rank][0] for rank in range(len(self.group))]
         other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
         if other is not None:
@@ -123,6 +128,7 @@ class Meeting:
         return self.exchanged
 
     def _check(self, rank: int, step: Collective) -> None:
+        """Raise CollectiveError if the run was stopped."""
         if self.run.stopped:
             raise CollectiveError(
                 f"{self.run.names[self.group[rank]]} was at {step}, and ended because "
@@ -147,7 +153,10 @@ class ThreadCommunicator:
         self.meeting.exchange(self.rank, step, None)
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
-        """Small arrays as a whole; of large ones each member combines a part."""
+        """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
+
+        Small arrays are combined as a whole; of large ones each member combines a part.
+        """
         parts = self._read(step, x)
         if x.size <= _WHOLE:
             combined(parts, out, op)
@@ -164,6 +173,7 @@ class ThreadCommunicator:
         self._done(step)
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
+        """Stack the members' ``x`` in ``out``."""
         for k, part in enumerate(self._read(step, x)):
             out[k] = part
         self._done(step)
@@ -173,6 +183,7 @@ class ThreadCommunicator:
         self._done(step)
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
+        """Stack in ``out`` what each member has for this one."""
         for k, part in enumerate(self._read(step, x)):
             out[k] = part[self.rank]
         self._done(step)
@@ -180,6 +191,7 @@ class ThreadCommunicator:
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
+        """Copy the ``x`` of the source that ``permutation`` says; zeros without one."""
         parts = self._read(step, x)
         source = source_of(permutation, self.rank)
         out[...] = 0 if source is None else parts[source]
@@ -195,7 +207,7 @@ class ThreadMember:
         self._communicators: dict[str, Communicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Do the collective ``step`` with the other members."""
+        """Do the collective ``step`` of ``operand`` with the other members."""
         axis = step.params["axis_name"]
         communicator = self._communicators.get(axis)
         if communicator is None:

@@ -43,7 +43,7 @@ class ProgramBuilder:
         self._constants: dict[int, tuple[Var, Array]] = {}
 
     def input(self, type: ArrayType, hint: str = "") -> Var:
-        """A new input."""
+        """A new input; ``hint`` is what the user calls it."""
         var = Var(type, hint)
         self.inputs.append(var)
         return var

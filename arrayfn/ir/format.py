@@ -96,7 +96,10 @@ def name_vars(program: Program) -> dict[Var, str]:
 
 
 def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
-    """The lines; comments of equations, if any, begin in ``column``."""
+    """The lines; comments of equations, if any, begin in ``column``.
+
+    ``keyword`` stands before the Program's name.
+    """
     names = name_vars(program)
     inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
     constants = ", ".join(f"{names[v]}: {v.type}" for v in program.constants)
@@ -115,6 +118,10 @@ def _program_lines(program: Program, keyword: str, column: int | None) -> list[s
 def _equation_lines(
     equation: Equation, names: dict[Var, str], column: int | None
 ) -> list[str]:
+    """The lines of an equation: one, and those of its nested Programs.
+
+    ``names`` has the names of Vars; ``column`` is where a comment begins, if any.
+    """
     outputs = ", ".join(f"{names[v]}: {v.type}" for v in equation.outputs)
     inputs = ", ".join(_atom(a, names) for a in equation.inputs)
     text = f"  {outputs} = {equation.primitive.name}({inputs})"
@@ -144,7 +151,10 @@ def _equation_lines(
 def _indented(
     program: Program, keyword: str, indent: int, column: int | None
 ) -> list[str]:
-    """A nested Program's lines; its comments align with those around it."""
+    """A nested Program's lines, ``indent`` columns in, after ``keyword``.
+
+    Its comments align with those around it.
+    """
     inner = None if column is None else column - indent
     return [" " * indent + line for line in _program_lines(program, keyword, inner)]
 
@@ -154,6 +164,7 @@ def _are_programs(value: Any) -> bool:
 
 
 def _atom(atom: Atom, names: dict[Var, str]) -> str:
+    """A Var's name, or a Literal's value and dtype."""
     if hasattr(atom, "value"):
         weak = "~" if atom.type.weak else ""
         value = format_param(atom.value)  # type: ignore[union-attr]

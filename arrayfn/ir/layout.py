@@ -92,7 +92,10 @@ def from_strides(shape: Shape, strides: Sequence[int]) -> Layout:
 
 
 def transposed(layout: Layout, shape: Shape, permutation: Sequence[int]) -> Layout:
-    """The layout of a transposed view of an array of ``shape`` in ``layout``."""
+    """The layout of a transposed view of an array of ``shape`` in ``layout``.
+
+    Axis k of the view is axis ``permutation[k]`` of the array.
+    """
     strides = layout.strides(shape)
     return from_strides(
         tuple(shape[axis] for axis in permutation),

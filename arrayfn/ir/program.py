@@ -263,6 +263,7 @@ class Program:
         return f"<Program {self.name}({inputs}) -> ({results}): {count} equations>"
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: the Program's text."""
         from arrayfn.display import markup
 
         title = f"Program {markup.escape(self.name)}"
@@ -275,6 +276,7 @@ def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:
 
 
 def _define(defined: set[Var], var: Var, name: str) -> None:
+    """Add ``var`` to ``defined``; ProgramError if it is there already."""
     if var in defined:
         raise ProgramError(f"{name}: a value is defined twice ({var.type})")
     defined.add(var)

@@ -200,7 +200,10 @@ def spec_of(entries: Sequence[Entry]) -> PartitionSpec:
 
 
 def check_spec(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
-    """Raise ArgumentError if ``spec`` names an axis twice, or one not in ``mesh``."""
+    """Raise ArgumentError if ``spec`` names an axis twice, or one not in ``mesh``.
+
+    ``what`` says in the message where the spec was given.
+    """
     axes = spec.axes()
     unknown = [name for name in axes if name not in mesh.shape]
     if unknown or len(set(axes)) < len(axes):
@@ -275,6 +278,7 @@ class NamedSharding:
 
 
 def _names(entry: Any) -> Entry:
+    """The axes that an entry of a spec names: none, one or several."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

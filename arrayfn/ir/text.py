@@ -103,6 +103,8 @@ def parse_program(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
+    """A word, number or sign of the text, and where it stands."""
+
     kind: str
     text: str
     line: int
@@ -149,6 +151,7 @@ class _Parser:
         self.depth = 0
 
     def _tokenize(self, text: str) -> list[_Token]:
+        """The tokens but spaces and comments; comments are kept by their line."""
         tokens: list[_Token] = []
         for token in _tokens(text):
             if token.kind == "comment":
@@ -166,6 +169,7 @@ class _Parser:
         return self.tokens[self.position]
 
     def take(self) -> _Token:
+        """The next token, which is then behind."""
         token = self.tokens[self.position]
         if token.kind != "end":
             self.position += 1
@@ -178,6 +182,7 @@ class _Parser:
         return token.text == text and token.kind in ("mark", "arrow", "name")
 
     def accept(self, text: str) -> bool:
+        """Whether the next token is ``text``; if so, it is then behind."""
         if self.at(text):
             self.position += 1
             return True
@@ -192,11 +197,13 @@ class _Parser:
             self.fail(f"expected the end of the text, found {self.next.text!r}")
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
+        """Raise ProgramError at ``line``, that of the next token by default."""
         raise ProgramError(
             f"line {self.next.line if line is None else line}: {message}"
         )
 
     def name(self, what: str) -> str:
+        """A name; errors call it ``what``."""
         if self.next.kind != "name":
             self.fail(f"expected {what}, found {self.next.text!r}")
         return self.take().text
@@ -214,24 +221,28 @@ class _Parser:
     # Types and values.
 
     def dtype(self) -> DType:
+        """A dtype by its short name, as "f32"."""
         line, name = self.next.line, self.name("a data type")
         if name not in BY_SHORT_NAME:
             self.fail(f"there is no data type {name!r}", line)
         return BY_SHORT_NAME[name]
 
     def integer(self) -> int:
+        """An integer, with an optional sign."""
         token = self.take()
         if token.kind != "number" or not re.fullmatch(r"[+-]?\d+", token.text):
             self.fail(f"expected an integer, found {token.text!r}", token.line)
         return int(str(self.read_number(token)))
 
     def extent(self) -> int:
+        """An integer that is not negative."""
         line, value = self.next.line, self.integer()
         if value < 0:
             self.fail(f"an extent cannot be negative: {value}", line)
         return value
 
     def type(self) -> ArrayType:
+        """An array's type, as "~f32[2,3] F varying(x)"."""
         weak = self.accept("~")
         dtype = self.dtype()
         self.expect("[")
@@ -244,6 +255,7 @@ class _Parser:
         return type
 
     def layout(self, ndim: int) -> Layout:
+        """A layout, as "F" or "S(1,2)"; C if there is none."""
         if self.accept("F"):
             return layouts.F
         if not self.at("S"):
@@ -273,6 +285,7 @@ class _Parser:
         return var
 
     def read_number(self, token: _Token) -> complex | float | int:
+        """The number that ``token`` is."""
         try:
             if token.kind == "complex":
                 return complex(token.text)
@@ -283,6 +296,7 @@ class _Parser:
             self.fail(str(error), token.line)
 
     def operand(self, scope: dict[str, Atom]) -> Atom:
+        """A Var of ``scope`` by its name, or a Literal, as "1.0:f32"."""
         token = self.take()
         if token.kind == "name" and token.text not in ("True", "False"):
             if token.text not in scope:
@@ -302,6 +316,7 @@ class _Parser:
         return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:
+        """A param's value: a number, text, dtype, tuple, or a known class's call."""
         token = self.take()
         if token.kind in ("number", "complex"):
             return self.read_number(token)
@@ -334,6 +349,7 @@ class _Parser:
             self.fail(f"not a string: {error}", token.line)
 
     def enter(self) -> None:
+        """Count one level of nesting; fail if there are too many."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.fail(f"nested more than {_MAX_DEPTH} deep")
@@ -343,6 +359,7 @@ class _Parser:
     def program(
         self, constant_values: tuple[np.ndarray[Any, Any], ...] = ()
     ) -> Program:
+        """A Program; ``constant_values`` are the arrays of its constants."""
         self.enter()
         line = self.next.line
         self.expect("program")
@@ -375,6 +392,7 @@ class _Parser:
     def check_constants(
         self, constants: Sequence[Var], values: Sequence[Any], line: int
     ) -> None:
+        """Fail unless ``values`` have the shapes and dtypes of ``constants``."""
         given = [type_of(value) for value in values]
         if [(v.type.shape, v.type.dtype) for v in constants] != [
             (t.shape, t.dtype) for t in given
@@ -384,6 +402,7 @@ class _Parser:
             self.fail(f"the program has {wanted}, but was given {have}", line)
 
     def equation(self, scope: dict[str, Atom]) -> Equation:
+        """An equation; its outputs are added to ``scope``, the Vars by their names."""
         line = self.next.line
         # Not in scope yet: an equation does not see its own outputs.
         results: dict[str, Atom] = {}
@@ -411,11 +430,13 @@ class _Parser:
         return equation
 
     def nested(self) -> Program | tuple[Program, ...]:
+        """A nested Program, or a tuple of them."""
         if self.accept("("):
             return tuple(self.listed(")", self.program))
         return self.program()
 
     def primitive(self) -> PrimitiveRow:
+        """A primitive by its name."""
         line, name = self.next.line, self.name("a primitive")
         row = self.table.get(name)
         if row is None:
@@ -425,6 +446,7 @@ class _Parser:
         return row
 
     def param(self) -> tuple[str, Any]:
+        """A param: its name and its value, which is no Program."""
         key = self.name("a parameter")
         self.expect("=")
         return key, self.param_value()
@@ -432,6 +454,7 @@ class _Parser:
     def add_param(
         self, params: dict[str, Any], key: str, value: Any, line: int
     ) -> None:
+        """Add a param; fail if it is there already."""
         if key in params:
             self.fail(f"parameter {key} is given twice", line)
         params[key] = value
@@ -445,8 +468,8 @@ def _holds(dtype: DType, value: complex) -> bool:
     """Whether a Literal of ``dtype`` may have this Python value."""
     if dtype == dtypes.bool_:
         return isinstance(value, bool)
-    if dtype in dtypes.INTEGERS:
-        bounds = np.iinfo(dtype)
+    if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
+        bounds = dtypes.limits(dtype)
         return isinstance(value, int) and bounds.min <= value <= bounds.max
     if isinstance(value, complex):
         return dtype in dtypes.COMPLEX

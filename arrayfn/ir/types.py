@@ -121,7 +121,7 @@ def unlike_arrays(value: object) -> str:
 
 
 def type_of(value: object) -> ArrayType:
-    """The type of a NumPy array, NumPy scalar or Python scalar, or a device's array.
+    """The type of ``value``: an array of NumPy or a device, or a scalar.
 
     Arrays of devices say it themselves, as ``__arrayfn_type__``. One that cannot be
     read in place has the type of its copy (``in_place``).
@@ -146,6 +146,7 @@ def type_of(value: object) -> ArrayType:
 
 
 def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
+    """The type of a NumPy array, with its layout; of its copy, if it needs one."""
     dtype = array.dtype
     if dtype not in SHORT_NAMES:
         dtype = canonical(dtype)

@@ -10,6 +10,7 @@ from enum import Enum
 
 from arrayfn import dtypes
 from arrayfn.lax._operands import alike, elementwise, typed
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete
@@ -94,7 +95,10 @@ def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def pow(x: ArrayLike, y: ArrayLike) -> Array:
-    """x to the power y."""
+    """x to the power y, which may be an integer for an inexact x."""
+    kinds = [ops.type_of_operand("pow", v).dtype for v in (x, y)]
+    if kinds[0] in dtypes.INEXACT and kinds[1] in dtypes.INTEGERS:
+        y = ops.convert(y, kinds[0])
     return elementwise(e.pow, x, y)
 
 

@@ -9,6 +9,7 @@ array([0.125, 0.25 , 0.625])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ def psum(x: Any, axis_name: AxisName) -> Any:
     """
 
     def total(leaf: Any) -> Any:
+        """The sum of a leaf; of a number, that times the number of members."""
         for name in _names(axis_name):
             axis = _axis("psum", name)
             if dtypes.is_python_scalar(leaf):
@@ -109,6 +111,7 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
         )
 
     def sent(leaf: Any) -> Any:
+        """The leaf of member ``source``: a sum to which the others add zeros."""
         own = anp.where(axis.index == source, leaf, anp.zeros_like(leaf))
         total = psum(own, axis_name)
         return total if total.dtype == own.dtype else total.astype(own.dtype)
@@ -116,8 +119,12 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
     return tree.map(sent, x)
 
 
-def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
+def all_gather(
+    x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
+) -> Any:
     """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
+
+    The members of several axes are in row-major order.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
@@ -126,56 +133,79 @@ def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) ->
     """
 
     def gathered(leaf: Any) -> Any:
-        named = _axis("all_gather", axis_name)
-        every = _over(collectives.all_gather, leaf, axis_name, named)
-        every = anp.moveaxis(every, 0, axis)
-        return _merged(every, axis) if tiled else every
+        """The leaves of all members, along ``axis``."""
+        every = leaf
+        names = _names(axis_name)
+        for name in reversed(names):
+            named = _axis("all_gather", name)
+            every = _over(collectives.all_gather, every, name, named)
+        for _ in names[1:]:
+            every = _merged(every, 0)
+        place = axis % (anp.ndim(leaf) + (not tiled))
+        every = anp.moveaxis(every, 0, place)
+        return _merged(every, place) if tiled else every
 
     return tree.map(gathered, x)
 
 
 def psum_scatter(
-    x: Any, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False
+    x: Any, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Any:
     """The sum over all members, of which each gets a part along ``scatter_dimension``.
+
+    The members of several axes are in row-major order.
 
     That axis of x has as many elements as there are members, and is removed. With
     ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise.
     """
 
     def part(leaf: Any) -> Any:
-        named = _axis("psum_scatter", axis_name)
-        parts = _by_member("psum_scatter", leaf, scatter_dimension, named, tiled)
-        return _over(collectives.reduce_scatter, parts, axis_name, named)
+        names = _names(axis_name)
+        parts = _by_member("psum_scatter", leaf, scatter_dimension, names, tiled)
+        for name in names:
+            named = _axis("psum_scatter", name)
+            parts = _over(collectives.reduce_scatter, parts, name, named)
+        return parts
 
     return tree.map(part, x)
 
 
-def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
+def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
     """Send x between members: for each (source, target) of ``perm``, source to target.
 
     Members that are not a target get zeros. Raises ArgumentError if ``perm`` sends
-    twice from or to one member, or names a member that does not exist.
+    twice from or to one member, or names a member that does not exist. Members of
+    several axes are counted in row-major order, and get the values of all to choose
+    from.
 
     >>> from arrayfn.transforms import vmap
     >>> ring = [(0, 1), (1, 2), (2, 0)]
     >>> vmap(lambda x: ppermute(x, "i", ring), axis_name="i")(np.arange(3.0))
     array([2., 0., 1.])
     """
-    named = _axis("ppermute", axis_name)
+    names = _names(axis_name)
+    axes = [_axis("ppermute", name) for name in names]
+    size = math.prod(axis.size for axis in axes)
     pairs = [(int(a), int(b)) for a, b in perm]
     for ends in zip(*pairs, strict=True):
-        if len(set(ends)) < len(ends) or not all(0 <= k < named.size for k in ends):
+        if len(set(ends)) < len(ends) or not all(0 <= k < size for k in ends):
             raise ArgumentError(
-                f"ppermute: perm pairs each of the members 0 to {named.size - 1} of "
-                f"axis {axis_name!r} at most once as a source and once as a target, "
-                f"but is {pairs}",
+                f"ppermute: perm pairs each of the members 0 to {size - 1} of axis "
+                f"{axis_name!r} at most once as a source and once as a target, but is "
+                f"{pairs}",
                 user_location(),
             )
 
     def moved(leaf: Any) -> Any:
-        row, sent = collectives.ppermute, tuple(sorted(pairs))
-        return _over(row, leaf, axis_name, named, permutation=sent)
+        if len(names) == 1:
+            row, sent = collectives.ppermute, tuple(sorted(pairs))
+            return _over(row, leaf, names[0], axes[0], permutation=sent)
+        sources = np.full(size, size)
+        for source, target in pairs:
+            sources[target] = source
+        source = anp.take(sources, axis_index(names), mode="clip")
+        every = all_gather(leaf, names)
+        return anp.take(every, source, 0, mode="fill", fill_value=0)
 
     return tree.map(moved, x)
 
@@ -192,7 +222,7 @@ def pswapaxes(x: Any, axis_name: str, axis: int) -> Any:
 
 def all_to_all(
     x: Any,
-    axis_name: str,
+    axis_name: AxisName,
     split_axis: int,
     concat_axis: int,
     *,
@@ -200,17 +230,26 @@ def all_to_all(
 ) -> Any:
     """Split x along ``split_axis``, and send part k to member k.
 
+    The members of several axes are in row-major order.
+
     Received parts are stacked along ``concat_axis``. With ``tiled`` they are
     concatenated, and ``split_axis`` has a multiple of the number of members. Raises
     ShapeError otherwise.
     """
 
     def exchanged(leaf: Any) -> Any:
-        named = _axis("all_to_all", axis_name)
-        parts = _by_member("all_to_all", leaf, split_axis, named, tiled)
-        received = _over(collectives.all_to_all, parts, axis_name, named)
-        stacked = anp.moveaxis(received, 0, concat_axis)
-        return _merged(stacked, concat_axis) if tiled else stacked
+        names = _names(axis_name)
+        received = _by_member("all_to_all", leaf, split_axis, names, tiled)
+        for place, name in enumerate(names):
+            named = _axis("all_to_all", name)
+            parts = anp.moveaxis(received, place, 0)
+            parts = _over(collectives.all_to_all, parts, name, named)
+            received = anp.moveaxis(parts, 0, place)
+        for _ in names[1:]:
+            received = _merged(received, 0)
+        place = concat_axis % anp.ndim(leaf)
+        stacked = anp.moveaxis(received, 0, place)
+        return _merged(stacked, place) if tiled else stacked
 
     return tree.map(exchanged, x)
 
@@ -224,6 +263,7 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
     """
 
     def marked(leaf: Any) -> Any:
+        """The leaf, marked as varying along each axis."""
         for name in _names(axis_name):
             leaf = _varying(leaf, name, _axis("pvary", name))
         return leaf
@@ -251,6 +291,10 @@ def _names(axis_name: AxisName) -> tuple[str, ...]:
 
 
 def _axis(function: str, name: str) -> NamedAxis:
+    """The named axis ``name`` of a mapping around this; ArgumentError if there is none.
+
+    ``function`` is the caller's name, for the message.
+    """
     frame = current_frame()
     axis = None if frame is None else frame.named_axis(name)
     if axis is None:
@@ -268,7 +312,7 @@ def _axis(function: str, name: str) -> NamedAxis:
 def _over(
     primitive: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any
 ) -> Any:
-    """The collective ``primitive`` of x, which then varies along the axis."""
+    """The collective ``primitive`` of x, which then varies along the axis ``name``."""
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
     if primitive is not collectives.all_reduce:
@@ -277,14 +321,17 @@ def _over(
 
 
 def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
-    """x, marked as varying along a mesh's axis if it does not."""
+    """x, marked as varying along the mesh's axis ``name`` if it does not."""
     if not axis.typed or (isinstance(x, Tracer) and name in x.type.varying):
         return x
     return apply(collectives.pvary, x, axis_name=name)
 
 
 def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
+    """The extremum ``op``, "max" or "min", of each leaf over all members."""
+
     def combined(leaf: Any) -> Any:
+        """The extremum of a leaf; a number is the same for all."""
         for name in _names(axis_name):
             axis = _axis(f"p{op}", name)
             if isinstance(leaf, Tracer):
@@ -294,24 +341,31 @@ def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
     return tree.map(combined, x)
 
 
-def _by_member(function: str, x: Any, axis: int, named: NamedAxis, tiled: bool) -> Any:
-    """The parts of x along ``axis``, one per member, stacked along a new axis 0.
+def _by_member(
+    function: str, x: Any, axis: int, names: Sequence[str], tiled: bool
+) -> Any:
+    """The parts of x along ``axis``, stacked along a new first axis for each name.
 
-    Without ``tiled`` a part has one element, and ``axis`` is removed.
+    Without ``tiled`` a part has one element, and ``axis`` is removed. ShapeError, about
+    ``function``, if x cannot be cut so.
     """
     shape = anp.shape(x)
+    axis %= len(shape)
     extent = shape[axis]
-    if extent % named.size if tiled else extent != named.size:
-        wanted = f"a multiple of {named.size}" if tiled else str(named.size)
+    sizes = [_axis(function, name).size for name in names]
+    size = math.prod(sizes)
+    if extent % size if tiled else extent != size:
+        wanted = f"a multiple of {size}" if tiled else str(size)
         raise ShapeError(
             f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
             "for each member a part",
             user_location(),
         )
-    if not tiled:
-        return anp.moveaxis(x, axis, 0)
-    split = (*shape[:axis], named.size, extent // named.size, *shape[axis + 1 :])
-    return anp.moveaxis(anp.reshape(x, split), axis, 0)
+    own = [extent // size] if tiled else []
+    split = (*shape[:axis], *sizes, *own, *shape[axis + 1 :])
+    places = range(len(sizes))
+    parts = anp.reshape(x, split) if split != shape else x
+    return anp.moveaxis(parts, [axis + k for k in places], list(places))
 
 
 def _merged(x: Any, axis: int) -> Any:

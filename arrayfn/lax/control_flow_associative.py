@@ -53,12 +53,13 @@ def associative_scan(
         leaves = [flip(x, k) for x, k in zip(leaves, places, strict=True)]
 
     def combine(first: Leaves, second: Leaves) -> Leaves:
+        """``fn`` of flat leaves, whose result must have their structure."""
         result = fn(tree.unflatten(structure, first), tree.unflatten(structure, second))
         results, given = tree.flatten(result)
         if given != structure:
             raise ArgumentError(
-                f"associative_scan: {described(fn)} gives the structure {given}, but "
-                f"takes {structure}",
+                f"associative_scan: {described(fn)} gives the structure "
+                f"{tree.text_of(given)}, but takes {tree.text_of(structure)}",
                 user_location(),
             )
         return results
@@ -72,6 +73,10 @@ def associative_scan(
 def _scanned(
     combine: Callable[[Leaves, Leaves], Leaves], leaves: Leaves, axes: Sequence[int]
 ) -> Leaves:
+    """All prefix combinations of ``leaves``, along the axis of each in ``axes``.
+
+    Pairs of neighbours are combined, and scanned by this function.
+    """
     count = leaf_type(leaves[0]).shape[axes[0]]
     if count < 2:
         return leaves
@@ -94,7 +99,7 @@ def _scanned(
 def _every(
     leaves: Leaves, axes: Sequence[int], start: int, stop: int, step: int = 2
 ) -> Leaves:
-    """Slices along the axes."""
+    """The elements ``start``, ``start + step``, ... before ``stop`` along the axes."""
     return [
         x[(*(slice(None),) * k, slice(start, stop, step))]
         for x, k in zip(leaves, axes, strict=True)
@@ -102,7 +107,10 @@ def _every(
 
 
 def _interleaved(even: Any, odd: Any, axis: int) -> Any:
-    """even[0], odd[0], even[1], ...; ``even`` may have one element more."""
+    """even[0], odd[0], even[1], ... along ``axis``.
+
+    ``even`` may have one element more.
+    """
     count = leaf_type(odd).shape[axis]
     longer = leaf_type(even).shape[axis] > count
     (first,) = _every([even], [axis], 0, count, 1)

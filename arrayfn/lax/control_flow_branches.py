@@ -71,7 +71,10 @@ def cond(
 
 
 def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
-    """All operands, if one of them may be given by name."""
+    """All operands, if one of them, ``operand``, may be given by name.
+
+    Raises ArgumentError, about ``name``, if there are operands by position too.
+    """
     if operand is _NOTHING:
         return operands
     if operands:
@@ -127,13 +130,17 @@ def _largest_integer(type: ArrayType) -> int:
 
 
 def _unequal_zero(pred: ArrayLike) -> Any:
+    """The predicate as a bool: whether it is not 0."""
     if dtypes.is_python_scalar(pred):
         return bool(pred)
     return apply(discrete.ne, pred, ops.scalar(0, pred.dtype))
 
 
 def _scalar(what: str, value: Any) -> ArrayType:
-    """The type of ``value``; ShapeError unless it is a scalar."""
+    """The type of ``value``, which errors call ``what``.
+
+    Raises ShapeError unless it is a scalar.
+    """
     type = ops.type_of_operand(what, value)
     if type.shape:
         raise ShapeError(
@@ -155,6 +162,7 @@ def _choose(
     check_arrays(name, "operands", tuple(operands))
 
     def with_refs(refs: Sequence[Ref]) -> Any:
+        """Choose among branches that carry the values of ``refs``."""
         if not refs:
             return _choose_alone(name, index, branches, operands)
 
@@ -169,6 +177,10 @@ def _choose(
 def _choose_alone(
     name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
 ) -> Any:
+    """The result of the branch with number ``index``: a ``cond`` equation.
+
+    All branches are traced, and their results converted to common types.
+    """
     closed = [close(branch, operands) for branch in branches]
     _check_structures(name, closed)
     types = _common_types(name, closed)
@@ -188,6 +200,7 @@ def _choose_alone(
 
 
 def _check_structures(name: str, closed: Sequence[Closed]) -> None:
+    """Raise ArgumentError, about ``name``, if branches return different structures."""
     first = closed[0]
     for other in closed[1:]:
         if other.out_tree != first.out_tree:
@@ -201,7 +214,10 @@ def _check_structures(name: str, closed: Sequence[Closed]) -> None:
 
 
 def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
-    """The result types of all branches; Python numbers take the others' types."""
+    """The result types of all branches; Python numbers take the others' types.
+
+    Raises DTypeError or ShapeError, about ``name``, if they differ.
+    """
     types: list[ArrayType] = []
     leaves = list(range(closed[0].out_tree.num_leaves))
     paths = tree.paths(tree.unflatten(closed[0].out_tree, leaves))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,6 +59,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 def _while_loop(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
+    """The loop as a ``while_loop`` equation, for functions that write to ``refs``."""
     if refs:
         return _while_loop_with_refs(cond_fun, body_fun, init_val, refs)
     carried = keep_types(
@@ -86,9 +88,10 @@ def _while_loop(
 def _while_loop_with_refs(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
-    """The loop, which carries the values of ``refs``, too."""
+    """The loop from ``init_val``, which carries the values of ``refs``, too."""
 
     def going(carry: Any) -> Any:
+        """The condition, which may read Refs and not write to them."""
         value, inside = carry
         adopt(refs, inside)
         result = cond_fun(value)
@@ -101,6 +104,7 @@ def _while_loop_with_refs(
         return result
 
     def step(carry: Any) -> Any:
+        """The body, and the values that the Refs have after it."""
         value, inside = carry
         adopt(refs, inside)
         return body_fun(value), held(refs)
@@ -116,6 +120,7 @@ def _while_loop_with_refs(
 
 
 def _check_condition(condition: Closed) -> None:
+    """Raise an error unless the condition gives one scalar bool."""
     name = described(condition.function)
     types = condition.out_types
     if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
@@ -149,7 +154,8 @@ def fori_loop(
     """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
     If both bounds are known it is a ``scan``, which is faster in reverse mode;
-    otherwise a ``while_loop``. ``unroll`` is that of ``scan``.
+    otherwise a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds. Bounds
+    that are floating-point numbers make i one: ``lower``, ``lower + 1`` and so on.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -158,13 +164,22 @@ def fori_loop(
     check_function("fori_loop", "body_fun", body_fun)
     for what, bound in (("lower", lower), ("upper", upper)):
         type = ops.type_of_operand(f"fori_loop: {what}", bound)
-        if type.shape or type.dtype not in dtypes.INTEGERS:
+        if type.shape or type.dtype not in dtypes.INTEGERS | dtypes.FLOATS:
             raise DTypeError(
-                f"fori_loop: {what} is an integer scalar, not {type}", user_location()
+                f"fori_loop: {what} is a scalar, an integer or a real number, not "
+                f"{type}",
+                user_location(),
             )
     if isinstance(lower, ImmutableArray) or isinstance(upper, ImmutableArray):
+        if unroll not in (None, False, 1):
+            raise ArgumentError(
+                "fori_loop is unrolled if both bounds are known while it is traced; "
+                "leave out unroll=",
+                user_location(),
+            )
         return _loop_of_unknown_length(lower, upper, body_fun, init_val)
-    first, length = int(lower), max(0, int(upper) - int(lower))
+    first, last = np.asarray(lower).item(), np.asarray(upper).item()
+    length = max(0, math.ceil(last - first))
     dtype, weak = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )
@@ -189,6 +204,7 @@ def fori_loop(
 def _loop_of_unknown_length(
     lower: ArrayLike, upper: ArrayLike, body_fun: Function, init_val: Any
 ) -> Any:
+    """``fori_loop`` as a while loop, for bounds that are traced."""
     dtype, _ = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )
@@ -242,11 +258,18 @@ def _scan(
     unroll: int | bool = 1,
     paths: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
+    """``scan``, for a function that may write to Refs.
+
+    Errors call it ``name``, and its carries by their ``paths``.
+    """
+
     def with_refs(refs: Sequence[Ref]) -> tuple[Any, Any]:
+        """The scan, which carries the values of ``refs``, too."""
         if not refs:
             return _scan_alone(name, f, init, xs, length, reverse, unroll, paths)
 
         def step(carry: Any, x: Any) -> Any:
+            """One step, and the values that the Refs have after it."""
             value, inside = carry
             adopt(refs, inside)
             value, y = _pair(f, f(value, x))
@@ -273,6 +296,10 @@ def _scan_alone(
     unroll: int | bool,
     paths: Sequence[str] | None,
 ) -> tuple[Any, Any]:
+    """``scan`` as an equation, for a function that writes to no Ref.
+
+    Errors call it ``name``, and its carries by their ``paths``.
+    """
     count = _length(xs, length)
     steps = max(1, count) if unroll is True else int(unroll)
     if steps == 0:

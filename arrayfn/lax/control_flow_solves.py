@@ -173,6 +173,7 @@ def custom_root(
     def root_jvp(
         primals: tuple[list[Any], list[Any]], changes: tuple[list[Any], list[Any]]
     ) -> tuple[list[Any], list[Any]]:
+        """The root, and its derivative by the implicit function theorem."""
         found = root(*primals)
         x = found[: len(types)]
 
@@ -213,9 +214,13 @@ def _solver(
     types: Sequence[ArrayType],
     has_aux: bool,
 ) -> Closed:
-    """``solve`` of ``operator``, as a function of b."""
+    """``solve`` of ``operator``, as a function of b.
+
+    With ``has_aux`` it gives a pair (x, aux). Errors call it ``name``.
+    """
 
     def solved(b: Any) -> Any:
+        """The solution for b, and what else ``solve`` gives."""
         found = solve(_applied(operator), b)
         if has_aux and not (isinstance(found, (tuple, list)) and len(found) == 2):
             raise ArgumentError(
@@ -236,7 +241,10 @@ def _like(
     types: Sequence[ArrayType],
     has_aux: bool = False,
 ) -> Closed:
-    """Check that the result of ``closed`` has the structure and types of ``wanted``."""
+    """``closed``, if its result has the structure and types of ``wanted``.
+
+    With ``has_aux`` that is the first part of its result. Errors call it ``name``.
+    """
     structure = tree.structure(wanted)
     given = closed.out_tree.children()[0] if has_aux else closed.out_tree
     if given != structure:

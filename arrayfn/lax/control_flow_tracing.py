@@ -221,9 +221,9 @@ def keep_types(
         given = carry_of(closed)
         if given != structure:
             raise ArgumentError(
-                f"{name}: {described(body)} gives a carry of structure {given}, but "
-                f"was given {structure}; return what it takes, with the same keys and "
-                "lengths",
+                f"{name}: {described(body)} gives a carry of structure "
+                f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
+                "return what it takes, with the same keys and lengths",
                 user_location(),
             )
         results = closed.out_types[: len(types)]
@@ -252,6 +252,10 @@ def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
 def _check_kept(
     name: str, closed: Closed, types: Sequence[ArrayType], paths: Sequence[str]
 ) -> None:
+    """Raise an error unless a body's results have the types that it carries.
+
+    ``paths`` are those of the carries' leaves; errors call the loop ``name``.
+    """
     problems: list[str] = []
     error: type[ArrayfnError] = DTypeError
     for k, (wanted, have) in enumerate(
@@ -259,7 +263,9 @@ def _check_kept(
     ):
         if wanted.shape == have.shape and (wanted.dtype == have.dtype):
             continue
-        if have.weak and wanted.shape == have.shape:
+        # A Python number takes the dtype of the carry, but True is no number.
+        fits = have.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
+        if have.weak and wanted.shape == have.shape and fits:
             dtype, _ = dtypes.promote([(wanted.dtype, wanted.weak), (have.dtype, True)])
             if dtype == wanted.dtype:
                 continue

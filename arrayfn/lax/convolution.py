@@ -182,6 +182,10 @@ def _check_groups(
     features: int,
     batches: int,
 ) -> None:
+    """Raise an error unless groups divide the operand ``x`` and the kernel ``w``.
+
+    There are ``features`` groups of features, or ``batches`` groups of the batch.
+    """
     batch, feature = x.shape[numbers.lhs_spec[0]], x.shape[numbers.lhs_spec[1]]
     out, taken = w.shape[numbers.rhs_spec[0]], w.shape[numbers.rhs_spec[1]]
     if features < 1 or batches < 1 or (features > 1 and batches > 1):
@@ -211,7 +215,10 @@ def _grouped(
     groups: tuple[int, int],
     geometry: dict[str, Any],
 ) -> Array:
-    """The output, computed with an axis for groups if there are any."""
+    """The convolution of ``lhs`` and ``rhs``, with an axis for groups if there are any.
+
+    ``geometry`` are strides, dilations and padding, as params of the primitive.
+    """
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
     count = max(groups)
     roles: tuple[Roles, Roles, Roles] = (
@@ -362,7 +369,10 @@ def conv_transpose(
 
 
 def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
-    """The padding of the dilated operand for "SAME" and "VALID" along one axis."""
+    """The padding of the dilated operand for "SAME" and "VALID" along one axis.
+
+    The kernel has ``size`` elements, and ``stride`` is the transposed convolution's.
+    """
     if padding == "SAME":
         total = size + stride - 2
         before = size - 1 if stride > size - 1 else -(-total // 2)

@@ -92,6 +92,7 @@ _MODES = {
 
 
 def _mode(mode: Mode) -> GatherScatterMode:
+    """The mode of that name; ArgumentError if there is none."""
     if isinstance(mode, GatherScatterMode):
         return mode
     if mode not in _MODES:
@@ -149,6 +150,10 @@ def _scattered(
     promises: Mapping[str, bool],
     mode: Mode,
 ) -> Array:
+    """``operand`` with ``updates`` scattered into it by ``primitive``.
+
+    ``promises`` are what is known of the indices: that they are sorted, or unique.
+    """
     clip = _mode(mode) is GatherScatterMode.CLIP
     dtype = ops.type_of_operand("scatter", operand).dtype
     return apply(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import documentation as _documentation
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ShapeError, user_location
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -238,16 +238,15 @@ def tridiagonal(
 ) -> tuple[Array, Array, Array, Array]:
     """The tridiagonal form of Hermitian a (..., n, n); its diagonals d and e; taus.
 
-    The lower triangle is read. In the result it holds the Householder vectors, whose
-    scales are taus (..., n - 1).
+    The lower triangle, or else the upper one, is read. In the result it holds the
+    Householder vectors, whose scales are taus (..., n - 1).
     """
-    if not lower:
-        raise ArgumentError(
-            "tridiagonal reads the lower triangle: give it the adjoint",
-            user_location(),
-        )
-    a = matrix_transpose(m.square("tridiagonal", a))
-    reduced, d, e, taus = apply(linalg_schur.tridiagonal, a)
+    a = m.square("tridiagonal", a)
+    if not lower:  # the lower triangle of the matrix in reverse order
+        reduced, *vectors = tridiagonal(a[..., ::-1, ::-1])
+        d, e, taus = (vector[..., ::-1] for vector in vectors)
+        return reduced[..., ::-1, ::-1], d, e, taus
+    reduced, d, e, taus = apply(linalg_schur.tridiagonal, matrix_transpose(a))
     return matrix_transpose(reduced), d, e, taus
 
 
@@ -309,7 +308,10 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
 
 
 def _compact(a: Array, taus: Array) -> tuple[Array, Array]:
-    """V and T of a product of reflections."""
+    """V and T of the product ``I - V T V^H`` of the reflections in ``a``.
+
+    ``taus`` are their scales.
+    """
     k = taus.shape[-1]
     v = tril(a[..., :, :k], -1)
     v = v + m.identities(v)
@@ -367,6 +369,7 @@ def tridiagonal_solve(
     start = zeros_like(middle[0]), zeros_like(sides[0])
 
     def forward(carry: Any, row: Any) -> Any:
+        """Eliminate the lower diagonal in one row."""
         ratio, value = carry
         low, middle, high, side = row
         pivot = middle - low * ratio
@@ -376,6 +379,7 @@ def tridiagonal_solve(
     _, (ratios, values) = scan(forward, start, (low, middle, high, sides))
 
     def back(x: Any, row: Any) -> Any:
+        """Substitute the solution of the next row."""
         ratio, value = row
         x = value - ratio * x
         return x, x

@@ -66,8 +66,9 @@ def linear_call(
     back = close(lambda ct: fun_transpose(residual_args, ct), (stand_ins,), results)
     if back.out_tree != tree.structure(linear_args):
         raise ArgumentError(
-            f"{name}: {described(fun_transpose)} gives the structure {back.out_tree}, "
-            f"and the linear arguments are {tree.structure(linear_args)}",
+            f"{name}: {described(fun_transpose)} gives the structure "
+            f"{tree.text_of(back.out_tree)}, and the linear arguments are "
+            f"{tree.text_of(tree.structure(linear_args))}",
             user_location(),
         )
     values, (body, transposed) = sharing([forward, back])

@@ -6,10 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from arrayfn import tree
 from arrayfn.compilation.operators import Operator
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.tracing import device_of
+from arrayfn.tracing import ImmutableArray, device_of
 from arrayfn.tracing.frames import platform
 
 Function = Callable[..., Any]
@@ -46,12 +48,16 @@ def platform_dependent(
     return default(*args)
 
 
+_ARRAYS: Final = (np.ndarray, ImmutableArray)
+
+
 def composite(decomposition: Function, name: str, version: int = 0) -> Function:
     """``decomposition`` as one equation called ``name``: an ``operator`` of that name.
 
-    Operands are given by position, static attributes by name. A kernel registered for
-    the operator computes it; it gets ``attributes``, pairs of name and value, and
-    ``version`` as static arguments. Otherwise ``decomposition`` does.
+    Operands are given by position, static attributes by name; attributes that are
+    arrays become operands after the others, in the order of their names. A kernel
+    registered for the operator computes it; it gets ``attributes``, pairs of name and
+    value, and ``version`` as static arguments. Otherwise ``decomposition`` does.
 
     >>> import numpy as np
     >>> import arrayfn as af
@@ -63,12 +69,16 @@ def composite(decomposition: Function, name: str, version: int = 0) -> Function:
     """
 
     def body(operands: Any, attributes: Any = (), version: int = version) -> Any:
-        return decomposition(*operands, **dict(attributes))
+        args, arrays = operands
+        return decomposition(*args, **arrays, **dict(attributes))
 
     made = Operator(body, name, frozenset({"attributes", "version"}))
 
     @functools.wraps(decomposition)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return made(args, attributes=tuple(sorted(kwargs.items())))
+        arrays = {k: v for k, v in kwargs.items() if isinstance(v, _ARRAYS)}
+        static = sorted(kwargs.keys() - arrays.keys())
+        attributes = tuple((name, kwargs[name]) for name in static)
+        return made((args, arrays), attributes=attributes)
 
     return call

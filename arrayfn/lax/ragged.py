@@ -120,6 +120,7 @@ def ragged_dot_general(
     product = _Product(lhs, rhs, group_sizes, ragged_dot_dimension_numbers)
 
     def multiply(x: ArrayLike, y: ArrayLike) -> Array:
+        """The product of two arrays, without groups."""
         numbers = product.contracted, product.batch
         return dot_general(
             x,
@@ -139,6 +140,7 @@ def ragged_dot_general(
     if product.ragged in product.contracted[0]:
 
         def one_group(_: Any, group: tuple[Array, Array]) -> tuple[Any, Array]:
+            """The product of one group's rows."""
             own = product.members(*group)
             x = where(own, lhs, x_zero)
             return (), multiply(x, where(product.as_rhs(own), rhs, y_zero))
@@ -146,6 +148,7 @@ def ragged_dot_general(
         return scan(one_group, (), groups)[1]
 
     def add_group(total: Array, group: tuple[Array, Array, Array]) -> tuple[Array, Any]:
+        """Add the product of one group's rows to the total."""
         part, *bounds = group
         own = product.members(*bounds)
         term = multiply(where(own, lhs, x_zero), part)
@@ -196,6 +199,7 @@ class _Product:
         return [a - (a > self.group) for a in axes]
 
     def _check_sizes(self, sizes: ArrayType) -> None:
+        """Raise an error unless the sizes of groups fit the operands."""
         if sizes.dtype not in dtypes.INTEGERS:
             raise ArgumentError(
                 f"ragged_dot: group_sizes are integers, not {sizes}", user_location()
@@ -222,7 +226,10 @@ class _Product:
         return moveaxis(begins, -1, 0), moveaxis(ends, -1, 0)
 
     def members(self, begin: Array, end: Array) -> Array:
-        """Whether elements are of a group: along the axes of lhs, extents 1 or its."""
+        """Whether elements are of the group from row ``begin`` to ``end``.
+
+        The result has the axes of lhs, with extent 1 where it does not matter.
+        """
         places = [1] * self.x.ndim
         places[self.ragged] = self.x.shape[self.ragged]
         rows = reshape(arange(self.x.shape[self.ragged], dtype=begin.dtype), places)
@@ -233,7 +240,7 @@ class _Product:
         return (rows >= begin) & (rows < end)
 
     def as_rhs(self, own: Array) -> Array:
-        """The members along the axes of rhs: those that are the ragged one's kind."""
+        """``own``, the members along the axes of lhs, along those of rhs."""
         pairs = dict(
             zip(
                 (*self.contracted[1], *self.batch[1]),
@@ -247,7 +254,10 @@ class _Product:
         return reshape(turned, shape)
 
     def as_result(self, own: Array, ndim: int) -> Array:
-        """The members along the axes of a product of ``ndim`` axes."""
+        """``own``, the members along the axes of lhs, along those of a product.
+
+        It has ``ndim`` axes.
+        """
         turned = own.transpose((*self.batch[0], *self.kept, *self.contracted[0]))
         count = len(self.batch[0]) + len(self.kept)
         return reshape(turned, (*turned.shape[:count], *[1] * (ndim - count)))

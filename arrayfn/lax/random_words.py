@@ -104,13 +104,16 @@ def rng_bit_generator(
 
 
 def _halves(word: Array) -> tuple[Array, Array]:
-    """The low and the high 32 bits of uint64 words."""
+    """The low and the high 32 bits of ``word``, an array of uint64."""
     low = ops.convert(word & np.uint64(0xFFFFFFFF), dtypes.uint32)
     return low, ops.convert(word >> np.uint64(32), dtypes.uint32)
 
 
 def _blocks(keys: Any, counter: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Both words of a block for each element of ``shape``, from ``counter`` on."""
+    """Both words of a block for each element of ``shape``, from ``counter`` on.
+
+    ``keys`` are the two uint32 words of the Threefry key.
+    """
     steps = anp.reshape(anp.arange(math.prod(shape), dtype=dtypes.uint64), shape)
     low, high = _halves(counter + steps)
     given = [anp.broadcast_to(key, shape) for key in keys]

@@ -12,6 +12,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.lax.control_flow_associative import associative_scan
+from arrayfn.lax.linear_calls import linear_call
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import (
     bitwise_xor,
@@ -44,10 +45,10 @@ def reduce(
     """
     leaves, structure = tree.flatten(operands)
     inits = tree.leaves(init_values)
-    if not leaves or len(inits) != len(leaves):
+    if not leaves or tree.structure(init_values) != structure:
         raise ArgumentError(
-            f"reduce takes an initial value for each operand, but was given "
-            f"{len(leaves)} and {len(inits)}",
+            f"reduce takes an initial value for each operand, but was given the "
+            f"structures {structure} and {tree.structure(init_values)}",
             user_location(),
         )
     types = [ops.type_of_operand("reduce", x) for x in leaves]
@@ -57,12 +58,21 @@ def reduce(
     ]
 
     def combined(first: list[Any], second: list[Any]) -> list[Any]:
+        """``computation`` of flat leaves."""
         made = computation(
             tree.unflatten(structure, first), tree.unflatten(structure, second)
         )
+        if tree.structure(made) != structure:
+            raise ArgumentError(
+                f"reduce: computation combines operands of the structure {structure}, "
+                f"but gave {tree.structure(made)}",
+                user_location(),
+            )
         return tree.leaves(made)
 
     values = [ops.as_array(x) for x in leaves]
+    if not axes:
+        values = [ops.as_array(v) for v in combined(starts, values)]
     for axis in reversed(axes):
         values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
     return tree.unflatten(structure, values)
@@ -136,7 +146,10 @@ def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
-    """By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1)."""
+    """The upper 64 bits of the product of two int64 or uint64 arrays, ``x`` and ``y``.
+
+    By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1).
+    """
     u64 = dtypes.uint64
     a, b = (ops.convert(v, u64) for v in (x, y))
     low = np.asarray(0xFFFFFFFF, u64)
@@ -158,8 +171,8 @@ def reduce_precision(
 ) -> Array:
     """``operand`` rounded to a float of so many bits, ties to even; the dtype stays.
 
-    Numbers that are too large become infinite, and subnormal ones 0. The derivative is
-    that of operand.
+    Numbers that are too large become infinite, and subnormal ones 0. Derivatives are
+    those of operand, rounded alike in both directions.
     """
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ArgumentError(
@@ -171,8 +184,11 @@ def reduce_precision(
     def rounded(v: Array) -> Array:
         return _rounded(v, exponent_bits, mantissa_bits)
 
+    def alike(_: Any, t: Array) -> Array:
+        return _rounded(t, exponent_bits, mantissa_bits)
+
     def tangent(primals: Any, tangents: Any) -> Any:
-        return rounded(primals[0]), tangents[0]
+        return rounded(primals[0]), linear_call(alike, alike, (), tangents[0])
 
     rounded.defjvp(tangent)
     return rounded(ops.as_array(ops.as_floating("reduce_precision", operand)))
@@ -185,6 +201,10 @@ _FORMATS = {
 
 
 def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    """x rounded to so many bits of exponent and mantissa, to nearest, ties to even.
+
+    What is too large becomes infinite, and what is too small becomes 0.
+    """
     dtype = ops.type_of_operand("reduce_precision", x).dtype
     if dtype not in dtypes.FLOATS:
         raise DTypeError("reduce_precision takes real numbers", user_location())

@@ -67,6 +67,9 @@ def sort_key_val(
     return first, second
 
 
+_LARGEST_EXTENT = 2**31  # whose last position is an int32
+
+
 def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     """The ``k`` largest along ``axis``, descending, and their positions (int32).
 
@@ -87,6 +90,11 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
         most = type.shape[-1] if type.ndim else 0
         raise ArgumentError(
             f"top_k takes 0 to {most} elements of {type}, not {k}",
+            user_location(),
+        )
+    if type.shape[-1] > _LARGEST_EXTENT:
+        raise ArgumentError(
+            f"top_k gives int32 positions, which do not reach the end of {type}",
             user_location(),
         )
     values, places = apply(s.top_k, x, k=k)

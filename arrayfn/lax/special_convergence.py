@@ -30,6 +30,7 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
     """
 
     def step(state: Any) -> Any:
+        """Add a term; the last part says whether one of the sums still changes."""
         n, term, total, _ = state
         term = term * ratio(n)
         total = total + term
@@ -53,6 +54,7 @@ def continued_fraction(
     """
 
     def step(state: Any) -> Any:
+        """One step of Lentz's method; counts the steps in which nothing changes."""
         n, value, c, d, converged_steps = state
         a, b = part(n)
         d = 1.0 / _not_zero(b + a * d)

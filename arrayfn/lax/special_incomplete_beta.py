@@ -41,6 +41,7 @@ def log_beta(a: Array, b: Array) -> Array:
 
 @custom_jvp
 def _log_beta(a: Array, b: Array) -> Array:
+    """The logarithm of the beta function for positive a and b."""
     small, large = anp.minimum(a, b), anp.maximum(a, b)
     plain = (_lgamma(small) - _lgamma(small + large)) + _lgamma(large)
     # The logarithms of large numbers cancel: use differences of Stirling's series.
@@ -79,6 +80,7 @@ def _correction(x: Array) -> Array:
 
 @_log_beta.defjvp
 def _log_beta_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative, by digamma."""
     (a, b), (da, db) = primals, tangents
     both = _digamma(a + b)
     slope = (_digamma(a) - both) * da + (_digamma(b) - both) * db
@@ -94,14 +96,19 @@ def _digamma(x: Array) -> Array:
 
 
 def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
-    """The fraction whose product with x**a y**b / B(a, b) is betainc; y = 1 - x."""
+    """The fraction whose product with x**a y**b / B(a, b) is betainc; y = 1 - x.
+
+    ``lam`` is a - (a + b) x, computed exactly (``_distance``).
+    """
 
     def denominator(n: Any, before: Array, after: Array) -> Array:
+        """The fraction's denominator n."""
         return (
             n + n * (b - n) * x / before + (a + n) / after * (lam + 1.0 + n * (1.0 + y))
         )
 
     def part(n: Any) -> tuple[Array, Array]:
+        """The fraction's numerator and denominator n."""
         before, after = a + (2.0 * n - 1.0), a + (2.0 * n + 1.0)
         top = (a + (n - 1.0)) * (a + b + (n - 1.0)) * n * (b - n) * x * x
         return top / (before * before), denominator(n, before, after)
@@ -127,6 +134,7 @@ def _product(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
+    """x as a sum of two numbers with half of its bits each (Veltkamp's splitting)."""
     scaled = x * _SPLIT
     high = scaled - (scaled - x)
     return high, x - high
@@ -138,7 +146,8 @@ _SPLIT = 2.0**27 + 1.0
 def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
     """x**a (1 - x)**b / B(a, b); for large a and b by the distance from the mean.
 
-    DiDonato and Morris, BRCOMP: the large parts of the logarithms cancel.
+    ``lam`` is a - (a + b) x, computed exactly (``_distance``). DiDonato and Morris,
+    BRCOMP: the large parts of the logarithms cancel.
     """
     log_x, log_y = anp.log(x), anp.log1p(-x)
     plain = anp.exp(a * log_x + b * log_y - _log_beta(a, b))
@@ -171,7 +180,10 @@ _LOG_TERMS = 20
 
 
 def _value(a: Array, b: Array, x: Array) -> Array:
-    """The function inside its domain."""
+    """betainc(a, b, x) inside its domain.
+
+    The fraction is taken on the side of the mean on which it converges.
+    """
     swapped = x > a / (a + b)
     lam = _distance(a, b, x)
     first, second = anp.where(swapped, b, a), anp.where(swapped, a, b)
@@ -189,6 +201,7 @@ def _inside(a: Array, b: Array, x: Array) -> Array:
 
 
 def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
+    """The operands inside the domain, and some that are in it elsewhere."""
     inside = _inside(a, b, x)
     return (
         anp.where(inside, a, 1.0),
@@ -199,6 +212,7 @@ def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
 
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
+    """betainc(a, b, x), with its limits on the border; NaN outside of the domain."""
     value = anp.where(_inside(a, b, x), _value(*_safe(a, b, x)), math.nan)
     # All probability is at 0, or at 1.
     low, high = (a == 0) | (b == math.inf), (b == 0) | (a == math.inf)
@@ -210,6 +224,7 @@ def _betainc(a: Array, b: Array, x: Array) -> Array:
 
 @_betainc.defjvp
 def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: by x the density, by a and b of the fraction."""
     (a, b, x), (da, db, dx) = primals, tangents
     c, d, y = _safe(a, b, x)
     _, by_a = jvp(lambda c: _value(c, d, y), (c,), (anp.ones_like(c),))

@@ -75,6 +75,10 @@ def _valid(a: Array, x: Array) -> Array:
 
 
 def _operands(a: Array, x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The operands of the series, and those of the fraction.
+
+    Elsewhere these have numbers for which they take one step.
+    """
     valid = _valid(a, x)
     first, second = valid & _is_series(a, x), valid & ~_is_series(a, x)
     # P(1, 0) and Q(1, 2) take one step.
@@ -90,7 +94,7 @@ def _sum(a: Array, x: Array) -> Array:
 
 
 def _fraction(a: Array, x: Array) -> Array:
-    """C with Q = D a C."""
+    """The continued fraction C in Q(a, x) = D a C."""
     whole = x + 1.0 - a
     return 1.0 / continued_fraction(
         whole, lambda n: (-n * (n - a), x + 2.0 * n + 1.0 - a)
@@ -125,7 +129,10 @@ def _digamma(x: Array) -> Array:
 
 
 def _edges(a: Array, x: Array, value: Array, at_zero: float, at_inf: float) -> Array:
-    """``value`` inside the domain, the limits on its border, NaN outside."""
+    """``value`` of (a, x) inside the domain, limits on its border, NaN outside.
+
+    These are ``at_zero`` for x = 0, and ``at_inf`` for x = infinity or a = 0.
+    """
     value = anp.where(x == 0, at_zero, value)
     far = (x == math.inf) | ((a == 0) & (x > 0))
     value = anp.where(far, at_inf, value)
@@ -135,6 +142,7 @@ def _edges(a: Array, x: Array, value: Array, at_zero: float, at_inf: float) -> A
 
 @custom_jvp
 def _lower(a: Array, x: Array) -> Array:
+    """P(a, x): by its series for small x, else by the fraction of Q."""
     (a1, x1), (a2, x2) = _operands(a, x)
     below = _factor(a1, x1) * _sum(a1, x1)
     above = 1.0 - _factor(a2, x2) * a2 * _fraction(a2, x2)
@@ -145,6 +153,7 @@ def _lower(a: Array, x: Array) -> Array:
 
 @custom_jvp
 def _upper(a: Array, x: Array) -> Array:
+    """Q(a, x): by its fraction for large x, else by the series of P."""
     (a1, x1), (a2, x2) = _operands(a, x)
     below = 1.0 - _factor(a1, x1) * _sum(a1, x1)
     above = _factor(a2, x2) * a2 * _fraction(a2, x2)
@@ -180,6 +189,7 @@ def _with_slope(form: Any, a: Array, x: Array) -> tuple[Array, Array]:
 
 
 def _slope_by_a(a: Array, x: Array) -> Array:
+    """dP/da at (a, x)."""
     log = anp.log(anp.where(x > 0, x, 1.0))
     below, above, (a1, x1), (a2, x2) = _slopes(a, x, log)
     value = anp.where(
@@ -189,6 +199,7 @@ def _slope_by_a(a: Array, x: Array) -> Array:
 
 
 def _sample_slope(a: Array, x: Array) -> Array:
+    """dx/da of a sample x of the gamma distribution of shape a."""
     positive = x > 0
     log = anp.log(anp.where(positive, x, 1.0))
     return anp.where(positive, x * log_sample_slope(a, log), x * 0.0)
@@ -205,7 +216,11 @@ def log_sample_slope(a: Array, log: Array) -> Array:
 
 
 def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
-    """dP/da = D * first if the series is used, else dQ/da = -D a * second."""
+    """dP/da = D * first if the series is used, else dQ/da = -D a * second.
+
+    ``log`` is the logarithm of ``x``. Also the operands of the series and of the
+    fraction.
+    """
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)
     b = anp.where(a > 0, a, 1.0)

@@ -46,6 +46,7 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _sum(s: Array, a: Array) -> Array:
+    """The sum of (a + n)**-s over n, by the Euler-Maclaurin formula."""
     total: Any = a**-s
     for n in range(1, _TERMS):
         total = total + (a + float(n)) ** -s

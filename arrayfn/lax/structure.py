@@ -14,12 +14,12 @@ from arrayfn.errors import DTypeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
+from arrayfn.numpy import linear_algebra
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
+from arrayfn.numpy.representation import bits_as
 from arrayfn.primitives import (
-    contraction,
-    conversion,
     cumulative,
     dynamic_slices,
     slicing,
@@ -36,13 +36,24 @@ DimensionNumbers = tuple[
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """``operand`` as ``new_dtype``."""
-    return ops.as_array(ops.convert(operand, dtypes.canonical(new_dtype)))
+    """``operand`` as ``new_dtype``. Python numbers are converted as arrays are."""
+    wanted = dtypes.canonical(new_dtype)
+    value = np.asarray(operand) if dtypes.is_python_scalar(operand) else operand
+    return ops.as_array(ops.convert(value, wanted))
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """The bits of ``operand`` read as ``new_dtype``, which is as wide."""
-    return apply(conversion.bitcast, operand, dtype=dtypes.canonical(new_dtype))
+    """The bits of ``operand`` read as ``new_dtype``.
+
+    A narrower dtype gives a further last axis with the parts of each element, the
+    lowest bits first. A wider one takes such an axis away.
+
+    >>> import numpy as np
+    >>> bitcast_convert_type(np.float32([1.0]), np.uint16)
+    array([[    0, 16256]], dtype=uint16)
+    """
+    (operand,) = typed("bitcast_convert_type", operand)
+    return bits_as(operand, dtypes.canonical(new_dtype))
 
 
 # Shapes.
@@ -155,16 +166,23 @@ def slice(
 
 def slice_in_dim(
     operand: ArrayLike,
-    start_index: int,
-    limit_index: int,
+    start_index: int | None,
+    limit_index: int | None,
     stride: int = 1,
     axis: int = 0,
 ) -> Array:
-    """``operand[start_index:limit_index:stride]`` along ``axis``."""
+    """``operand[start_index:limit_index:stride]`` along ``axis``.
+
+    Negative bounds count from the end; None is the end itself.
+    """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
-    starts = [start_index if k == place else 0 for k in range(len(shape))]
-    limits = [limit_index if k == place else n for k, n in enumerate(shape)]
+    extent = shape[place]
+    start = 0 if start_index is None else start_index
+    limit = extent if limit_index is None else limit_index
+    start, limit = (n + extent if n < 0 else n for n in (start, limit))
+    starts = [start if k == place else 0 for k in range(len(shape))]
+    limits = [limit if k == place else n for k, n in enumerate(shape)]
     steps = [stride if k == place else 1 for k in range(len(shape))]
     return slice(operand, starts, limits, steps)
 
@@ -190,6 +208,11 @@ def _starts(
 
 
 def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
+    """Where a window of ``length`` begins on an axis of ``extent``.
+
+    With ``from_end`` negative indices count from the end. A start that may be outside
+    is checked, if ``jit`` is asked to.
+    """
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
     if from_end and index.dtype in dtypes.SIGNED:
@@ -341,6 +364,7 @@ def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
 
 
 def _index_dtype(name: str, wanted: DTypeLike) -> DType:
+    """The dtype ``wanted``; DTypeError unless it is an integer's."""
     dtype = dtypes.canonical(wanted)
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(
@@ -388,20 +412,14 @@ def dot_general(
     a GPU round float32 operands to TensorFloat-32; a CPU ignores it.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
-    params: dict[str, Any] = dict(
-        contraction.precision_params("dot_general", precision)
-    )
-    if preferred_element_type is not None:
-        wanted = dtypes.canonical(preferred_element_type)
-        if wanted != ops.type_of_operand("dot_general", lhs).dtype:
-            params["preferred_element_type"] = wanted
-    return apply(
-        contraction.dot_general,
+    return linear_algebra.dot_general(
+        "dot_general",
         lhs,
         rhs,
-        contract=(tuple(x_contract), tuple(y_contract)),
-        batch=(tuple(x_batch), tuple(y_batch)),
-        **params,
+        (tuple(x_contract), tuple(y_contract)),
+        (tuple(x_batch), tuple(y_batch)),
+        precision,
+        preferred_element_type,
     )
 
 

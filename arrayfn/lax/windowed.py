@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import tree
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax import binary
 from arrayfn.lax._operands import typed
 from arrayfn.lax._padding import Padding, pairs, per_axis
+from arrayfn.lax.reductions import reduce
 from arrayfn.lax.structure import pad
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -40,20 +42,21 @@ _WINDOWED: dict[Any, tuple[Primitive, Primitive | None]] = {
 
 
 def reduce_window(
-    operand: ArrayLike,
-    init_value: ArrayLike,
-    computation: Callable[[Array, Array], Array],
+    operand: Any,
+    init_value: Any,
+    computation: Callable[[Any, Any], Any],
     window_dimensions: Sequence[int],
     window_strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
-) -> Array:
-    """Each window of ``operand``, reduced by ``computation``.
+) -> Any:
+    """Each window of ``operand`` (a pytree), reduced by ``computation``.
 
-    ``computation`` is one of ``lax.add``, ``max``, ``min``, ``mul``, ``bitwise_and``
-    and ``bitwise_or``, or NumPy's function for the first four. The other arguments have
-    an entry for each axis: extents and strides of windows, padding, and the dilation of
+    ``computation`` combines two such pytrees elementwise, and is associative and
+    commutative. By ``lax.add``, ``max`` and ``min`` a single array is reduced fastest;
+    by most other functions an array of all windows is made. The other arguments have an
+    entry for each axis: extents and strides of windows, padding, and the dilation of
     the operand (``base_dilation``) and of windows. Padding and gaps have
     ``init_value``, with which each result is combined too.
 
@@ -63,15 +66,21 @@ def reduce_window(
     array([2., 4., 5.])
     """
     name = "reduce_window"
-    if computation not in _WINDOWED:
+    leaves, structure = tree.flatten(operand)
+    inits = tree.leaves(init_value)
+    if not leaves or tree.structure(init_value) != structure:
         raise ArgumentError(
-            f"reduce_window reduces by lax.add, max, min, mul, bitwise_and or "
-            f"bitwise_or, not by {computation!r}; for another function, reduce the "
-            "windows of lax.conv_general_dilated_patches or stack slices",
+            f"{name} takes an initial value for each operand, but was given the "
+            f"structures {structure} and {tree.structure(init_value)}",
             user_location(),
         )
-    operand, init = typed(name, operand, init_value)
-    ndim = ops.type_of_operand(name, operand).ndim
+    each = [typed(name, x, init) for x, init in zip(leaves, inits, strict=True)]
+    shapes = {ops.type_of_operand(name, x).shape for x, _ in each}
+    if len(shapes) > 1:
+        raise ShapeError(
+            f"{name} takes operands of one shape, not {sorted(shapes)}", user_location()
+        )
+    ndim = len(shapes.pop())
     geometry = SlidingWindows(
         tuple(range(ndim)),
         per_axis(name, "a window's extent", window_dimensions, ndim),
@@ -79,17 +88,24 @@ def reduce_window(
         per_axis(name, "a dilation", window_dilation, ndim),
     )
     gaps = per_axis(name, "a dilation", base_dilation, ndim)
-    operand = _padded(name, operand, init, geometry, padding, gaps)
-    reduction, windowed = _WINDOWED[computation]
+    padded = [_padded(name, x, init, geometry, padding, gaps) for x, init in each]
     used = [k for k in range(ndim) if geometry.sizes[k] > 1 or geometry.strides[k] > 1]
     params = {key: tuple(v[k] for k in used) for key, v in geometry.params().items()}
+    if len(each) > 1 or computation not in _WINDOWED:
+        windows = [_windows(x, params) for x in padded]
+        starts = tree.unflatten(structure, [init for _, init in each])
+        values = tree.unflatten(structure, windows)
+        return reduce(values, starts, computation, range(ndim, windows[0].ndim))
+    reduction, windowed = _WINDOWED[computation]
     if windowed is not None:
-        result = apply(windowed, operand, **params)
+        result = apply(windowed, padded[0], **params)
     else:
-        result = _of_copies(reduction, operand, params)
+        windows = _windows(padded[0], params)
+        result = apply(reduction, windows, axes=tuple(range(ndim, windows.ndim)))
     assert isinstance(reduction.kernel, Reduction)
-    identity = reduction.kernel.identity(result.dtype)
-    return result if _is(init, identity) else computation(result, init)
+    identity, init = reduction.kernel.identity(result.dtype), each[0][1]
+    result = result if _is(init, identity) else computation(result, init)
+    return tree.unflatten(structure, [result])
 
 
 def _padded(
@@ -100,7 +116,10 @@ def _padded(
     padding: Padding,
     gaps: tuple[int, ...],
 ) -> Array:
-    """The operand padded and dilated with ``init``."""
+    """The operand padded and dilated with ``init``.
+
+    ``gaps`` are the dilations of the operand; errors call the function ``name``.
+    """
     extents = tuple(
         max(0, (n - 1) * gap + 1) for n, gap in zip(operand.shape, gaps, strict=True)
     )
@@ -113,12 +132,13 @@ def _padded(
     return pad(operand, init, config)
 
 
-def _of_copies(reduction: Primitive, x: Array, params: dict[str, Any]) -> Array:
-    """A reduction without a window primitive, over the array of all windows."""
-    ndim = len(x.shape)
-    order = tuple(range(ndim + len(params["axes"])))
-    windows = apply(sliding_windows, x, **params, order=order)
-    return apply(reduction, windows, axes=order[ndim:])
+def _windows(x: Array, params: dict[str, Any]) -> Array:
+    """All windows: axes that count them along those of x, then those of a window.
+
+    ``params`` are those of sliding_windows.
+    """
+    order = tuple(range(x.ndim + len(params["axes"])))
+    return apply(sliding_windows, x, **params, order=order)
 
 
 def _is(init: Array, identity: PythonScalar) -> bool:

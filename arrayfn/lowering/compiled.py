@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from arrayfn.ir import ArrayType
+from arrayfn.dtypes import STORAGE
+from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 
 
@@ -42,6 +43,33 @@ class Once:
 
     program: CompiledProgram
     first: int
+
+
+def with_types_of(program: Program, compiled: CompiledProgram) -> CompiledProgram:
+    """``compiled`` with the dtypes of ``program``'s inputs and outputs.
+
+    Its kernels see the bytes of storage types.
+    """
+    given = {"input": program.input_types, "output": program.output_types}
+    if not any(t.dtype in STORAGE for types in given.values() for t in types):
+        return compiled
+
+    def typed(kind: str, index: int, type: ArrayType) -> ArrayType:
+        return replace(type, dtype=given[kind][index].dtype)
+
+    def all_typed(kind: str, types: Sequence[ArrayType]) -> tuple[ArrayType, ...]:
+        return tuple(typed(kind, index, type) for index, type in enumerate(types))
+
+    buffers = tuple(
+        replace(b, type=typed(b.kind, b.index, b.type)) if b.kind in given else b
+        for b in compiled.plan.buffers
+    )
+    return replace(
+        compiled,
+        input_types=all_typed("input", compiled.input_types),
+        output_types=all_typed("output", compiled.output_types),
+        plan=replace(compiled.plan, buffers=buffers),
+    )
 
 
 P = TypeVar("P", bound=CompiledProgram)

@@ -18,7 +18,7 @@ from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.ir.format import format_program, name_vars
 from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
-from arrayfn.lowering.compiled import CompiledProgram, Once
+from arrayfn.lowering.compiled import CompiledProgram, Once, with_types_of
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -88,7 +88,8 @@ def lower(
         laid_out = run_passes(part, check, (layouts,))
         return verified(Lowering(laid_out, donated, options).run(), donated)
 
-    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
+    simplified = run_passes(program, check, tuple(passes))
+    return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 
 def in_two_parts(

@@ -1,10 +1,11 @@
 """How many arithmetic operations an equation or a Program does.
 
 An elementwise operation counts once for each element of its result, cheap or not; a
-contraction counts its multiplications and additions, and a reduction each element of
-its operand. Factorizations and Fourier transforms count the leading term of their usual
-algorithm (Golub and Van Loan, Matrix Computations, 4th edition). Views, copies, sorts
-and calls of Python count nothing.
+contraction or convolution counts its multiplications and additions, and a reduction,
+also of windows or of all elements so far, each element that it reads. Factorizations
+and Fourier transforms count the leading term of their usual algorithm (Golub and Van
+Loan, Matrix Computations, 4th edition). Views, copies, sorts and calls of Python count
+nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from arrayfn.primitives.base import (
     Scalar,
     primitive_of,
 )
+from arrayfn.primitives.convolution_forms import ARRAYS, GROUP, OUTER, extents_of
 
 # Of one matrix, by its rows and columns.
 _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
@@ -70,7 +72,57 @@ def operations_of(equation: Equation) -> int:
         return equation.inputs[0].type.size
     if isinstance(form, Scalar):
         return equation.outputs[0].type.size
-    return _of_library(primitive.name, equation) if isinstance(form, Library) else 0
+    if isinstance(form, Library):
+        return _of_library(primitive.name, equation)
+    count = _COUNTS.get(primitive.name)
+    return count(equation) if count else 0
+
+
+def _of_operand(equation: Equation) -> int:
+    """One operation for each element of the operand."""
+    return equation.inputs[0].type.size
+
+
+def _of_windows(equation: Equation) -> int:
+    """One operation for each element of each window."""
+    return equation.outputs[0].type.size * math.prod(equation.params["sizes"])
+
+
+def _of_convolution(equation: Equation) -> int:
+    """The multiplications and additions: each output with a kernel of its feature.
+
+    One with zeros, as of padding, counts like any other.
+    """
+    x, w = (atom.type for atom in equation.inputs)
+    types = {"operand": x, "kernel": w, "output": equation.outputs[0].type}
+    gives = equation.params.get("gives", "output")
+    types |= zip(ARRAYS[gives], (x, w), strict=True)
+    types[gives] = equation.outputs[0].type
+    kernel, roles = types["kernel"], equation.params["rhs"]
+    features = extents_of(kernel, (*roles[GROUP], *roles[OUTER]))
+    products = types["output"].size * kernel.size
+    return 2 * products // max(1, math.prod(features))
+
+
+def _of_solve(equation: Equation) -> int:
+    """A factorization, and two triangular systems."""
+    right, matrix = (atom.type for atom in equation.inputs)
+    n = matrix.shape[-1]
+    batch = matrix.size // max(1, n * n)
+    return round(batch * _FACTORIZATIONS["lu"](n, n)) + 2 * right.size * n
+
+
+_COUNTS: Final[dict[str, Callable[[Equation], int]]] = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _of_operand),
+    **dict.fromkeys(("argmax", "argmin"), _of_operand),
+    **dict.fromkeys(
+        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _of_windows
+    ),
+    "conv_general": _of_convolution,
+    "padded_convolution": _of_convolution,
+    "solve": _of_solve,
+}
+"""Of templates and compositions that are arithmetic."""
 
 
 def _of_library(name: str, equation: Equation) -> int:

@@ -88,6 +88,7 @@ def _logistic(x: Array) -> Array:
 
 @_logistic.defjvp
 def _logistic_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """The value y, and its derivative y (1 - y)."""
     (x,), (dx,) = primals, tangents
     y = _logistic(x)
     return y, anp.multiply(dx, anp.multiply(y, anp.subtract(1.0, y)))
@@ -100,6 +101,7 @@ def _gelu_by_tanh(x: Array) -> Array:
 
 @_gelu_by_tanh.defjvp
 def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """The value, and its derivative."""
     (x,), (dx,) = primals, tangents
     share = _share(x)
     # The derivatives of the logistic function's argument, and of the function.
@@ -192,6 +194,7 @@ def log1mexp(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _log1mexp(x: Array) -> Array:
+    """log(1 - exp(-x)) for positive x, by whichever formula cancels less."""
     negative = anp.negative(x)
     small = anp.log(anp.negative(anp.expm1(negative)))
     return anp.where(
@@ -203,6 +206,7 @@ def _log1mexp(x: Array) -> Array:
 def _log1mexp_jvp(
     primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value, and its derivative 1 / (exp(x) - 1)."""
     (x,), (dx,) = primals, tangents
     return _log1mexp.function(x), anp.divide(dx, anp.expm1(x))
 

@@ -176,7 +176,10 @@ def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
 
 
 def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """The bias or mask with four axes; raises if it does not fit the logits."""
+    """The bias or mask, as ``name`` says, with four axes.
+
+    Raises an error unless it broadcasts to the logits' ``shape``.
+    """
     given = ops.type_of_operand("dot_product_attention", x)
     if name == "mask" and given.dtype != dtypes.bool_:
         raise ArgumentError(
@@ -199,7 +202,11 @@ def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
 def _window(
     is_causal: bool, local: int | tuple[int, int] | None
 ) -> tuple[int | None, int | None]:
-    """How far to the left and right a query attends; None is no limit."""
+    """How far to the left and right a query attends; None is no limit.
+
+    It attends to nothing on its right if ``is_causal``; ``local`` bounds both sides, or
+    each.
+    """
     left, right = (
         (local, local)
         if local is None or isinstance(local, (int, np.integer))

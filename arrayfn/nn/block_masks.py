@@ -156,6 +156,7 @@ def for_each(function: Callable[..., Any], *operands: Array) -> Array:
     """
 
     def member(*scalars: Any) -> Array:
+        """The function's value for one score; ArgumentError unless that is a number."""
         value = anp.asarray(function(*scalars))
         if value.ndim:
             raise ArgumentError(
@@ -166,6 +167,7 @@ def for_each(function: Callable[..., Any], *operands: Array) -> Array:
         return value
 
     def along(*parts: Any) -> Array:
+        """The function mapped along all axes, one after the other."""
         if not parts[0].ndim:
             return member(*parts)
         axes = [None if x.shape[0] == 1 else 0 for x in parts]

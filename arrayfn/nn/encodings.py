@@ -23,6 +23,7 @@ def one_hot(
 
     The other elements are 0. Integers outside 0 to ``num_classes`` - 1 give zeros.
     """
+    x = ops.from_lists(x)
     type = ops.type_of_operand("one_hot", x)
     place = ops.normalize_axis("one_hot", axis, type.ndim + 1)
     index = type.dtype if type.dtype in dtypes.INTEGERS else dtypes.int64

@@ -116,7 +116,11 @@ def grouped(x: Array, K: int, G: int) -> Array:
 
 
 def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> Array:
-    """Logits in float32, [B, K, T, G, S]; -inf for keys that are not attended to."""
+    """Logits in float32, [B, K, T, G, S]; -inf for keys that are not attended to.
+
+    ``q`` is [B, T, N, H] and ``k`` [B, S, K, H]; G = N / K heads share a key. The
+    products are multiplied by ``scale``.
+    """
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
     logits = lax.dot_general(
         _split_heads(q, K),
@@ -146,7 +150,11 @@ def _weights_and_gradient(
     scale: float,
     window: Window,
 ) -> tuple[Array, Array]:
-    """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S]."""
+    """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S].
+
+    ``q`` and ``result`` are [B, T, N, H], ``k`` and ``v`` [B, S, K, H], ``logarithms``
+    (of the sums of exponentials) [B, N, T]. ``scale`` is that of the logits.
+    """
     B, T, N, _ = q.shape
     K = k.shape[2]
     known = anp.reshape(logarithms, (B, K, N // K, T))
@@ -221,6 +229,7 @@ def _ahead(
     scale: float,
     window: Window,
 ) -> Any:
+    """The result of attention, and what its gradient needs."""
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
     made = attention(q, k, v, terms, scale=scale, window=window, given=given)
@@ -228,6 +237,7 @@ def _ahead(
 
 
 def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
+    """The cotangents of q, k, v, the bias and the other terms."""
     q, k, v, terms, result, logarithms = residuals
     given = tuple(sorted(terms))
     forward = q, k, v, terms, result, logarithms, cotangent

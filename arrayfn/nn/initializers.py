@@ -36,6 +36,11 @@ def _dtype(given: DTypeLike, default: DTypeLike) -> DType:
     return dtypes.float64 if chosen is None else dtypes.canonical(chosen)
 
 
+def _scaled(values: Array, scale: Any) -> Array:
+    """``values`` times ``scale``, which may be an array of another dtype."""
+    return anp.multiply(values, ops.convert(scale, values.dtype))
+
+
 def zeros(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
     """Zeros; ``key`` is not used."""
     return anp.zeros(ops.as_shape("zeros", shape), dtype=_dtype(dtype, None))
@@ -62,7 +67,7 @@ def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        return random.uniform(key, shape, _dtype(dtype, default)) * scale
+        return _scaled(random.uniform(key, shape, _dtype(dtype, default)), scale)
 
     return init
 
@@ -72,7 +77,7 @@ def normal(stddev: float = 0.01, dtype: DTypeLike = None) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        return random.normal(key, shape, _dtype(dtype, default)) * stddev
+        return _scaled(random.normal(key, shape, _dtype(dtype, default)), stddev)
 
     return init
 
@@ -88,7 +93,8 @@ def truncated_normal(
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
         kind = _dtype(dtype, default)
-        return random.truncated_normal(key, lower, upper, shape, kind) * stddev
+        values = random.truncated_normal(key, lower, upper, shape, kind)
+        return _scaled(values, stddev)
 
     return init
 
@@ -153,6 +159,7 @@ def variance_scaling(
         )
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Random numbers whose variance is ``scale`` over the number of units."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("variance_scaling", shape)
         count = modes[mode](*_fans(wanted, in_axis, out_axis, batch_axis))
@@ -186,6 +193,7 @@ def orthogonal(
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """A random matrix with orthonormal rows or columns, times ``scale``."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("orthogonal", shape)
         if len(wanted) < 2:

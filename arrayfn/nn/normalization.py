@@ -40,7 +40,7 @@ def standardize(
 
 
 def _mean(x: Array, axis: Axis, where: ArrayLike | None) -> Array:
-    """The mean over ``axis``, which stays with an extent of 1."""
+    """The mean of ``x`` over ``axis``, which stays with an extent of 1."""
     if where is None:
         return anp.mean(x, axis, keepdims=True)
     total = anp.sum(anp.where(where, x, 0), axis, keepdims=True)

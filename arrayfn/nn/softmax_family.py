@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn import dtypes
 from arrayfn.compilation.operators import operator
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
@@ -37,7 +38,7 @@ def _smallest_where_not(x: ArrayLike, where: ArrayLike) -> Array:
 
 
 def _highest(x: Array, axis: Axis) -> Array:
-    """The maximum over ``axis``, which stays; -inf for no elements."""
+    """The maximum of ``x`` over ``axis``, which stays; -inf for no elements."""
     shape = x.shape
     axes = ops.normalize_axes("softmax", axis, len(shape))
     if 0 not in [shape[k] for k in axes]:
@@ -56,6 +57,7 @@ def _softmax(x: Array, axis: Axis) -> Array:
 def _softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value y, and its derivative y (dx - sum(y dx))."""
     (x,), (dx,) = primals, tangents
     y = _softmax.function(x, axis)
     along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
@@ -74,6 +76,7 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _log_softmax(x: Array, axis: Axis) -> Array:
+    """The logarithm of softmax, from differences to the maximum."""
     shifted = anp.subtract(x, _highest(x, axis))
     total = anp.sum(anp.exp(shifted), axis, keepdims=True)
     return anp.subtract(shifted, anp.log(total))
@@ -83,6 +86,7 @@ def _log_softmax(x: Array, axis: Axis) -> Array:
 def _log_softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value y, and its derivative dx - sum(exp(y) dx)."""
     (x,), (dx,) = primals, tangents
     y = _log_softmax.function(x, axis)
     along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
@@ -99,8 +103,8 @@ def logsumexp(
 ) -> Any:
     """log(sum(b * exp(a))) over ``axis``, without overflow; ``b`` is 1 by default.
 
-    With ``return_sign`` it returns log(abs(sum)) and the sum's sign; without it a
-    negative sum gives NaN. Elements where ``where`` is false are ignored.
+    With ``return_sign`` it returns log(abs(sum)) and the sum's sign, sum / abs(sum);
+    without it a negative sum gives NaN. Elements where ``where`` is false are ignored.
 
     >>> import numpy as np
     >>> logsumexp(np.array([1000.0, 1000.0]))
@@ -109,6 +113,8 @@ def logsumexp(
     a = ops.as_array(ops.as_floating("logsumexp", a))
     if where is not None:
         a = anp.where(where, a, -math.inf)
+    if b is None and return_sign and a.dtype in dtypes.COMPLEX:
+        b = 1
     if b is not None:
         return _weighted(a, b, axis, keepdims, return_sign)
     value = _logsumexp(a, axis, keepdims)
@@ -118,12 +124,14 @@ def logsumexp(
 def _weighted(
     a: Array, b: ArrayLike, axis: Axis, keepdims: bool, return_sign: bool
 ) -> Any:
+    """log(sum(b exp(a))); with ``return_sign`` of the sum's size, and its sign."""
     a, b = anp.broadcast_arrays(
         a, ops.convert(b, ops.common_dtype("logsumexp", [a, b]))
     )
     # An element of weight 0 is ignored even if its exponent is infinite.
     a = anp.where(anp.equal(b, 0), -math.inf, a)
-    highest = stop_gradient(anp.max(a, axis, keepdims=True))
+    size = anp.real(a) if a.dtype in dtypes.COMPLEX else a
+    highest = stop_gradient(anp.max(size, axis, keepdims=True))
     shift = anp.where(anp.isfinite(highest), highest, 0)
     total = anp.sum(
         anp.multiply(b, anp.exp(anp.subtract(a, shift))), axis, keepdims=True
@@ -153,6 +161,7 @@ def logmeanexp(
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
+    """log(sum(exp(x))) over ``axis``, without overflow."""
     highest = _highest(x, axis)
     # Subtracting an infinite maximum would give NaN.
     shift = anp.where(anp.isfinite(highest), highest, 0)
@@ -169,6 +178,7 @@ def _without(value: Array, ndim: int, axis: Axis) -> Array:
 def _logsumexp_jvp(
     axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
+    """The value, and its derivative: the sum of dx weighted by softmax."""
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
     # If all are -inf, all weights are 0.

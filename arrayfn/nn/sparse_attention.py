@@ -103,7 +103,11 @@ def _in_blocks(x: Array, size: int) -> Array:
 
 
 def _gathered(x: Array, columns: int, index: Any, heads: int, width: int) -> Array:
-    """The blocks of keys at ``index``, as [B, heads, blocks of queries, width, H]."""
+    """The blocks of keys at ``index``, as [B, heads, blocks of queries, width, H].
+
+    ``x`` are keys or values, [B, S, K, H], cut into ``columns`` keys a block; ``width``
+    is the number of keys in the blocks of one row.
+    """
     B, _, K, H = x.shape
     batches = anp.reshape(anp.arange(B), (B, 1, 1, 1))
     members = anp.reshape(anp.floor_divide(anp.arange(heads) * K, heads), (-1, 1, 1))

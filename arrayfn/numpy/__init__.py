@@ -106,10 +106,13 @@ from arrayfn.numpy.data_types import (
     double,
     dtype,
     finfo,
+    float8_e4m3fn,
+    float8_e5m2,
     float16,
     float32,
     float64,
     iinfo,
+    int4,
     int8,
     int16,
     int32,
@@ -124,6 +127,7 @@ from arrayfn.numpy.data_types import (
     result_type,
     single,
     uint,
+    uint4,
     uint8,
     uint16,
     uint32,
@@ -481,7 +485,10 @@ ndarray = arrays.Array
 
 
 def __getattr__(name: str) -> object:
-    """``special``, where the array API and SciPy look for special functions."""
+    """``special``, where the array API and SciPy look for special functions.
+
+    AttributeError for any other ``name`` that is not in the module.
+    """
     if name == "special":
         return import_module(Namespace.special_module)
     raise AttributeError(f"module 'arrayfn.numpy' has no attribute {name!r}")
@@ -627,6 +634,8 @@ __all__ = [
     "flip",
     "fliplr",
     "flipud",
+    "float8_e4m3fn",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
@@ -675,6 +684,7 @@ __all__ = [
     "inf",
     "inner",
     "insert",
+    "int4",
     "int8",
     "int16",
     "int32",
@@ -864,6 +874,7 @@ __all__ = [
     "trunc",
     "ufunc",
     "uint",
+    "uint4",
     "uint8",
     "uint16",
     "uint32",

@@ -74,8 +74,9 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
     """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
-    if dtype in dtypes.INTEGERS:
-        limits = np.iinfo(dtype)
+    dtypes.check_numeric(dtype)
+    if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
+        limits = dtypes.limits(dtype)
         if not limits.min <= value <= limits.max:
             raise RangeError(
                 f"Python integer {value} out of bounds for {dtype}, which holds "
@@ -96,6 +97,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
     x = x if type(x) is np.ndarray else adopted(x)
     if x.dtype == dtype:
         return x
+    dtypes.check_numeric(dtype)
     if weak:
         return apply(conversion.convert_element_type, x, dtype=dtype, weak=True)
     return apply(conversion.convert_element_type, x, dtype=dtype)
@@ -174,6 +176,11 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
     return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
 
 
+def from_lists(x: Any) -> Any:
+    """Nested lists and tuples of numbers as an array; others as is."""
+    return np.asarray(x) if isinstance(x, (list, tuple)) else x
+
+
 def as_array(x: ArrayLike) -> ArrayLike:
     """A Literal, or an array of another library, as a NumPy array; others as is."""
     if isinstance(x, Literal):
@@ -237,10 +244,22 @@ def _are_alike(operands: Sequence[ArrayLike]) -> bool:
     return True
 
 
+def inexact_dtype(name: str, dtype: DType) -> DType:
+    """``dtype`` if it is inexact; float64, to which ``name`` converts integers.
+
+    Raises DTypeError for a storage type.
+    """
+    if dtype in dtypes.STORAGE:
+        raise dtypes.storage_error(name, dtype)
+    return dtype if dtype in dtypes.INEXACT else dtypes.float64
+
+
 def floating_dtype(dtype: DType) -> DType:
     """The floating-point dtype to which NumPy's float functions convert ``dtype``."""
     if dtype in dtypes.INEXACT:
         return dtype
+    if dtype in dtypes.STORAGE:
+        raise dtypes.storage_error("a function of floating-point numbers", dtype)
     if dtype.itemsize == 1:
         return dtypes.float16
     return dtypes.float32 if dtype.itemsize == 2 else dtypes.float64
@@ -268,9 +287,11 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
 def placed(name: str, x: Any, device: Any) -> Any:
     """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    Inside ``jit`` the function's device decides. Raises ArgumentError for an unknown
-    device.
+    ``device`` is a backend's name, or a Device, which stands for the backend that
+    computes on it. Inside ``jit`` the function's device decides. Raises ArgumentError
+    for an unknown device.
     """
+    device = getattr(device, "backend", device)
     if device is not None and not has_backend(device):
         raise ArgumentError(
             f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "

@@ -30,8 +30,11 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        """``function`` with the further parameters, and a signature that has them."""
+
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
+            """The function, without hints, and with its own names of parameters."""
             if options:
                 for hint in hints:
                     options.pop(hint, None)
@@ -57,6 +60,7 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
 
 
 def _rename(function: Any, options: dict[str, Any], name: str, own: str) -> None:
+    """Give the option ``name`` the name ``own``; ArgumentError if both are given."""
     if own in options:
         raise ArgumentError(
             f"{function.__name__} was given {name} and {own}, two names of one "

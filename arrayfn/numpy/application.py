@@ -124,7 +124,10 @@ _NAMES = re.compile(r"\s*\(([^()]*)\)\s*")
 
 
 def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
-    """The axes' names of inputs and outputs in "(m,n),(n)->(m)"."""
+    """The axes' names of inputs and outputs in a ``signature`` "(m,n),(n)->(m)".
+
+    Raises ArgumentError if it is none.
+    """
     sides = signature.split("->")
     if len(sides) != 2:
         raise ArgumentError(
@@ -169,10 +172,17 @@ def vectorize(
     array([1, 3, 5])
     """
     excluded = frozenset(excluded or ())
+    if not all(isinstance(e, str) or (isinstance(e, int) and e >= 0) for e in excluded):
+        raise ArgumentError(
+            "vectorize: excluded has positions from 0 on and names of arguments, not "
+            f"{set(excluded)}",
+            user_location(),
+        )
     wanted = None if otypes is None else [dtypes.canonical(t) for t in otypes]
 
     @functools.wraps(pyfunc)
     def vectorized(*args: Any, **options: Any) -> Any:
+        """``pyfunc`` of each member of the arguments' leading axes."""
         unknown = [name for name in options if name not in excluded]
         mapped = [k for k in range(len(args)) if k not in excluded]
         arrays = [asarray(args[k]) for k in mapped] + [
@@ -190,6 +200,7 @@ def vectorize(
         extents = _check_cores(arrays, cores, signature)
 
         def call(*values: Any) -> Any:
+            """``pyfunc`` of one member, and of the excluded arguments."""
             passed = list(args)
             for position, value in zip(mapped, values, strict=False):
                 passed[position] = value
@@ -206,7 +217,7 @@ def vectorize(
 
 
 def _as_dtypes(result: Any, wanted: Sequence[DType]) -> Any:
-    """Results of a vectorized function in its ``otypes``."""
+    """``result``, of a vectorized function, in the dtypes ``wanted``."""
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(wanted):
         raise ArgumentError(
@@ -227,7 +238,10 @@ def _check_results(
     extents: dict[str, int],
     signature: str | None,
 ) -> None:
-    """Raise if results do not match ``signature``."""
+    """Raise if ``result`` does not match ``signature``.
+
+    ``cores`` are the names of its axes, ``extents`` those that are known.
+    """
     results = result if isinstance(result, (tuple, list)) else (result,)
     if len(results) != len(cores) or (len(cores) == 1) != (results is not result):
         raise ArgumentError(
@@ -247,6 +261,7 @@ def _check_results(
 
 
 def _counted(result: Any) -> str:
+    """How many results there are, for messages: one, or a tuple of 2, say."""
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
     return "one"
@@ -286,7 +301,10 @@ def _check_extents(
 def _mapped(
     function: Callable[..., Any], arrays: Sequence[Array], cores: Sequence[int]
 ) -> Any:
-    """``function`` mapped over all leading axes, along which ``arrays`` broadcast."""
+    """``function`` mapped over all leading axes, along which ``arrays`` broadcast.
+
+    ``cores`` are the numbers of trailing axes that it takes itself.
+    """
     outer = [a.shape[: a.ndim - n] for a, n in zip(arrays, cores, strict=True)]
     shape = ops.broadcast_shape("vectorize", outer)
     # Axes of extent 1 are dropped, not mapped, so that nothing is repeated.
@@ -331,6 +349,7 @@ def block(arrays: Any) -> Array:
 
 
 def _depth(arrays: Any) -> int:
+    """How deep lists are nested; ArgumentError if that differs."""
     if not isinstance(arrays, list):
         return 0
     depths = {_depth(part) for part in arrays}
@@ -343,6 +362,7 @@ def _depth(arrays: Any) -> int:
 
 
 def _leaves(arrays: Any) -> Any:
+    """The arrays in nested lists."""
     if isinstance(arrays, list):
         for part in arrays:
             yield from _leaves(part)
@@ -351,6 +371,10 @@ def _leaves(arrays: Any) -> Any:
 
 
 def _joined(arrays: Any, ndim: int, depth: int, axes: int) -> Array:
+    """Nested lists of arrays, joined along the last axes, the innermost list's first.
+
+    ``depth`` is that of the lists, ``axes`` the number of axes of the result.
+    """
     if not isinstance(arrays, list):
         value = asarray(arrays)
         missing = axes - value.ndim

@@ -37,8 +37,9 @@ def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x / y, elementwise; integers are divided as float64."""
     types = [ops.type_of_operand("divide", a) for a in (x, y)]
     dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
-    if dtype not in dtypes.INEXACT:
-        x, y = (ops.convert(a, dtypes.float64, weak) for a in (x, y))
+    wide = ops.inexact_dtype("divide", dtype)
+    if wide != dtype:
+        x, y = (ops.convert(a, wide, weak) for a in (x, y))
     return ops.elementwise(e.div, "divide", x, y)
 
 
@@ -254,6 +255,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
+    """``extreme`` of x and y; the other one where one of them is NaN."""
     dtype = extreme.dtype
     if dtype not in dtypes.INEXACT:
         return extreme
@@ -266,11 +268,6 @@ def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
 def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x with the sign of y, elementwise."""
     return ops.floating(e.copysign, "copysign", x, y)
-
-
-def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floating-point number next to x towards y, elementwise."""
-    return ops.floating(e.nextafter, "nextafter", x, y)
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -339,6 +336,7 @@ def rint(x: ArrayLike, /) -> Array:
 
 
 def _rounded_integers(x: ArrayLike, decimals: int) -> Array:
+    """x rounded to a power of ten: ``decimals`` is negative."""
     scale = 10**-decimals
     whole = ops.elementwise(discrete.round, "round", divide(x, scale))
     return ops.convert(multiply(whole, float(scale)), x.dtype)
@@ -405,12 +403,16 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
 
 
 def _number(name: str, *operands: ArrayLike) -> DType:
-    """The promoted dtype; int8 instead of bool, as in NumPy's arithmetic."""
+    """The promoted dtype; int8 instead of bool, as in NumPy's arithmetic.
+
+    Errors call the function ``name``.
+    """
     dtype = ops.common_dtype(name, operands)
     return dtypes.int8 if dtype == dtypes.bool_ else dtype
 
 
 def _signed(x: ArrayLike) -> bool:
+    """Whether the dtype of x is a signed integer's."""
     dtype = (
         x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number("abs", x)
     )

@@ -27,13 +27,13 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
     """x in the dtype to compute in, and the dtype of the result.
 
     float16 and bfloat16 that the same kernel computes come as unrounded float32, as in
-    a sum.
+    a sum. Errors call the function ``name``.
     """
     given = ops.type_of_operand(name, x).dtype
     if dtype is not None:
         result = dtypes.canonical(dtype)
     else:
-        result = given if given in dtypes.INEXACT else dtypes.float64
+        result = ops.inexact_dtype(name, given)
     wide = dtypes.compute_dtype(result)
     if given in dtypes.HALF_PRECISION and wide == dtypes.float32:
         convert = conversion.convert_element_type
@@ -42,7 +42,10 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
 
 
 def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Any:
-    """The number of elements over ``axis`` that count."""
+    """The number of elements over ``axis`` that count, as a number or an array.
+
+    ``keepdims`` is as in ``mean``.
+    """
     extents = shape(x)
     if where is not None:
         dtype = dtypes.real_of(ops.type_of_operand("mean", x).dtype)
@@ -123,7 +126,11 @@ def _variance(
     where: ArrayLike | None,
     mean: ArrayLike | None,
 ) -> tuple[Array, DType]:
-    """The variance in the dtype to compute in, and the dtype of the result."""
+    """The variance in the dtype to compute in, and the dtype of the result.
+
+    The divisor is the count less ``correction``. Errors call the function ``name``; the
+    other parameters, as ``keepdims``, are those of ``var``.
+    """
     x, result = _wide(name, a, dtype)
     if mean is None:
         mean = _mean(x, axis, keepdims=True, where=where)

@@ -119,6 +119,11 @@ def i1(x: ArrayLike) -> Array:
 def _scaled(
     x: Array, small: tuple[float, ...], large: tuple[float, ...], order: int
 ) -> Array:
+    """exp(-abs(x)) times the Bessel function I of ``order`` 0 or 1.
+
+    ``small`` and ``large`` are the coefficients of polynomials on both sides of
+    ``_BORDER``.
+    """
     a = absolute(x)
     near = minimum(a, _BORDER)
     below = horner(0.25 * near * near, small) * exp(-near)
@@ -146,6 +151,7 @@ def _i1e(x: Array) -> Array:
 
 @_i0e.defjvp
 def _i0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: i1e(x) - sign(x) i0e(x)."""
     (x,), (dx,) = primals, tangents
     value = _i0e.function(x)
     return value, (_i1e.function(x) - sign(x) * value) * dx
@@ -153,6 +159,7 @@ def _i0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @_i1e.defjvp
 def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: i0e(x) - (sign(x) + 1 / x) i1e(x)."""
     (x,), (dx,) = primals, tangents
     value = _i1e.function(x)
     # I1(x) / x is 1/2 at 0.
@@ -184,6 +191,7 @@ def _i0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @_i1.defjvp
 def _i1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: i0(x) - i1(x) / x."""
     (x,), (dx,) = primals, tangents
     value = _i1(x)
     far = absolute(x) > _BORDER

@@ -17,6 +17,7 @@ from arrayfn.tracing import apply
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
+    """The comparison ``primitive``, exact where int64 meets uint64."""
     first, second = getattr(x, "dtype", None), getattr(y, "dtype", None)
     if first is not second:
         kinds = {first, second}
@@ -42,7 +43,10 @@ _MIRRORED: Final = {
 def _compare_signs(
     primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike
 ) -> Array:
-    """Compare signed integers with uint64 exactly; negative ones are less."""
+    """Compare signed integers with uint64 exactly; negative ones are less.
+
+    Errors call the function ``name``.
+    """
     if ops.type_of_operand(name, x).dtype == dtypes.uint64:
         x, y, primitive = y, x, _MIRRORED[primitive]
     size = ops.elementwise(primitive, name, ops.convert(x, dtypes.uint64), y)
@@ -143,6 +147,7 @@ def isneginf(x: ArrayLike, out: None = None) -> Array:
 def _classify(
     primitive: Primitive, name: str, x: ArrayLike, *, of_whole_numbers: bool
 ) -> Array:
+    """A test of floats; integers and bools all give ``of_whole_numbers``."""
     type = ops.type_of_operand(name, x)
     if type.dtype not in dtypes.INEXACT:
         return ops.full(of_whole_numbers, type.shape, dtypes.bool_, x)

@@ -63,6 +63,7 @@ def correlate(
 def _vectors(
     name: str, x: ArrayLike, y: ArrayLike, preferred: DTypeLike
 ) -> list[Array]:
+    """Two vectors of one dtype, ``preferred`` if given; ShapeError for other arrays."""
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (x, y), types, _ = ops.promoted(name, (x, y), wanted)
     if any(t.ndim != 1 or not t.size for t in types):
@@ -75,7 +76,10 @@ def _vectors(
 
 
 def _slid(x: Array, y: Array, mode: str, precision: str | None) -> Array:
-    """The sums of products of y with windows of x, which is not shorter."""
+    """The sums of products of y with windows of x, which is not shorter.
+
+    ``mode`` is "full", "same" or "valid".
+    """
     extent, window = x.shape[0], y.shape[0]
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(

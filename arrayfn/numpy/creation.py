@@ -27,6 +27,7 @@ from arrayfn.primitives import discrete, slicing, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
+    Key,
     apply,
     constant,
     device_of,
@@ -65,6 +66,8 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return cast(Array, a) if wanted is None else ops.convert(a, wanted)
+    if wanted is not None:
+        dtypes.check_numeric(wanted)
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)
@@ -98,6 +101,7 @@ def copy(a: ArrayLike, order: str | None = "K") -> Array:
 
 
 def _holds_tracers(x: Any) -> bool:
+    """Whether nested lists hold a traced value, or an array on a device."""
     if isinstance(x, (list, tuple)):
         return any(_holds_tracers(part) for part in x)
     return isinstance(x, ImmutableArray)
@@ -129,11 +133,16 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    """An array of ``shape`` filled with a number; by default in the number's dtype.
+
+    In the dtype of keys, the number is each word of each key.
+    """
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    if wanted is dtypes.KEY and not isinstance(fill_value, Key):
+        return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))
@@ -169,7 +178,10 @@ def empty(
 
 
 def _like(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a ``ShapeDtypeStruct``."""
+    """The type of ``a``, which may be a ``ShapeDtypeStruct``.
+
+    Errors call the function ``name``.
+    """
     known: ArrayType | None = getattr(a, "__arrayfn_type__", None)
     return ops.type_of_operand(name, a) if known is None else known
 
@@ -278,6 +290,7 @@ def arange(
 
 
 def _number(name: str, x: Any) -> Any:
+    """The real number x, known while tracing; ArgumentError if it is none."""
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape", STATIC_REMEDY)
     if np.asarray(x).dtype.kind not in "biuf":
@@ -309,8 +322,7 @@ def linspace(
     """
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
-    given = ops.common_dtype("linspace", (start, stop))
-    inexact = dtypes.float64 if given not in dtypes.INEXACT else given
+    inexact = ops.inexact_dtype("linspace", ops.common_dtype("linspace", (start, stop)))
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
     gaps = num - 1 if endpoint else num
     step = divide(subtract(stop, start), max(gaps, 1))
@@ -340,6 +352,7 @@ def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
 
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
+    """A vector along ``axis`` of ``ndim``; the others have extent 1."""
     shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
     return (
         x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
@@ -390,6 +403,7 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    """The number of each element's row, plus ``k``, and of its column."""
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
     if not isinstance(k, ImmutableArray):  # else it is not known while tracing
         k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside

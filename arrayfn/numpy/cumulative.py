@@ -14,6 +14,7 @@ from arrayfn.tracing import apply
 
 
 def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> Array:
+    """The running ``primitive`` along ``axis``; of all elements in a row for None."""
     if axis is None:
         x, axis = reshape(x, -1), 0
     ndim = ops.type_of_operand(name, x).ndim
@@ -24,18 +25,28 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
 def cumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running sums along ``axis`` (None: of ``a`` as a vector)."""
+    """Running sums along ``axis`` (None: of ``a`` as a vector).
+
+    Sums of dtype bool are true from the first true element on.
+    """
     ops.refuse_out("cumsum", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
+    if wanted == dtypes.bool_:
+        return ops.convert(cummax(ops.convert(a, wanted), axis), wanted)
     return _along(c.cumsum, "cumsum", ops.convert(a, wanted), axis)
 
 
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running products along ``axis`` (None: of ``a`` as a vector)."""
+    """Running products along ``axis`` (None: of ``a`` as a vector).
+
+    Products of dtype bool are false from the first false element on.
+    """
     ops.refuse_out("cumprod", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
+    if wanted == dtypes.bool_:
+        return ops.convert(cummin(ops.convert(a, wanted), axis), wanted)
     return _along(c.cumprod, "cumprod", ops.convert(a, wanted), axis)
 
 
@@ -78,6 +89,7 @@ def cumulative_prod(
 
 
 def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
+    """The axis that the array API asks for: it may be left out for vectors alone."""
     type = ops.type_of_operand(name, x)
     if type.ndim == 1 and axis is None:
         return 0
@@ -91,6 +103,7 @@ def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
 
 
 def _with_initial(x: Array, axis: int, value: int) -> Array:
+    """x with ``value`` before its first element along ``axis``."""
     place = ops.normalize_axis("cumulative", axis, x.ndim)
     shape = tuple(1 if k == place else n for k, n in enumerate(x.shape))
     return concatenate([ops.full(value, shape, x.dtype), x], place)

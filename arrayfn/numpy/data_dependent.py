@@ -42,6 +42,7 @@ def known(name: str, x: ArrayLike, remedy: str) -> Any:
 
 
 def _size_remedy(name: str) -> str:
+    """What to do where a result's shape depends on values that are not known."""
     return (
         f"Give it the size of the result, {name}(..., size=n), or write "
         "where(condition, x, y) to keep the shape"
@@ -69,7 +70,8 @@ def flatnonzero(
 ) -> Array:
     """The indices of nonzero elements of ``a`` as a vector: int64.
 
-    With ``size``, exactly so many; missing ones are ``fill_value`` (0).
+    With ``size``, exactly so many; missing ones are ``fill_value`` (0), a number or a
+    tuple of one.
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -78,7 +80,8 @@ def flatnonzero(
     if size is None:
         remedy = _size_remedy("flatnonzero")
         return ops.beside(np.flatnonzero(known("flatnonzero", a, remedy)), a)
-    filler = 0 if fill_value is None else fill_value
+    filler = fill_value[0] if isinstance(fill_value, tuple) else fill_value
+    filler = 0 if filler is None else filler
     return true_positions(_truth(ravel(a)), ops.whole(size), filler)
 
 
@@ -129,6 +132,11 @@ def where(
 def _nonzero(
     name: str, x: ArrayLike, size: int | None, fill_value: Any
 ) -> tuple[Array, ...]:
+    """The indices of elements that are not 0, along each axis.
+
+    With a ``size`` there are so many, the last ones ``fill_value``; without one, x must
+    be known while tracing.
+    """
     type = ops.type_of_operand(name, x)
     value = known(name, x, _size_remedy(name)) if size is None else None
     if not type.shape:
@@ -257,6 +265,7 @@ def repeat(
 
 
 def _repeated(x: ArrayLike, count: int, place: int) -> Array:
+    """Each element ``count`` times along the axis ``place``."""
     shape = x.shape
     if count < 0:
         raise ArgumentError("repeat: counts may not be negative", user_location())
@@ -268,6 +277,7 @@ def _repeated(x: ArrayLike, count: int, place: int) -> Array:
 
 
 def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
+    """Each element as often as ``repeats`` says, ``length`` elements in all."""
     extent = x.shape[place]
     counts = ops.full(0, (extent,), dtypes.int64) + repeats
     ends = cumsum(counts)

@@ -32,6 +32,10 @@ from arrayfn.numpy._operands import DTypeLike
 from arrayfn.tracing import ImmutableArray
 
 bfloat16 = ml_dtypes.bfloat16
+float8_e4m3fn = ml_dtypes.float8_e4m3fn
+float8_e5m2 = ml_dtypes.float8_e5m2
+int4 = ml_dtypes.int4
+uint4 = ml_dtypes.uint4
 bool = np.bool_
 dtype = np.dtype
 # NumPy's older names of them.
@@ -44,10 +48,10 @@ uint = np.uint64
 
 _KINDS = {
     "bool": frozenset({dtypes.bool_}),
-    "signed integer": dtypes.SIGNED,
-    "unsigned integer": dtypes.UNSIGNED,
-    "integral": dtypes.INTEGERS,
-    "real floating": dtypes.FLOATS,
+    "signed integer": dtypes.SIGNED | {dtypes.int4},
+    "unsigned integer": dtypes.UNSIGNED | {dtypes.uint4},
+    "integral": dtypes.INTEGERS | dtypes.INT4,
+    "real floating": dtypes.FLOATS | dtypes.FLOAT8,
     "complex floating": dtypes.COMPLEX,
     "numeric": dtypes.ALL - {dtypes.bool_},
 }
@@ -156,12 +160,17 @@ def iinfo(int_type: Any) -> Any:
         if isinstance(int_type, (ImmutableArray, np.ndarray))
         else int_type
     )
-    return np.iinfo(dtypes.canonical(given))
+    kind = dtypes.canonical(given)
+    return dtypes.limits(kind) if kind in dtypes.INT4 else np.iinfo(kind)
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x's dtype is complex."""
-    return ops.type_of_operand("iscomplexobj", x).dtype in dtypes.COMPLEX
+    """Whether x's dtype is complex; of any object, as NumPy would convert it."""
+    if isinstance(x, ImmutableArray):
+        return x.dtype in dtypes.COMPLEX
+    if isinstance(x, (list, tuple)):
+        return any(map(iscomplexobj, x))
+    return np.iscomplexobj(x)
 
 
 def isrealobj(x: Any) -> Any:
@@ -183,15 +192,37 @@ def issubdtype(arg1: Any, arg2: Any) -> Any:
     >>> issubdtype("float32", np.floating)
     True
     """
-    if arg1 in _OURS or arg2 in _OURS:
-        # bfloat16 is not in NumPy's hierarchy; it counts as floating-point.
-        if arg1 in _OURS and isinstance(arg2, type) and arg2 not in _OURS:
-            return issubclass(np.floating, arg2)
-        return arg1 in _OURS and arg2 in _OURS
-    return np.issubdtype(arg1, arg2)
+    if arg1 is dtypes.KEY:
+        return arg2 is arg1 or (
+            isinstance(arg2, type) and issubclass(dtypes.prng_key, arg2)
+        )
+    first, second = (_ml_dtype(arg) for arg in (arg1, arg2))
+    if first is None and second is None:
+        return np.issubdtype(arg1, arg2)
+    if first is not None and second is None and isinstance(arg2, type):
+        return issubclass(_ML_DTYPES[first], arg2)
+    return first == second
 
 
-_OURS = (bfloat16, dtypes.bfloat16, "bfloat16")
+_ML_DTYPES = {
+    dtypes.bfloat16: np.floating,
+    dtypes.float8_e4m3fn: np.floating,
+    dtypes.float8_e5m2: np.floating,
+    dtypes.int4: np.signedinteger,
+    dtypes.uint4: np.unsignedinteger,
+}
+"""What ml_dtypes' types count as, which are not in NumPy's hierarchy."""
+
+
+def _ml_dtype(kind: Any) -> DType | None:
+    """``kind`` as one of ml_dtypes' dtypes, None if it is another."""
+    if isinstance(kind, type) and issubclass(kind, np.generic):
+        return next((d for d in _ML_DTYPES if d.type is kind), None)
+    try:
+        given = dtypes.canonical(kind)
+    except TypeError:
+        return None
+    return given if given in _ML_DTYPES else None
 
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
@@ -214,10 +245,13 @@ __all__ = [
     "double",
     "dtype",
     "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
     "iinfo",
+    "int4",
     "int8",
     "int16",
     "int32",
@@ -232,6 +266,7 @@ __all__ = [
     "result_type",
     "single",
     "uint",
+    "uint4",
     "uint8",
     "uint16",
     "uint32",

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.numpy import manipulation
+from arrayfn.errors import InPlaceError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import arithmetic, manipulation, rearrangement, representation
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.ufuncs import ufunc
-from arrayfn.primitives import conversion
+from arrayfn.primitives import complex_numbers
 from arrayfn.tracing import Namespace, apply
 
 Function = Callable[..., Any]
@@ -35,8 +37,57 @@ def transpose_method(x: ArrayLike, *axes: Any) -> Array:
 
 
 def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
-    """``x.view(np.int32)``: the bits of x as another dtype of the same width."""
-    return apply(conversion.bitcast, x, dtype=dtypes.canonical(dtype))
+    """``x.view(np.int32)``: the bits of x as another dtype.
+
+    Of another width, the elements along the last axis become more, or fewer.
+    """
+    type, wanted = ops.type_of_operand("view", x), dtypes.canonical(dtype)
+    if type.dtype != wanted and type.ndim:
+        if type.dtype in dtypes.COMPLEX:
+            pairs = manipulation.stack([arithmetic.real(x), arithmetic.imag(x)], -1)
+            return view_method(
+                manipulation.reshape(pairs, (*type.shape[:-1], -1)), wanted
+            )
+        if wanted in dtypes.COMPLEX:
+            parts = view_method(x, dtypes.real_of(wanted))
+            halves = parts[..., ::2], parts[..., 1::2]
+            return apply(complex_numbers.make_complex, *halves)
+    have, want = type.dtype.itemsize, wanted.itemsize
+    if have == want or not type.ndim:
+        return representation.bits_as(x, wanted)
+    outer, extent = type.shape[:-1], type.shape[-1]
+    if have > want:
+        return manipulation.reshape(
+            representation.bits_as(x, wanted), (*outer, extent * (have // want))
+        )
+    if extent * have % want:
+        raise ShapeError(
+            f"view: the last axis of {type} has no whole number of "
+            f"{dtypes.short_name(wanted)}",
+            user_location(),
+        )
+    count = want // have
+    parts = manipulation.reshape(x, (*outer, extent // count, count))
+    return representation.bits_as(parts, wanted)
+
+
+def byteswap_method(x: ArrayLike, inplace: bool = False) -> Array:
+    """``x.byteswap()``: the bytes of each element in reverse."""
+    if inplace:
+        raise InPlaceError(
+            "byteswap would change its array; use the result of x.byteswap()",
+            user_location(),
+        )
+    type = ops.type_of_operand("byteswap", x)
+    if type.dtype in dtypes.COMPLEX:
+        parts = [
+            byteswap_method(part(x)) for part in (arithmetic.real, arithmetic.imag)
+        ]
+        return apply(complex_numbers.make_complex, *parts)
+    if type.dtype.itemsize == 1:
+        return ops.same(x)
+    octets = representation.bits_as(x, dtypes.uint8)
+    return representation.bits_as(rearrangement.flip(octets, -1), type.dtype)
 
 
 _CHANGING = (np.fill_diagonal, np.place, np.put, np.put_along_axis)
@@ -57,6 +108,7 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
         reshape_method=reshape_method,
         transpose_method=transpose_method,
         view_method=view_method,
+        byteswap_method=byteswap_method,
     )
     Namespace.module = module
     Namespace.changing.update(_CHANGING)

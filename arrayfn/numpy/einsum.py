@@ -73,7 +73,7 @@ def einsum_path(
 
 
 def _stand_in(part: Any) -> Any:
-    """A broadcast zero with the shape of an array."""
+    """A broadcast zero with the shape of ``part``, if that is an array."""
     if isinstance(part, (ImmutableArray, np.ndarray)):
         return np.broadcast_to(np.zeros((), np.float64), part.shape)
     return part
@@ -85,6 +85,10 @@ Term = tuple[str, Any]
 def _parsed(
     subscripts: Any, operands: tuple[Any, ...]
 ) -> tuple[list[str], str, list[ArrayLike]]:
+    """The labels of each operand and of the result, and the operands.
+
+    Takes both of NumPy's forms. Raises ShapeError if labels do not fit.
+    """
     if isinstance(subscripts, str):
         values = list(operands)
         form: list[Any] = [subscripts, *_shapes(values)]
@@ -112,6 +116,10 @@ def _shapes(values: list[ArrayLike]) -> list[tuple[int, ...]]:
 
 
 def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]]:
+    """The positions of the terms to contract, step by step.
+
+    A result is put at the end of the terms. ``optimize`` is opt_einsum's.
+    """
     if len(terms) == 1:
         return []
     if len(terms) == 2:
@@ -127,7 +135,7 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
 
 
 def _without_repeats(labels: str, x: Array) -> Term:
-    """Replace repeated labels of one operand by its diagonal."""
+    """``x`` and its labels; repeated ones are replaced by a diagonal."""
     if len(labels) != x.ndim:
         raise ShapeError(
             f"einsum: {labels!r} does not name the axes of shape {x.shape}",
@@ -184,6 +192,7 @@ def _reduced(term: Term, needed: set[str]) -> Term:
 def _product(
     first: Term, second: Term, needed: set[str], precision: str | None
 ) -> Term:
+    """The product of two terms, summed over shared labels that are not ``needed``."""
     (left, x), (right, y) = first, second
     shared = [label for label in left if label in right]
     batch = [label for label in shared if label in needed]
@@ -209,7 +218,10 @@ def _places(labels: str, wanted: list[str]) -> tuple[int, ...]:
 
 
 def _aligned(labels: str, x: Array, wanted: str) -> Array:
-    """``x`` with axes in the order ``wanted``; missing ones have extent 1."""
+    """``x``, whose axes are ``labels``, with axes in the order ``wanted``.
+
+    Missing ones have extent 1.
+    """
     have = [label for label in wanted if label in labels]
     x = transpose(x, _places(labels, have))
     missing = tuple(k for k, label in enumerate(wanted) if label not in labels)

@@ -30,6 +30,7 @@ def _converted(reduction: Callable[..., Array]) -> Callable[..., Array]:
     """``reduction``, which has no ``dtype``, of the array converted to one."""
 
     def reduce(x: ArrayLike, dtype: DTypeLike = None, **options: Any) -> Array:
+        """The reduction, in ``dtype`` if one is given."""
         given = ops.type_of_operand(reduction.__name__, x).dtype
         wanted = given if dtype is None else dtypes.canonical(dtype)
         made = reduction(ops.convert(x, wanted), **options)
@@ -47,6 +48,7 @@ def _logical(
     def reduce(
         x: ArrayLike, dtype: DTypeLike = None, initial: Any = None, **options: Any
     ) -> Array:
+        """The reduction of truth values, combined with ``initial`` if that is given."""
         if dtype is not None and dtypes.canonical(dtype) != dtypes.bool_:
             raise DTypeError(
                 f"{combine.__name__}.reduce gives bools, not {dtype}; convert the "
@@ -158,7 +160,7 @@ multiply = ufunc(
     at="multiply",
 )
 negative = ufunc(arithmetic.negative, 1)
-nextafter = ufunc(arithmetic.nextafter, 2)
+nextafter = ufunc(representation.nextafter, 2)
 not_equal = ufunc(comparison.not_equal, 2)
 positive = ufunc(arithmetic.positive, 1)
 power = ufunc(arithmetic.power, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,10 @@ class Grid:
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return _points(index)
+        if not index:
+            return () if self._sparse else ops.full(0, (0,), dtypes.int64)
         axes = [_points(part) for part in index]
-        common = ops.common_dtype("mgrid", axes) if axes else dtypes.int64
+        common = ops.common_dtype("mgrid", axes)
         axes = [ops.convert(points, common) for points in axes]
         grids = meshgrid(*axes, indexing="ij", sparse=self._sparse)
         return tuple(grids) if self._sparse else stack(grids)
@@ -109,6 +112,7 @@ ogrid = Grid(sparse=True)
 
 
 def _points(part: slice) -> Array:
+    """The points that a slice names; an imaginary step is their number."""
     start = 0 if part.start is None else part.start
     step = 1 if part.step is None else part.step
     if isinstance(step, complex):
@@ -116,31 +120,71 @@ def _points(part: slice) -> Array:
     return arange(start, part.stop, step)
 
 
+@dataclass(frozen=True)
 class Joined:
-    """``r_`` and ``c_``: index them with arrays, numbers and slices to join these."""
+    """``r_`` and ``c_``: index them with arrays, numbers and slices to join these.
 
-    def __init__(self, columns: bool) -> None:
-        self._columns = columns
+    A first text of up to three numbers, as in ``r_["0,2,1", a, b]``, is the axis along
+    which parts are joined, how many axes each part has at least, and where its own axes
+    stand among these. The text "r" or "c" makes a matrix of joined vectors: one row, or
+    one column.
+
+    >>> import numpy as np
+    >>> r_["0,2", np.arange(3), 7:10]
+    array([[0, 1, 2],
+           [7, 8, 9]])
+    """
+
+    axis: int
+    ndmin: int
+    place: int  # of a part's own first axis; negative: they are the last axes
 
     def __getitem__(self, index: Any) -> Array:
-        parts: list[Array] = []
-        for part in index if isinstance(index, tuple) else (index,):
-            if isinstance(part, str):
-                raise ArgumentError(
-                    f"r_ and c_ take no directives ({part!r}); use concatenate or "
-                    "stack with an axis",
-                    user_location(),
-                )
-            value = _points(part) if isinstance(part, slice) else asarray(part)
-            value = value if value.ndim else expand_dims(value, 0)
-            if self._columns and value.ndim == 1:
-                value = expand_dims(value, 1)
-            parts.append(value)
-        return concatenate(parts, -1 if self._columns else 0)
+        parts = index if isinstance(index, tuple) else (index,)
+        axis, ndmin, place, as_matrix = self.axis, self.ndmin, self.place, ""
+        if parts and isinstance(parts[0], str):
+            directive, parts = parts[0], parts[1:]
+            if directive in ("r", "c"):
+                as_matrix = directive
+            else:
+                axis, ndmin, place = self._directed(directive)
+        values = [_points(part) if isinstance(part, slice) else part for part in parts]
+        values = [v if dtypes.is_python_scalar(v) else asarray(v) for v in values]
+        dtype = ops.common_dtype("r_ and c_", values)
+        arrays = [ops.as_array(ops.convert(value, dtype)) for value in values]
+        joined = concatenate([_with_axes(x, ndmin, place) for x in arrays], axis)
+        if as_matrix and joined.ndim == 1:
+            return expand_dims(joined, 0 if as_matrix == "r" else 1)
+        return joined
+
+    def _directed(self, directive: str) -> tuple[int, int, int]:
+        """Axis, number of axes and place from a text such as "0,2,1"."""
+        given = directive.split(",")[:3]
+        defaults = (self.axis, self.ndmin, self.place)
+        try:
+            axis, ndmin, place = (*map(int, given), *defaults[len(given) :])
+        except ValueError:
+            raise ArgumentError(
+                "a first text of r_ and c_ is 'r', 'c' or up to three integers, as in "
+                f"'0,2,1', not {directive!r}",
+                user_location(),
+            ) from None
+        return axis, ndmin, place
 
 
-r_ = Joined(columns=False)
-c_ = Joined(columns=True)
+def _with_axes(x: Array, ndim: int, place: int) -> Array:
+    """``x`` with at least ``ndim`` axes, its own from ``place`` on."""
+    missing = ndim - x.ndim
+    if missing <= 0:
+        return x
+    start = place + missing + 1 if place < 0 else place
+    return expand_dims(
+        x, tuple(k for k in range(ndim) if not start <= k < start + x.ndim)
+    )
+
+
+r_ = Joined(axis=0, ndmin=1, place=-1)
+c_ = Joined(axis=-1, ndmin=2, place=0)
 
 
 # Indices of matrices.
@@ -187,6 +231,7 @@ def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
 
 
 def _matrix(name: str, x: ArrayLike) -> Shape:
+    """The shape of x; ShapeError, about ``name``, unless it is a matrix."""
     shape = ops.type_of_operand(name, x).shape
     if len(shape) != 2:
         raise ShapeError(f"{name} takes a matrix, not {shape}", user_location())
@@ -233,6 +278,10 @@ def ravel_multi_index(
 
 
 def _within(part: Array, extent: int, mode: str) -> Array:
+    """Indices ``part`` that ``mode`` keeps from 0 to ``extent`` - 1.
+
+    With "raise" they must be known while tracing.
+    """
     if mode == "wrap":
         return part % extent
     if mode == "clip":
@@ -254,12 +303,13 @@ def _within(part: Array, extent: int, mode: str) -> Array:
     return part
 
 
-def unravel_index(indices: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
+def unravel_index(indices: ArrayLike, shape: Any, order: str = "C") -> Any:
     """The indices along the axes of ``shape`` for flat indices.
 
-    Indices out of bounds are clamped.
+    Indices out of bounds are clamped. The extents of ``shape`` may be traced.
     """
-    extents = list(ops.as_shape("unravel_index", shape))
+    known = not any(isinstance(n, ImmutableArray) for n in (shape, *_entries(shape)))
+    extents = ops.as_shape("unravel_index", shape) if known else _entries(shape)
     size = math.prod(extents)
     places: Any = asarray(indices)
     places = where(places < 0, places + size, places)
@@ -270,6 +320,13 @@ def unravel_index(indices: ArrayLike, shape: Sequence[int], order: str = "C") ->
         found.append(asarray(places % extent))
         places = places // extent
     return tuple(found[::-1] if row_major else found)
+
+
+def _entries(shape: Any) -> tuple[Any, ...]:
+    """The extents of a shape: of one axis, of a sequence or of a traced vector."""
+    if isinstance(shape, (tuple, list)):
+        return tuple(shape)
+    return tuple(shape) if getattr(shape, "ndim", 0) else (shape,)
 
 
 # Sequences.

@@ -117,7 +117,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
 
 
 def _plain(entry: Any) -> Any:
-    """Convert lists to arrays and integers to Python's."""
+    """``entry``, with a list as an array, and an integer as Python's."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry, dtype=None if entry else np.int64)
     if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
@@ -126,6 +126,7 @@ def _plain(entry: Any) -> Any:
 
 
 def _is_mask(entry: Any) -> bool:
+    """Whether an entry of an index is of booleans."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry)
     if isinstance(entry, (ImmutableArray, np.ndarray, np.generic)):
@@ -134,6 +135,7 @@ def _is_mask(entry: Any) -> bool:
 
 
 def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
+    """The mask as a NumPy array; an error if it is not known while tracing."""
     if isinstance(mask, ImmutableArray):
         mask = mask.concrete(
             "indexing by a mask, whose number of true elements decides a shape,",
@@ -161,6 +163,10 @@ def single_bool(index: Any) -> bool | None:
 
 
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
+    """An entry of an index for an axis of ``extent``: a Cut, a position or positions.
+
+    If ``bounded``, what lies outside raises IndexError, or is checked.
+    """
     if isinstance(entry, slice):
         return _cut(entry, extent)
     if isinstance(entry, (ImmutableArray, np.ndarray)):
@@ -185,6 +191,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
 
 
 def _cut(entry: slice, extent: int) -> Cut:
+    """The elements that a slice takes of an axis."""
     low, high, step = entry.indices(extent)
     count = len(range(low, high, step))
     if count == 0:
@@ -421,8 +428,10 @@ def take_along_axis(
 
     Positions along the other axes are those of ``indices``, which broadcasts with arr.
     ``axis=None`` indexes ``arr`` flat. ``mode`` and ``fill_value`` are as for ``take``,
-    without "wrap".
+    without "wrap"; "one_hot" reads 0 at positions out of bounds.
     """
+    if mode == "one_hot":  # another library's way to compute the same
+        mode, fill_value = "fill", 0
     if mode not in (None, "fill", "clip", "promise_in_bounds"):
         raise ArgumentError(
             f"take_along_axis has no mode {mode!r}; it has 'fill' and 'clip'",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, InPlaceError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -16,8 +17,8 @@ from arrayfn.numpy.changed_copies import at
 from arrayfn.numpy.comparison import not_equal, where
 from arrayfn.numpy.creation import arange
 from arrayfn.numpy.cumulative import cumsum
-from arrayfn.numpy.data_dependent import known
-from arrayfn.numpy.index_bounds import from_the_front
+from arrayfn.numpy.data_dependent import known, true_positions
+from arrayfn.numpy.index_bounds import from_the_front, known_value
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
     broadcast_to,
@@ -39,18 +40,20 @@ _KNOWN = "Which elements those are decides the places of the others: make it sta
 def insert(
     arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """``arr`` with ``values`` inserted before the known ``obj`` along ``axis``.
+    """``arr`` with ``values`` inserted before ``obj`` along ``axis``.
 
-    With ``axis=None`` arr is flattened.
+    ``obj`` is a number, a slice, numbers, or a mask; all but a number are known. With
+    ``axis=None`` arr is flattened.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
     type = ops.type_of_operand("insert", arr)
     place = ops.normalize_axis("insert", axis, type.ndim)
     extent = type.shape[place]
-    where_to = obj if isinstance(obj, slice) else _known_index("insert", obj)
-    new = ops.as_array(ops.convert(_array(values), type.dtype))
-    single = not isinstance(where_to, slice) and np.ndim(where_to) == 0
+    new = ops.as_array(ops.convert(ops.from_lists(values), type.dtype))
+    traced = is_traced_number(obj)
+    where_to = obj if traced or isinstance(obj, slice) else _known_index("insert", obj)
+    single = traced or (not isinstance(where_to, slice) and np.ndim(where_to) == 0)
     if single:
         # As in NumPy, a single position gets all values, whose last axes are x's.
         if new.ndim:
@@ -61,20 +64,28 @@ def insert(
         count = int(order.sum())
     shape = (*type.shape[:place], count, *type.shape[place + 1 :])
     new = broadcast_to(new, shape)
-    marks = np.arange(extent, extent + count)
-    order = np.insert(np.arange(extent), where_to, marks)
+    if traced:
+        first = from_the_front(ops.as_array(obj), extent)
+        step = arange(extent + count)
+        inside = where(step < first + count, extent + step - first, step - count)
+        order = where(step < first, step, inside)
+    else:
+        marks = np.arange(extent, extent + count)
+        order = np.insert(np.arange(extent), where_to, marks)
     return take(concatenate([arr, new], place), order, place)
+
+
+def is_traced_number(x: Any) -> bool:
+    """Whether ``x`` is an array without axes whose value is not known."""
+    return isinstance(x, ImmutableArray) and not x.ndim and known_value(x) is None
 
 
 def _with_minimum_ndim(x: Array, ndim: int) -> Array:
     return reshape(x, (1,) * (ndim - x.ndim) + x.shape) if x.ndim < ndim else x
 
 
-def _array(x: Any) -> Any:
-    return np.asarray(x) if isinstance(x, (list, tuple)) else x
-
-
 def _known_index(name: str, index: Any) -> Any:
+    """The index as a NumPy array; an error if it is not known while tracing."""
     if isinstance(index, (list, tuple)):
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
@@ -87,18 +98,24 @@ def delete(
     *,
     assume_unique_indices: bool = False,
 ) -> Array:
-    """``arr`` without what is at the known ``obj`` along ``axis`` (None: ``arr`` flat).
+    """``arr`` without what is at ``obj`` along ``axis`` (None: ``arr`` flat).
 
-    ``obj`` is a number, a slice, numbers, or a mask. It is known, so that
-    ``assume_unique_indices``, which says that none repeats, has no effect.
+    ``obj`` is a number, a slice, numbers, or a mask. Numbers need not be known under
+    ``jit`` if ``assume_unique_indices`` says that none repeats, nor does one number.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
     type = ops.type_of_operand("delete", arr)
     place = ops.normalize_axis("delete", axis, type.ndim)
+    extent = type.shape[place]
+    unique = assume_unique_indices and isinstance(obj, ImmutableArray)
+    if is_traced_number(obj) or (unique and obj.dtype in dtypes.INTEGERS):
+        gone = ravel(from_the_front(ops.as_array(obj), extent))
+        left = at(ops.full(True, (extent,), dtypes.bool_))[gone].set(False)
+        order = true_positions(left, extent - gone.shape[0], 0)
+        return take(arr, order, place)
     gone = obj if isinstance(obj, slice) else _known_index("delete", obj)
-    kept = np.delete(np.arange(type.shape[place]), gone)
-    return take(arr, kept, place)
+    return take(arr, np.delete(np.arange(extent), gone), place)
 
 
 def resize(a: ArrayLike, new_shape: Any) -> Array:
@@ -158,12 +175,12 @@ def put(
         )
     _refuse_in_place("put", inplace)
     type = ops.type_of_operand("put", a)
-    if not ops.type_of_operand("put", _array(v)).size:
+    if not ops.type_of_operand("put", ops.from_lists(v)).size:
         return ops.same(a)  # nothing to put, as in NumPy
-    places = ravel(_array(ind))
+    places = ravel(ops.from_lists(ind))
     if mode == "wrap":
         places = places % type.size
-    new = resize(_array(v), places.shape)
+    new = resize(ops.from_lists(v), places.shape)
     if mode == "clip":
         places = clip(places, 0, type.size - 1)
     return reshape(at(ravel(a))[places].set(new), type.shape)
@@ -236,7 +253,7 @@ def place(
     """
     _refuse_in_place("place", inplace)
     type = ops.type_of_operand("place", arr)
-    new = ravel(_array(vals))
+    new = ravel(ops.from_lists(vals))
     count = ops.type_of_operand("place", new).size
     if not count:
         raise ArgumentError("place takes at least one value", user_location())
@@ -272,7 +289,7 @@ def fill_diagonal(
         step = 1 + sum(math.prod(type.shape[:k]) for k in range(1, type.ndim))
         end = type.size
     count = len(range(0, end, step))
-    new = resize(ravel(_array(val)), (count,))
+    new = resize(ravel(ops.from_lists(val)), (count,))
     places = arange(0, end, step) if count else np.zeros(0, np.int64)
     flat = at(ravel(a))[places].set(ops.convert(new, type.dtype), unique_indices=True)
     return reshape(flat, type.shape)

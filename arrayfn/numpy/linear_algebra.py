@@ -51,7 +51,11 @@ def dot_general(
     It is computed in the dtype ``preferred``, if one is given.
     """
     params: dict[str, Any] = dict(contraction.precision_params(name, precision))
-    (x, y), types, dtype = ops.promoted(name, (x, y))
+    if all(getattr(a, "dtype", None) in dtypes.STORAGE for a in (x, y)):
+        types = [ops.type_of_operand(name, a) for a in (x, y)]
+        dtype = types[0].dtype
+    else:
+        (x, y), types, dtype = ops.promoted(name, (x, y))
     if preferred is not None and dtypes.canonical(preferred) != dtype:
         params["preferred_element_type"] = dtypes.canonical(preferred)
     first, second = types
@@ -145,6 +149,7 @@ def dot(
 
 
 def _scaled(a: ArrayLike, b: ArrayLike, preferred: DTypeLike) -> Array:
+    """The product with a scalar, in the dtype ``preferred`` if that is given."""
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (a, b), _, _ = ops.promoted("dot", (a, b), wanted)
     return multiply(a, b)
@@ -258,6 +263,7 @@ def tensordot(
 
 
 def _bad_axes(axes: Any) -> ArgumentError:
+    """The error for axes that tensordot does not understand."""
     return ArgumentError(
         "tensordot: axes is how many are summed, or a pair of axes (or of lists of "
         f"them) of a and of b, not {axes!r}",

@@ -53,6 +53,7 @@ def reshape(
 
 
 def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
+    """``shape`` with -1 replaced; ShapeError unless it has ``size`` elements."""
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     extents = [ops.whole(entry) for entry in entries]
     if extents.count(-1) == 1:
@@ -174,6 +175,7 @@ def atleast_3d(*x: ArrayLike) -> Any:
 
 
 def _atleast(x: ArrayLike, places: tuple[int, ...]) -> Array:
+    """x with axes of extent 1 put in at ``places``, until it has as many."""
     value = ops.same(x) if not dtypes.is_python_scalar(x) else np.asarray(x)
     for ndim in range(value.ndim, len(places)):
         value = expand_dims(value, places[ndim])
@@ -327,10 +329,11 @@ def array_split(
     shape = ops.type_of_operand("array_split", ary).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
-    if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
-        cuts = [slice(0, cut).indices(extent)[1] for cut in indices_or_sections]
+    count = _sections(indices_or_sections)
+    if count is None:
+        given: Any = indices_or_sections
+        cuts = [slice(0, cut).indices(extent)[1] for cut in given]
     else:
-        count = ops.whole(indices_or_sections)
         each, extra = divmod(extent, count)
         sizes = [each + (k < extra) for k in range(count)]
         cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
@@ -341,16 +344,21 @@ def array_split(
     ]
 
 
+def _sections(given: Any) -> int | None:
+    """The number of sections that is ``given``; None for indices."""
+    if isinstance(given, (tuple, list)) or getattr(given, "ndim", 0):
+        return None
+    return int(given)
+
+
 def split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
     """``ary`` split along ``axis`` at the given indices, or into equal parts."""
     shape = ops.type_of_operand("split", ary).shape
     place = ops.normalize_axis("split", axis, len(shape))
-    if (
-        isinstance(indices_or_sections, (int, np.integer))
-        and shape[place] % indices_or_sections
-    ):
+    count = _sections(indices_or_sections)
+    if count is not None and shape[place] % count:
         raise ShapeError(
             f"split: axis {place} of shape {shape} does not divide into "
             f"{indices_or_sections} equal parts; array_split allows unequal ones",

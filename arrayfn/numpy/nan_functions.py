@@ -86,7 +86,10 @@ def nancumprod(
 
 
 def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
-    """The mask of elements that are not NaN and where ``where`` is true."""
+    """The mask of elements of ``x`` that are not NaN and where ``where`` is true.
+
+    Errors call the function ``name``.
+    """
     if where is not None:
         check_where(name, where)
     numbers = logical_not(isnan(x))
@@ -192,6 +195,10 @@ def _nan_if_all_are(
     initial: ArrayLike | None,
     where: ArrayLike | None,
 ) -> Array:
+    """The extremum of what is not NaN; NaN where nothing is left.
+
+    ``instead`` stands for NaN in between.
+    """
     value = extremum(
         without_nan(name, x, instead),
         axis,
@@ -234,6 +241,11 @@ def _position(
     keepdims: bool,
     instead: float,
 ) -> Array:
+    """The position of the extremum of what is not NaN; -1 where nothing is left.
+
+    Raises ArgumentError for that where it is known. ``instead`` stands for NaN in
+    between.
+    """
     place = position(without_nan(name, x, instead), axis, keepdims=keepdims)
     if not is_inexact(name, x):
         return place

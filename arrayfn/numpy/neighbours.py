@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,9 @@ from arrayfn.numpy.arithmetic import (
     clip,
     divide,
     floor_divide,
+    imag,
     multiply,
+    real,
     remainder,
     subtract,
 )
@@ -37,6 +39,8 @@ from arrayfn.numpy.rearrangement import diff
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.searching import searchsorted
 from arrayfn.numpy.sorting import argsort
+from arrayfn.primitives import complex_numbers
+from arrayfn.tracing import apply
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
@@ -110,6 +114,10 @@ def gradient(
 
 
 def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
+    """The derivative of f along ``axis``: central differences, one-sided at the ends.
+
+    ``step`` is the distance of points, or a vector of their places.
+    """
     extent = f.shape[axis]
     if extent < edge_order + 1:
         raise ShapeError(
@@ -122,6 +130,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
         return slice_along(f, begin, end, axis)
 
     def along(x: Array) -> Array:
+        """The vector x along the axis."""
         shape = [1] * f.ndim
         shape[axis] = -1
         return reshape(x, tuple(shape))
@@ -155,7 +164,10 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
 
 
 def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
-    """The slope at the first of three points of the parabola through them."""
+    """The slope at the first of three points of the parabola through them.
+
+    The second is ``near`` beyond it, and the third ``far`` beyond the second.
+    """
     total = near + far
     first = multiply(-(2.0 * near + far) / (near * total), points[0])
     second = multiply(total / (near * far), points[1])
@@ -175,12 +187,22 @@ def interp(
     Outside it is ``left`` and ``right``, by default the outermost fp; "extrapolate"
     continues the outermost line. With a ``period``
     (of either sign) the points repeat, and need not be ordered. The result keeps the
-    operands' dtype.
+    operands' dtype. ``fp`` may be complex.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
     array([15.])
     """
+    if ops.type_of_operand("interp", fp).dtype in dtypes.COMPLEX:
+
+        def along(part: Callable[[Any], Array]) -> Array:
+            """One part of the numbers, real or imaginary, interpolated."""
+            low, high = (
+                e if e is None or isinstance(e, str) else part(e) for e in (left, right)
+            )
+            return interp(x, xp, part(fp), low, high, period)
+
+        return apply(complex_numbers.make_complex, along(real), along(imag))
     (x, xp, fp), _, _ = ops.promoted("interp", (x, xp, fp))
     x, xp, fp = (_inexact("interp", v) for v in (x, xp, fp))
     if xp.ndim != 1 or fp.shape != xp.shape or not xp.size:
@@ -230,7 +252,9 @@ def unwrap(
     type = ops.type_of_operand("unwrap", p)
     place = ops.normalize_axis("unwrap", axis, type.ndim)
     whole = type.dtype in dtypes.INTEGERS and isinstance(period, int)
-    p = p if whole else _inexact("unwrap", p)
+    if not whole:
+        dtype = ops.floating_dtype(ops.common_dtype("unwrap", (p, period)))
+        p = ops.as_array(ops.convert(p, dtype))
     half: Any = floor_divide(period, 2) if whole else period / 2
     steps = diff(p, axis=place)
     turned = subtract(remainder(add(steps, half), period), half)

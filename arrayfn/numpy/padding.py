@@ -11,15 +11,19 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.application import apply_along_axis
 from arrayfn.numpy.arithmetic import add, floor, multiply, rint, subtract
 from arrayfn.numpy.averages import mean
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.manipulation import (
     broadcast_to,
     concatenate,
+    expand_dims,
     reshape,
     slice_along,
+    squeeze,
 )
+from arrayfn.numpy.quantiles import median
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.numpy.reductions import max as max_
 from arrayfn.numpy.reductions import min as min_
@@ -35,6 +39,7 @@ _MODES = (
     "linear_ramp",
     "maximum",
     "mean",
+    "median",
     "minimum",
     "reflect",
     "symmetric",
@@ -46,20 +51,26 @@ def pad(
     array: ArrayLike,
     pad_width: Any,
     mode: str | Callable[..., Any] = "constant",
-    *,
-    constant_values: Any = 0,
-    end_values: Any = 0,
-    stat_length: Any = None,
-    reflect_type: str = "even",
+    **options: Any,
 ) -> Array:
     """``array`` padded before and after along each axis.
 
     ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis. So are ``constant_values``, ``end_values`` (the ends of "linear_ramp") and
-    ``stat_length`` (the number of elements at the edge for "maximum", "mean" and
-    "minimum"; None: all). Other modes are "edge", "reflect" (about the last element),
-    "symmetric" (about the edge), "wrap" and "empty" (zeros). ``reflect_type="odd"``
-    subtracts the mirrored elements from twice the edge's value.
+    axis. Each mode has its own options, which are given so too:
+
+    * "constant" has ``constant_values`` (0), "empty" pads with zeros;
+    * "linear_ramp" has ``end_values`` (0), the ends of straight lines;
+    * "maximum", "mean", "median" and "minimum" have ``stat_length``, the number of
+      elements at the edge that count (None: all);
+    * "reflect" (about the last element) and "symmetric" (about the edge) have
+      ``reflect_type``: "odd" subtracts the mirrored elements from twice the edge's
+      value, "even" (the default) does not;
+    * "edge" and "wrap" have none.
+
+    ``mode`` may be a function of a vector, its pair of widths, its axis and a dict of
+    ``options``. It is called for the vectors of each axis, padded with zeros, and
+    returns them with other values in the padding; they are traced, so it writes
+    ``vector = vector.at[:width[0]].set(value)``.
 
     >>> import numpy as np
     >>> pad(np.array([1.0, 2.0, 3.0]), (2, 1), mode="reflect")
@@ -70,17 +81,17 @@ def pad(
     widths = [(ops.whole(before), ops.whole(after)) for before, after in pairs]
     if any(before < 0 or after < 0 for before, after in widths):
         raise ArgumentError("pad adds no negative number", user_location())
-    if not isinstance(mode, str) or mode not in _MODES:
+    if callable(mode):
+        return _by_function(array, widths, mode, options)
+    if mode not in _MODES:
         raise ArgumentError(
             f"pad has no mode {mode!r}; it has {', '.join(_MODES)}", user_location()
         )
-    _check_options(
-        mode,
-        constant_values=not _is(constant_values, 0),
-        end_values=not _is(end_values, 0),
-        stat_length=stat_length is not None,
-        reflect_type=reflect_type != "even",
-    )
+    _check_options(mode, options)
+    constant_values = options.get("constant_values", 0)
+    end_values = options.get("end_values", 0)
+    stat_length = options.get("stat_length")
+    reflect_type = options.get("reflect_type", "even")
     if mode == "empty":
         mode, constant_values = "constant", 0
     if mode == "constant":
@@ -110,29 +121,57 @@ def pad(
     return ops.same(value) if value is array else value
 
 
-def _is(given: Any, default: int) -> bool:
-    return isinstance(given, int) and given == default
+_OPTIONS = {
+    "constant": "constant_values",
+    "linear_ramp": "end_values",
+    "maximum": "stat_length",
+    "mean": "stat_length",
+    "median": "stat_length",
+    "minimum": "stat_length",
+    "reflect": "reflect_type",
+    "symmetric": "reflect_type",
+}
 
 
-def _check_options(mode: str, **given: bool) -> None:
+def _check_options(mode: str, options: dict[str, Any]) -> None:
     """Raise ArgumentError for options that ``mode`` does not use."""
-    modes = {
-        "constant_values": ("constant",),
-        "end_values": ("linear_ramp",),
-        "stat_length": tuple(_STATISTICS),
-        "reflect_type": ("reflect", "symmetric"),
-    }
-    for option, is_given in given.items():
-        if is_given and mode not in modes[option]:
+    for option in options:
+        if _OPTIONS.get(mode) != option:
+            own = f"only {_OPTIONS[mode]}" if mode in _OPTIONS else "no options"
             raise ArgumentError(
-                f"pad in mode {mode!r} takes no {option}, which is for "
-                + ", ".join(map(repr, modes[option])),
-                user_location(),
+                f"pad in mode {mode!r} takes {own}, not {option}", user_location()
             )
 
 
+def _by_function(
+    x: Array,
+    widths: list[tuple[int, int]],
+    function: Callable[..., Any],
+    options: dict[str, Any],
+) -> Array:
+    # A further axis, so that the vectors of a vector are traced too.
+    value = expand_dims(_constant(x, widths, [(0, 0)] * len(widths)), 0)
+    for axis, width in enumerate(widths):
+
+        def padded(vector: Array, axis: int = axis, width: Any = width) -> Array:
+            result = function(vector, width, axis, options)
+            if getattr(result, "shape", None) != vector.shape:
+                raise ArgumentError(
+                    "pad: the function returns its vector, with other values in the "
+                    "padding: vector = vector.at[:width[0]].set(...); return vector",
+                    user_location(),
+                )
+            return result
+
+        value = apply_along_axis(padded, axis + 1, value)
+    return squeeze(value, 0)
+
+
 def _pairs(name: str, given: Any, ndim: int) -> Pairs:
-    """(before, after) for each axis, from one value, one pair, or a pair for each."""
+    """(before, after) for each axis: ``given`` is a value, a pair, or a pair for each.
+
+    There are ``ndim`` axes. Errors call the argument ``name``.
+    """
     if isinstance(given, dict):
         pairs: Pairs = [(0, 0)] * ndim
         for axis, pair in given.items():
@@ -160,6 +199,7 @@ def _pairs(name: str, given: Any, ndim: int) -> Pairs:
 
 
 def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
+    """x padded with ``values``, a pair for each axis."""
     dtype = ops.type_of_operand("pad", x).dtype
     distinct = {id(v) if hasattr(v, "dtype") else v for pair in values for v in pair}
     if len(distinct) <= 1:
@@ -178,7 +218,11 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
 
 
 def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded with its own elements, by views if they suffice."""
+    """x padded along ``axis`` with its own elements, by views if they suffice.
+
+    ``before`` and ``after`` are numbers of elements; ``mode`` is "edge", "wrap",
+    "reflect" or "symmetric".
+    """
     extent = x.shape[axis]
     skip = int(mode == "reflect")
     period = extent if mode == "wrap" else extent - skip
@@ -203,7 +247,11 @@ def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
 
 
 def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded with twice the edge minus the mirrored elements, period by period."""
+    """x padded with twice the edge minus the mirrored elements, period by period.
+
+    ``before`` and ``after`` are numbers of elements along ``axis``; ``mode`` is
+    "reflect" or "symmetric".
+    """
     skip = int(mode == "reflect")
     value = x
     while before or after:
@@ -229,7 +277,10 @@ def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> 
 def _ramped(
     x: Array, widths: tuple[int, int], axis: int, ends: tuple[Any, Any]
 ) -> Array:
-    """x padded with straight lines from the edges to ``ends``."""
+    """x padded along ``axis`` with straight lines from the edges to ``ends``.
+
+    ``widths`` are the numbers of elements before and after it.
+    """
     extent = x.shape[axis]
     whole = x.dtype in dtypes.INTEGERS
     wide = dtypes.float64 if whole else x.dtype
@@ -254,6 +305,7 @@ def _ramped(
 _STATISTICS: dict[str, Callable[..., Array]] = {
     "maximum": max_,
     "mean": mean,
+    "median": median,
     "minimum": min_,
 }
 
@@ -265,6 +317,11 @@ def _of_statistic(
     mode: str,
     lengths: tuple[Any, Any],
 ) -> Array:
+    """x padded along ``axis`` with the statistic ``mode`` of elements at its ends.
+
+    ``lengths`` says of how many; None is all. ``widths`` are the numbers of elements
+    added.
+    """
     extent = x.shape[axis]
     parts = [x]
     for side, (width, length) in enumerate(zip(widths, lengths, strict=True)):

@@ -53,6 +53,7 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
 
 
 def _stripped(p: ArrayLike) -> tuple[Array, int]:
+    """p without zeros at both ends, and how many there were at the end."""
     value = p
     if isinstance(p, ImmutableArray):
         value = p.concrete(

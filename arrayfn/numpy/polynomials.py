@@ -25,6 +25,7 @@ from arrayfn.tracing import apply
 
 
 def _coefficients(name: str, p: Any) -> Array:
+    """p as a vector; ShapeError, about ``name``, if it is none."""
     value = atleast_1d(asarray(p) if isinstance(p, (list, tuple)) else p)
     if value.ndim != 1:
         raise ShapeError(
@@ -35,7 +36,10 @@ def _coefficients(name: str, p: Any) -> Array:
 
 
 def _polynomials(name: str, *polynomials: Any) -> list[Array]:
-    """``polynomials`` as vectors of their common dtype."""
+    """``polynomials`` as vectors of their common dtype.
+
+    Errors call the function ``name``.
+    """
     known = [asarray(p) if isinstance(p, (list, tuple)) else p for p in polynomials]
     return [_coefficients(name, p) for p in ops.promoted(name, known)[0]]
 
@@ -70,7 +74,10 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
-    """Both vectors, the shorter padded with leading zeros."""
+    """``p`` and ``q`` as vectors, the shorter padded with leading zeros.
+
+    Errors call the function ``name``.
+    """
     parts = _polynomials(name, p, q)
     parts, types, dtype = ops.promoted(name, parts)
     extent = max(t.shape[0] for t in types)
@@ -94,7 +101,7 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
 
 
 def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
-    """p without leading zeros, if they are to go; one coefficient remains."""
+    """p without leading zeros, if ``trim_leading_zeros``; one coefficient remains."""
     if not trim_leading_zeros:
         return p
     trimmed = trim_zeros(p, "f")

@@ -62,13 +62,16 @@ _CONTINUOUS = {
 
 
 def _fraction_at_boundary(place: Array, instead: Callable[[Array], Array]) -> Array:
-    """``instead`` for an integer position, 1 between two positions."""
+    """``instead`` where the position ``place`` is an integer, else 1."""
     low = floor(place)
     return where(equal(place, low), instead(low), 1.0)
 
 
 def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
-    """The index of the element below the quantile, and the fraction above it."""
+    """The index of the element below the quantile, and the fraction above it.
+
+    ``q`` is the fraction of ``count`` elements, ``method`` one of ``METHODS``.
+    """
     last = subtract(count, 1)
     if method in _CONTINUOUS:
         alpha, beta = _CONTINUOUS[method]
@@ -115,7 +118,10 @@ METHODS = (
 
 
 def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
-    """x with the reduced axes merged into its last axis; and those axes."""
+    """x with the reduced axes merged into its last axis; and those axes.
+
+    Errors call the function ``name``.
+    """
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
     kept = [k for k in range(type.ndim) if k not in axes]
@@ -134,6 +140,11 @@ def _quantile(
     weights: ArrayLike | None,
     skip_nan: bool,
 ) -> Array:
+    """The quantiles ``q`` over ``axis``, as ``numpy.quantile`` gives them.
+
+    With ``skip_nan`` NaN is left out, else it makes the result NaN. Errors call it
+    ``name``.
+    """
     if isinstance(q, (list, tuple)):
         q = np.asarray(q)
     _check_fractions(name, q)
@@ -176,7 +187,7 @@ def _quantile(
 
 
 def _with_axes(value: Array, ndim: int, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """``value``, with the reduced axes behind the first ``ndim`` if they are kept."""
+    """``value``, with the reduced axes behind the first ``ndim`` if ``keepdims``."""
     if not keepdims or not axes:
         return value
     return expand_dims(value, tuple(ndim + k for k in axes))
@@ -192,7 +203,11 @@ def _weighted(
     weights: ArrayLike,
     skip_nan: bool,
 ) -> Array:
-    """The first elements up to which the weights are at least q of their sum."""
+    """The first elements up to which the weights are at least q of their sum.
+
+    ``flat`` is x with the reduced axes merged. With ``skip_nan`` NaN weighs nothing.
+    Raises ArgumentError, about ``name``, for a ``method`` without weights.
+    """
     if method != "inverted_cdf":
         raise ArgumentError(
             f"{name}: weights are for method='inverted_cdf', not {method!r}",
@@ -240,6 +255,7 @@ def _between(a: Array, b: Array, step: Array) -> Array:
 
 
 def _check_fractions(name: str, q: ArrayLike) -> None:
+    """ArgumentError, about ``name``, if known values of q are not from 0 to 1."""
     value = q.value if hasattr(q, "value") else q
     if value is not None and not np.all(
         (np.asarray(value) >= 0) & (np.asarray(value) <= 1)
@@ -295,6 +311,7 @@ def nanquantile(
 
 
 def _hundredths(q: ArrayLike) -> ArrayLike:
+    """Percentages as fractions."""
     if isinstance(q, (list, tuple)):
         q = np.asarray(q)
     return q / 100 if ops.is_number(q) else divide(q, 100.0)

@@ -91,7 +91,7 @@ def roll(
 
 
 def _shifts(shift: Any) -> tuple[Any, ...]:
-    """The shifts, of which an array may hold several."""
+    """The shifts in ``shift``: a number, a sequence or an array of them."""
     if isinstance(shift, (tuple, list)):
         return tuple(shift)
     if isinstance(shift, np.ndarray):
@@ -154,8 +154,11 @@ def diff(
 def _edge(
     value: ArrayLike | None, shape: tuple[int, ...], axis: int
 ) -> ArrayLike | None:
+    """``value`` with one element along ``axis``, and the array's other extents."""
     if value is None or ops.type_of_operand("diff", value).shape:
         return value
+    if dtypes.is_python_scalar(value):
+        value = np.asarray(value)  # as NumPy, which gives it a dtype of its own
     one = tuple(1 if k == axis else n for k, n in enumerate(shape))
     return broadcast_to(value, one)
 

@@ -33,11 +33,13 @@ from arrayfn.tracing import apply
 def _reduce(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
+    """x reduced by ``primitive`` over ``axes``, which stay if ``keepdims``."""
     value = apply(primitive, x, axes=axes) if axes else ops.same(x)
     return _keep(value, ops.type_of_operand("reduce", x), axes) if keepdims else value
 
 
 def _keep(value: Array, like: ArrayType, axes: tuple[int, ...]) -> Array:
+    """``value`` with the reduced ``axes`` of ``like`` put back, with extent 1."""
     extents = tuple(1 if k in axes else n for k, n in enumerate(like.shape))
     kept = r.kept_axes(like.ndim, axes)
     return apply(views.broadcast_in_dim, value, shape=extents, axes=kept)
@@ -65,7 +67,10 @@ def accumulation_dtype(
 def _chosen(
     name: str, x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike
 ) -> ArrayLike:
-    """x with ``instead`` where an optional condition is false."""
+    """x with ``instead`` where an optional condition is false.
+
+    Errors call the function ``name``.
+    """
     if condition is None:
         return x
     check_where(name, condition)
@@ -84,7 +89,7 @@ def check_where(name: str, condition: ArrayLike) -> None:
 
 
 def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
-    """``initial`` in ``dtype``; ShapeError unless it is a scalar."""
+    """``initial`` in ``dtype``; ShapeError, about ``name``, unless it is a scalar."""
     type = ops.type_of_operand(name, initial)
     if type.shape:
         raise ShapeError(
@@ -107,14 +112,16 @@ def sum(
 ) -> Array:
     """The sum over ``axis``; 0 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype.
+    Without ``promote_integers`` small integers keep their dtype. A sum of dtype bool is
+    whether any element is not 0.
     """
     ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
     given = ops.type_of_operand("sum", a).dtype
     wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
-    value = _reduce(r.reduce_sum, a, axes, keepdims)
+    by = r.reduce_or if wanted == dtypes.bool_ else r.reduce_sum
+    value = _reduce(by, a, axes, keepdims)
     return value if initial is None else add(value, _start("sum", initial, wanted))
 
 
@@ -130,14 +137,16 @@ def prod(
 ) -> Array:
     """The product over ``axis``; 1 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype.
+    Without ``promote_integers`` small integers keep their dtype. A product of dtype
+    bool is whether all elements are not 0.
     """
     ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
     given = ops.type_of_operand("prod", a).dtype
     wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
-    value = _reduce(r.reduce_prod, a, axes, keepdims)
+    by = r.reduce_and if wanted == dtypes.bool_ else r.reduce_prod
+    value = _reduce(by, a, axes, keepdims)
     if initial is None:
         return value
     return multiply(value, _start("prod", initial, wanted))
@@ -151,6 +160,11 @@ def _extremum(
     initial: ArrayLike | None,
     condition: ArrayLike | None,
 ) -> Array:
+    """The maximum or minimum, as ``name`` says ("max", "min"), over ``axis``.
+
+    Only elements with a true ``condition`` count. Raises ShapeError for no elements,
+    unless there is an ``initial`` value.
+    """
     primitive, of_bools, combine = _EXTREMA[name]
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
@@ -177,7 +191,10 @@ def _extremum(
 def _reduce_complex(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
-    """The extremum by real parts, then by imaginary ones; NaN if one is NaN."""
+    """The extremum by real parts, then by imaginary ones; NaN if one is NaN.
+
+    It is over ``axes``, which stay if ``keepdims``.
+    """
     parts = apply(c.real, x), apply(c.imag, x)
     best = _reduce(primitive, parts[0], axes, keepdims=True)
     unlike = float("-inf") if primitive is r.reduce_max else float("inf")
@@ -310,6 +327,7 @@ def size(a: ArrayLike, axis: Axis = None) -> int:
 
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Whether ``a1`` and ``a2`` have the same shape and equal elements: bool."""
+    a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     if shape(a1) != shape(a2):
         return ops.full(False, (), dtypes.bool_)
     unequal = not_equal(a1, a2)
@@ -320,6 +338,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Whether ``a1`` and ``a2``, one broadcast to the other's shape, are equal."""
+    a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     first, second = shape(a1), shape(a2)
     try:
         common = ops.broadcast_shape("array_equiv", (first, second))
@@ -336,6 +355,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 def _position(
     primitive: Primitive, name: str, x: ArrayLike, axis: int | None, keepdims: bool
 ) -> Array:
+    """The position of an extremum along ``axis``, or among all elements in a row."""
     type = ops.type_of_operand(name, x)
     if axis is None:
         flat = apply(views.reshape, x, shape=(type.size,))

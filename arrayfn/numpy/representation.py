@@ -8,17 +8,17 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, DTypeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import (
     absolute,
+    add,
     clip,
     copysign,
     imag,
     multiply,
-    nextafter,
     real,
     remainder,
     subtract,
@@ -26,10 +26,12 @@ from arrayfn.numpy.arithmetic import (
 )
 from arrayfn.numpy.comparison import (
     bitwise_and,
+    bitwise_or,
     equal,
     isfinite,
     isinf,
     isnan,
+    left_shift,
     less,
     not_equal,
     right_shift,
@@ -48,10 +50,14 @@ from arrayfn.numpy.manipulation import (
 from arrayfn.numpy.reductions import any as any_
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.primitives import complex_numbers, conversion
+from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.tracing import apply, is_made_of_equations, trace
 
 # For float32 and float64: the integer of that width, mantissa bits, and bias.
+_UNSIGNED = {
+    t.itemsize: t for t in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
+}
 _FORMATS = {
     dtypes.float32: (dtypes.int32, 23, 127),
     dtypes.float64: (dtypes.int64, 52, 1023),
@@ -71,6 +77,35 @@ def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
     integer, mantissa, bias = _FORMATS[dtype]
     biased = ops.convert(exponent + bias, integer)
     return apply(conversion.bitcast, biased << mantissa, dtype=dtype)
+
+
+def bits_as(x: ArrayLike, dtype: DType) -> Array:
+    """The bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``."""
+    type = ops.type_of_operand("bitcast_convert_type", x)
+    have, want = type.dtype.itemsize, dtype.itemsize
+    if have == want:
+        return apply(conversion.bitcast, x, dtype=dtype)
+    if dtypes.bool_ in (type.dtype, dtype) or {type.dtype, dtype} & dtypes.COMPLEX:
+        raise DTypeError(
+            f"the bits of {type} are not read as {dtypes.short_name(dtype)}: bool and "
+            "complex numbers keep their width",
+            user_location(),
+        )
+    narrow, wide = (_UNSIGNED[n] for n in sorted((have, want)))
+    count, width = max(have, want) // min(have, want), 8 * min(have, want)
+    shifts = np.arange(count).astype(wide) * np.asarray(width, wide)
+    pattern = apply(conversion.bitcast, x, dtype=narrow if have < want else wide)
+    if have > want:
+        parts = ops.convert(right_shift(expand_dims(pattern, -1), shifts), narrow)
+        return apply(conversion.bitcast, parts, dtype=dtype)
+    if not type.ndim or type.shape[-1] != count:
+        raise ShapeError(
+            f"{count} elements of {type}, along its last axis, make one of "
+            f"{dtypes.short_name(dtype)}",
+            user_location(),
+        )
+    parts = left_shift(ops.convert(pattern, wide), shifts)
+    return apply(conversion.bitcast, sum_(parts, -1, wide), dtype=dtype)
 
 
 def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
@@ -122,11 +157,40 @@ def modf(x: ArrayLike, /) -> tuple[Array, Array]:
     return copysign(fraction, x), whole
 
 
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The floating-point number next to x towards y, elementwise."""
+    x, y = ops.floated("nextafter", x, y)
+    if ops.type_of_operand("nextafter", x).dtype in dtypes.HALF_PRECISION:
+        return _next_half(ops.as_array(x), ops.as_array(y))
+    return apply(e.nextafter, x, y)
+
+
+def _next_half(x: Array, y: Array) -> Array:
+    """``nextafter`` of 16-bit floats, by their bits as sign and magnitude."""
+    dtype = x.dtype
+    bits = apply(conversion.bitcast, x, dtype=dtypes.uint16)
+    sign, size = bitwise_and(bits, 0x8000), bitwise_and(bits, 0x7FFF)
+    towards_zero = not_equal(less(y, x), not_equal(sign, 0))
+    moved = where(towards_zero, size - 1, size + 1)
+    # From 0, the smallest number with the sign of y.
+    other = apply(conversion.bitcast, y, dtype=dtypes.uint16)
+    smallest = bitwise_or(bitwise_and(other, 0x8000), 1)
+    found = where(equal(size, 0), smallest, bitwise_or(sign, moved))
+    value = where(equal(x, y), other, found)
+    nan = not_equal(x, x) | not_equal(y, y)
+    result = apply(conversion.bitcast, value, dtype=dtype)
+    return where(nan, add(x, y), result)
+
+
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance from x to the next number away from 0, with x's sign."""
+    """The distance from x to the next number away from 0, with x's sign.
+
+    As in NumPy, that of float16 is to the next larger number.
+    """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
-    upwards = copysign(float("inf"), x)
+    limit = float("inf")
+    upwards = limit if x.dtype == dtypes.float16 else copysign(limit, x)
     return where(isinf(x), float("nan"), subtract(nextafter(x, upwards), x))
 
 
@@ -159,6 +223,7 @@ def nan_to_num(
 
 
 def _largest(dtype: DType) -> Any:
+    """The largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
         return np.asarray(0x7F7F, np.uint16).view(dtype)
     return np.finfo(dtype).max
@@ -199,6 +264,7 @@ def _unfinished(a: Array, b: Array) -> list[Array]:
 
 
 def _euclid(a: Array, b: Array) -> list[Array]:
+    """One step of Euclid's algorithm, elementwise."""
     # The remainder by 0 is 0, so a found divisor stays.
     done = equal(b, 0)
     return [where(done, a, b), where(done, 0, remainder(a, b))]
@@ -236,6 +302,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 
 
 def _weights(bitorder: str) -> Any:
+    """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()

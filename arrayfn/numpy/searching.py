@@ -80,6 +80,10 @@ def searchsorted(
 
 
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
+    """Whether ``values`` go behind x in a sorted array; NaN sorts last.
+
+    ``side`` says on which side of equal elements.
+    """
     if side == "left":
         return less(x, values) | (isnan(values) & ~isnan(x))
     return less_equal(x, values) | isnan(values)

@@ -74,7 +74,8 @@ class UniqueInverse(NamedTuple):
 def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
     """Call NumPy's ``function`` on operands, whose values must be known.
 
-    bfloat16 is computed in float32, because NumPy does not sort its NaN last.
+    bfloat16 is computed in float32, because NumPy does not sort its NaN last. Errors
+    call the function ``name``.
     """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
     values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
@@ -130,6 +131,11 @@ def unique(
 def _unique(
     x: ArrayLike, axis: int | None, equal_nan: bool, size: int, fill_value: Any
 ) -> UniqueAll:
+    """The first ``size`` distinct elements, or rows along ``axis``, in order.
+
+    If there are fewer, the others are ``fill_value``, by default the smallest. Also
+    where they are first, which of them each element is, and how often each occurs.
+    """
     shape = ops.type_of_operand("unique", x).shape
     if axis is None:
         rows: Array = ravel(x)
@@ -166,7 +172,11 @@ def _unique(
 def _unique_of_nothing(
     shape: tuple[int, ...], rows: Array, axis: int | None, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The results for an empty array: the fill value, or 0, with count 0."""
+    """The results for an empty array: the fill value, or 0, with count 0.
+
+    ``rows`` is the array of ``shape`` with ``axis`` first. ``size`` and ``fill_value``
+    are those of ``_unique``.
+    """
     filler = ops.convert(0 if fill_value is None else fill_value, rows.dtype)
     values = broadcast_to(filler, (size, *rows.shape[1:]))
     zeros = ops.full(0, (size,), dtypes.int64)
@@ -177,6 +187,7 @@ def _unique_of_nothing(
 
 
 def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> Array:
+    """``size`` zeros, to which ``scatter`` writes or adds ``updates`` at ``places``."""
     return scatter_windows(
         scatter,
         ops.full(0, (size,), dtypes.int64),
@@ -188,7 +199,10 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
 
 
 def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
-    """Whether each row is not equal to the one before it."""
+    """Whether each row of ``ordered`` is not equal to the one before it.
+
+    With ``equal_nan`` NaNs are equal.
+    """
     count = ordered.shape[0]
     if not count:
         return ops.full(True, (0,), dtypes.bool_)
@@ -281,7 +295,10 @@ def isin(
 
 
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
-    """The elements of ``ordered`` where ``mask`` is true, ``size`` of them."""
+    """The elements of ``ordered`` where ``mask`` is true, ``size`` of them.
+
+    If there are fewer, the others are ``fill_value``, by default the first element.
+    """
     count = ordered.shape[0]
     if not count:
         filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)

@@ -23,7 +23,10 @@ from arrayfn.tracing import apply
 
 
 def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
-    """x with ``axis`` (None: x as a vector) moved to the end, and its position."""
+    """x with ``axis`` (None: x as a vector) moved to the end, and its position.
+
+    Errors call the function ``name``.
+    """
     if axis is None:
         x, axis = ravel(x), 0
     type = ops.type_of_operand(name, x)
@@ -95,6 +98,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
 
 
 def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
+    """ShapeError, about ``name``, if ``kth`` is out of bounds."""
     for k in kth if isinstance(kth, (list, tuple)) else (kth,):
         if not -extent <= ops.whole(k) < extent:
             raise ShapeError(

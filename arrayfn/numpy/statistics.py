@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import (
@@ -55,10 +55,15 @@ def cov(
     """
     given = [m] if y is None else [m, y]
     common = dtypes.canonical(dtype) if dtype is not None else None
+    if common is not None and common not in dtypes.INEXACT:
+        raise DTypeError(
+            f"a covariance is a floating-point or complex number, not of {common}",
+            user_location(),
+        )
     values, types, common = ops.promoted("cov", given, common)
     if any(t.ndim > 2 for t in types):
         raise ShapeError("cov takes matrices and vectors", user_location())
-    wide = common if common in dtypes.INEXACT else dtypes.float64
+    wide = ops.inexact_dtype("cov", common)
     rows: list[Array] = []
     for value, t in zip(values, types, strict=True):
         value = atleast_2d(ops.as_array(ops.convert(value, wide)))

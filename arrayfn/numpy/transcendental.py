@@ -97,6 +97,7 @@ def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _complex_logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)) of complex numbers, with an imaginary part up to pi."""
     first = greater(real(x), real(y))
     larger, smaller = where(first, x, y), where(first, y, x)
     # exp(-inf - -inf) is NaN, though both are exp(-inf) = 0.

@@ -142,11 +142,12 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     ) -> Array:
         """All elements along ``axis`` combined, from the first to the last.
 
-        ``axis`` may be several axes (None: all) if their order does not matter. The
-        result is of ``dtype``, by default that of ``a``, with sums and products of
-        small integers in 64 bits. ``initial`` counts as an element before the first,
-        and only elements where ``where`` is true count. Raises ShapeError for no
-        elements, if there is neither an identity nor ``initial``.
+        ``axis`` may be several axes (None: all) if their order does not matter. They
+        stay, with extent 1, if ``keepdims``. The result is of ``dtype``, by default
+        that of ``a``, with sums and products of small integers in 64 bits. ``initial``
+        counts as an element before the first, and only elements where ``where`` is true
+        count. Raises ShapeError for no elements, if there is neither an identity nor
+        ``initial``.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -277,6 +278,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         lengths = reshape(lengths, spread)
 
         def step(value: Array, distance: Array, *fixed: Array) -> list[Array]:
+            """Combine each segment with its row at ``distance``, if there is one."""
             row = getitem(rows, begin + distance, "clip")
             more = comparison.less(distance, lengths)
             return [comparison.where(more, self._combine(value, row), value)]
@@ -354,6 +356,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return ops.as_array(function(x, y))
 
     def _check_binary(self, method: str) -> None:
+        """ArgumentError unless this function takes two arrays and gives one.
+
+        ``method`` is the method that needs it.
+        """
         if (self.nin, self.nout) != (2, 1):
             raise ArgumentError(
                 f"{self.__name__}.{method}: it takes {self.nin} arrays and gives "
@@ -385,7 +391,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     def _folded(
         self, name: str, rows: Array, mask: Array | None, initial: ArrayLike | None
     ) -> Array:
-        """The rows combined, those where ``mask`` is true."""
+        """The rows combined, those where ``mask`` is true, after ``initial``.
+
+        Raises ShapeError, about ``name``, for no rows without an identity.
+        """
         start = self.identity if initial is None else initial
         count, *shape = rows.shape
         if start is None and (mask is not None or not count):
@@ -425,7 +434,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return rows[0] if start is None else self._combine(start, rows[0])
 
     def _one_by_one(self, name: str, a: Array, indices: Any, b: ArrayLike) -> Array:
-        """``a`` with its elements at ``indices`` combined with ``b`` in their order."""
+        """``a`` with its elements at ``indices`` combined with ``b`` in their order.
+
+        Errors call it ``name``.
+        """
         size = math.prod(a.shape)
         numbers = reshape(arange(size), a.shape)
         places = asarray(getitem(numbers, indices))
@@ -444,7 +456,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
 def _scanned(
     name: str, step: Callable[..., list[Array]], init: Array, xs: list[Array]
 ) -> tuple[Any, ...]:
-    """The last carry of ``step(carry, *rows)``, and what else it gives for each row."""
+    """The last carry of ``step(carry, *rows)``, and what else it gives for each row.
+
+    The first carry is ``init``; errors call it ``name``.
+    """
     types = [ops.type_of_operand(name, init).plain()]
     for x in xs:
         type = ops.type_of_operand(name, x).plain()
@@ -492,6 +507,7 @@ def frompyfunc(
     mapped = vectorize(func)
 
     def call(*args: ArrayLike) -> Any:
+        """The mapped function; ArgumentError for another number of arrays."""
         if len(args) != nin:
             raise ArgumentError(
                 f"{mapped.__name__} takes {nin} arrays, but was given {len(args)}",

@@ -88,7 +88,13 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y at ``index``."""
+        """x with y at ``index``.
+
+        ``mode`` says what indices out of bounds do: "drop" leaves such updates out,
+        "clip" moves them to the border; by default they raise an error outside ``jit``.
+        ``unique_indices`` promises that none repeats; ``indices_are_sorted`` is not
+        needed.
+        """
         return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
 
     def add(
@@ -99,7 +105,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y added at ``index``."""
+        """x with y added at ``index``; keyword arguments are those of ``set``."""
         return self._updated(
             indexing.scatter_add, np.add.at, add, y, unique_indices, mode
         )
@@ -112,7 +118,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y subtracted at ``index``."""
+        """x with y subtracted at ``index``; keyword arguments are those of ``set``."""
         type = ops.type_of_operand("at", self._x)
         negated = negative(ops.as_array(ops.convert(y, type.dtype)))
         return self.add(negated, mode=mode, unique_indices=unique_indices)
@@ -125,7 +131,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x multiplied by y at ``index``."""
+        """x multiplied by y at ``index``; keyword arguments are those of ``set``."""
         return self._updated(
             indexing.scatter_mul, np.multiply.at, multiply, y, unique_indices, mode
         )
@@ -138,7 +144,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x divided by y at ``index``; repeated updates multiply."""
+        """x divided by y at ``index``; repeated updates multiply.
+
+        Keyword arguments are those of ``set``.
+        """
         type = ops.type_of_operand("at", self._x)
         ones = ops.full(1, type.shape, type.dtype)
         below = IndexedUpdate(ones, self._index).multiply(
@@ -154,7 +163,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x to the power y at ``index``; the last of repeated updates wins."""
+        """x to the power y at ``index``; the last of repeated updates wins.
+
+        Keyword arguments are those of ``set``.
+        """
         mask = _unknown_mask(self._index)
         if mask is not None:
             return _where_masked(self._x, mask, y, power(self._x, y))
@@ -198,7 +210,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The minimum of x and y at ``index``."""
+        """The minimum of x and y at ``index``.
+
+        Keyword arguments are those of ``set``.
+        """
         return self._updated(
             indexing.scatter_min, np.minimum.at, minimum, y, unique_indices, mode
         )
@@ -211,7 +226,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The maximum of x and y at ``index``."""
+        """The maximum of x and y at ``index``.
+
+        Keyword arguments are those of ``set``.
+        """
         return self._updated(
             indexing.scatter_max, np.maximum.at, maximum, y, unique_indices, mode
         )
@@ -227,6 +245,11 @@ class IndexedUpdate:
         unique_indices: bool,
         mode: str | None,
     ) -> Array:
+        """x changed at the index, by a mask, a slice or a scatter, whichever serves.
+
+        ``scatter`` is the primitive, ``in_place`` NumPy's function, and ``combine`` the
+        function of old and new elements, None to replace them.
+        """
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
@@ -297,6 +320,7 @@ def _applied(
     often = IndexedUpdate(times, index).get(mode=_before_writing(mode))
 
     def once_more(done: Any, value: Array) -> Array:
+        """Apply the function where an index repeats more than ``done`` times."""
         old = IndexedUpdate(value, index).get(mode=_before_writing(mode))
         new = where(less(done, often), ops.convert(function(old), old.dtype), old)
         return IndexedUpdate(value, index).set(new, mode=mode)
@@ -379,6 +403,7 @@ _WRITTEN = {"fill": "drop", "drop": "drop", "clip": "clip", "promise_in_bounds":
 
 
 def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
+    """``mode`` as the primitives have it, by ``modes``; ArgumentError for others."""
     if mode is not None and mode not in modes:
         raise ArgumentError(
             f"x.at[...] has no mode {mode!r}; it has "
@@ -389,6 +414,7 @@ def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
 
 
 def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -> Array:
+    """A copy of NumPy's array x, updated by NumPy's function ``in_place``."""
     result = np.array(ops.as_array(x), order="C")
     with np.errstate(all="ignore"):
         if in_place is np.put:
@@ -442,7 +468,10 @@ def _scattered(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """Scatter ``updates`` to arrays of positions, numbers and contiguous Cuts."""
+    """Scatter ``updates`` to arrays of positions, numbers and contiguous Cuts.
+
+    ``unique_indices`` promises that none repeats.
+    """
     axes = [entry for entry in entries if entry is not None]
     collapsed = tuple(k for k, e in enumerate(axes) if not isinstance(e, Cut))
     indexed = tuple(
@@ -476,7 +505,10 @@ def _scattered(
 
 
 def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
-    """Whether the positions are known to be distinct."""
+    """Whether it is known that no two positions are the same.
+
+    ``extents`` are those of the axes that they are along.
+    """
     known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
     if any(value is None for value in known):
         return False
@@ -497,7 +529,10 @@ def _scattered_flat(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """Like ``_scattered``, for any index, elementwise in x flattened."""
+    """Like ``_scattered``, for any index, elementwise in x flattened.
+
+    ``unique_indices`` promises that none repeats.
+    """
     places = apply(views.iota, shape=(type.size,), axis=0, dtype=dtypes.int64)
     # Out of bounds this reads the smallest integer, which is out of bounds too.
     reading = "fill" if mode == "drop" else mode

@@ -48,6 +48,7 @@ def backsolve(
         return result, (result[0], ts, leaves)
 
     def back(residuals: Any, cotangents: Any) -> Any:
+        """The cotangents of the arguments: the adjoint equation from time to time."""
         values, ts, leaves = residuals
         given = cotangents[0]
         varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
@@ -56,11 +57,13 @@ def backsolve(
         count = values.shape[1]
 
         def of_varying(t: Array, y: Array, varying: list[Any]) -> Array:
+            """The slope at (t, y), for these values of what is differentiated by."""
             parts = iter(varying)
             pairs = zip(leaves, moving, strict=True)
             return slope(t, y, [next(parts) if moves else x for x, moves in pairs])
 
         def together(t: Array, state: Array) -> Array:
+            """The slopes of y, of its cotangent, and of the parameters' cotangents."""
             y, a = state[:count], state[count : 2 * count]
             value, pull_back = vjp(lambda y, p: of_varying(t, y, p), y, varying)
             by_y, by_varying = pull_back(a)
@@ -69,6 +72,7 @@ def backsolve(
             return anp.concatenate([value, -by_y, -change])
 
         def earlier(carry: tuple[Array, Array], item: Any) -> Any:
+            """Go back from one time to the one before it."""
             a, total = carry
             before, t, value, ct = item
             a = a + ct

@@ -40,7 +40,7 @@ class Dense:
         return self.steps.times
 
     def vector(self, t: Array) -> Array:
-        """The solution at one time, as a vector."""
+        """The solution at the time ``t``, as a vector; NaN outside of the interval."""
         times, count = self.steps.times, self.steps.accepted
         direction = anp.where(times[-1] < times[0], -1.0, 1.0)
         place = anp.searchsorted(direction * times, direction * t, side="right") - 1
@@ -77,7 +77,10 @@ class Dense:
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
-        """The solution of these steps."""
+        """The solution of the steps that are the only one of ``children``.
+
+        ``metadata`` are its method and the form of its values.
+        """
         made = object.__new__(cls)
         made.method, made.form = metadata
         (made.steps,) = children

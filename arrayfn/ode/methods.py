@@ -31,7 +31,11 @@ Row = tuple[float, ...]
 
 
 class Step(NamedTuple):
-    """y at the end of a step, f there, the norm of its error, and its stages."""
+    """y at the end of a step, ``fy`` of the next one, the norm of the error, stages.
+
+    ``f`` is f at the end for methods whose steps begin with it, and without meaning for
+    others.
+    """
 
     y: Array
     f: Array
@@ -60,7 +64,7 @@ class Method(Protocol):
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        """A step of length h from (t, y), where f is ``fy``."""
+        """A step of length h from (t, y), where f is ``fy`` if the method needs it."""
         ...
 
     @property
@@ -71,7 +75,10 @@ class Method(Protocol):
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        """The interpolant of a step from (t, y) over h to ``end``."""
+        """The interpolant of a step from (t, y) over h to ``end``.
+
+        ``stages`` are those of the step, and ``f`` is the equation's slope.
+        """
         ...
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
@@ -137,6 +144,7 @@ class RungeKutta:
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
+        """``Method.step``: all stages, and the error from differences of weights."""
         room = anp.zeros((self.stages, *y.shape), y.dtype)
         rows = (*self.matrix[1:], self.weights)
         nodes = (*self.nodes[1:], 1.0)
@@ -164,9 +172,14 @@ class RungeKutta:
         rows: Sequence[Row],
         nodes: Row,
     ) -> tuple[Array, Array]:
-        """``stages`` from number ``first`` on, and where the last one is evaluated."""
+        """``stages`` from number ``first`` on, and where the last one is evaluated.
+
+        A stage is the slope at time ``t`` plus ``h`` times its node, and at ``y`` plus
+        ``h`` times the earlier stages weighted by its row.
+        """
 
         def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:
+            """Evaluate one stage."""
             number, row, node = given
             place = y + of_dtype(h, y) * weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
@@ -185,6 +198,7 @@ class RungeKutta:
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
+        """``Method.dense``: coefficients of a polynomial in the share of the step."""
         size = of_dtype(h, y)
         if self.powers:
             return size * weighted(np.array(self.powers).T, stages)
@@ -202,6 +216,7 @@ class RungeKutta:
         return anp.concatenate([anp.stack(parts), products])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        """``Method.evaluate``: the polynomial, by Horner's scheme."""
         at = of_dtype(at, y)
         result = anp.zeros_like(y)
         for k, number in enumerate(reversed(range(self.coefficients))):

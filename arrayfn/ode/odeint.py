@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import arrayfn.numpy as anp
+from arrayfn import tree
+from arrayfn.flatten_util import ravel_pytree
 from arrayfn.ode.solve import MOST_STEPS, solve
 
 
@@ -25,7 +28,8 @@ def odeint(
     """The solution of dy/dt = func(y, t, *args) with y(t[0]) = y0, at the times ``t``.
 
     Args:
-        func: gives the derivative, a pytree like y0. Time is its second argument.
+        func: gives the derivative, a pytree like y0 or one with as many elements. Time
+            is its second argument.
         y0: the initial value, a pytree of floating-point arrays.
         t: times (n,), ascending or descending.
         args: further arguments of ``func``, pytrees.
@@ -42,8 +46,15 @@ def odeint(
     >>> odeint(lambda y, t: -y, 1.0, np.array([0.0, 1.0])).round(6)
     array([1.      , 0.367879])
     """
+    structure = tree.structure(y0)
+
+    def slope(t: Any, y: Any, *args: Any) -> Any:
+        """The derivative in y0's structure, whose elements it has in order."""
+        made = func(y, t, *args)
+        return made if tree.structure(made) == structure else _like(made, y)
+
     return solve(
-        lambda t, y, *args: func(y, t, *args),
+        slope,
         y0,
         t,
         *args,
@@ -54,3 +65,9 @@ def odeint(
         max_steps=MOST_STEPS if mxstep == np.inf else int(mxstep),
         adjoint=adjoint,
     ).ys
+
+
+def _like(given: Any, y: Any) -> Any:
+    """The elements of the pytree ``given`` as a pytree like ``y``."""
+    vector, back = ravel_pytree(y)
+    return back(anp.astype(ravel_pytree(given)[0], vector.dtype))

@@ -65,7 +65,8 @@ class Rosenbrock:
     ) -> Step:
         """``Method.step``: one linear system for each stage, all with one matrix.
 
-        It needs no ``fy``, which it returns as it was given.
+        The step is from (``t``, ``y``) over ``h``. It needs no ``fy``, which it returns
+        as it was given.
         """
         if y.dtype in dtypes.COMPLEX:
             raise DTypeError(
@@ -78,6 +79,7 @@ class Rosenbrock:
         solve = self._solver(lambda y: f(t, y), y, 1 / (length * self.gamma))
 
         def stage(stages: Array, given: tuple[Array, ...]) -> Any:
+            """Solve for one stage."""
             number, node, share, row, coupling = given
             place = y + weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
@@ -102,7 +104,10 @@ class Rosenbrock:
     def _solver(
         self, f: Callable[[Array], Array], y: Array, shift: Array
     ) -> Callable[[Array], Array]:
-        """Solves systems with ``shift`` times the identity, less the Jacobian of f."""
+        """Solves systems with ``shift`` times the identity, less the Jacobian of f.
+
+        That is taken at ``y``.
+        """
         if self.sparsity is None:
             dense = shift * anp.eye(y.shape[0], dtype=y.dtype) - jacfwd(f)(y)
             return lambda right: anp.linalg.solve(dense, right)
@@ -118,9 +123,11 @@ class Rosenbrock:
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
+        """``Method.dense``: the end of the step, and weighted stages."""
         return anp.concatenate([end[None], weighted(np.array(self.products), stages)])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        """``Method.evaluate``: the polynomial, by Horner's scheme."""
         at = of_dtype(at, y)
         end, *rest = (coefficients[k] for k in range(self.coefficients))
         total = anp.zeros_like(y)

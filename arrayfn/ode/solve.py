@@ -131,11 +131,13 @@ def solve(
     )
 
     def slope(t: Array, y: Array, *args: Any) -> Array:
+        """The slope of the vector y; an error if ``f`` gives another form than y0's."""
         value = f(t, unravel(y), *args)
         if tree.structure(value) != tree.structure(y0):
             raise ArgumentError(
-                f"solve: f gives the structure {tree.structure(value)}, and y0 is "
-                f"{tree.structure(y0)}",
+                f"solve: f gives the structure "
+                f"{tree.text_of(tree.structure(value))}, and y0 is "
+                f"{tree.text_of(tree.structure(y0))}",
                 user_location(),
             )
         pairs = zip(tree.leaves(value), tree.leaves(y0), strict=True)
@@ -190,9 +192,9 @@ def _varying_alike(
 ) -> tuple[Callable[..., Any], Any, Array, tuple[Any, ...]]:
     """The problem with operands that all vary along the same axes of a mesh.
 
-    Devices take different numbers of steps. What they have in common, ``f`` captures
-    too, varies from here on, so that its cotangents are summed over the devices once,
-    here, and not in each step.
+    These are ``y0``, ``ts`` and ``args``. Devices take different numbers of steps. What
+    they have in common, ``f`` captures too, varies from here on, so that its cotangents
+    are summed over the devices once, here, and not in each step.
     """
     frame = current_frame()
     if frame is None or not frame.axis_names():
@@ -206,7 +208,7 @@ def _varying_alike(
 
 
 def _tolerance(atol: Any, y0: Any) -> Array:
-    """A number, or one for each element of the vector."""
+    """``atol`` as a number, or as one for each element of the vector of ``y0``."""
     if tree.structure(atol) == tree.structure(0.0) and not leaf_type(atol).shape:
         return anp.asarray(atol)
     spread = tree.map(lambda a, y: anp.broadcast_to(a, leaf_type(y).shape), atol, y0)

@@ -72,6 +72,7 @@ def along(
     direction = _direction(ts[0], end)
 
     def until(state: State, t: Array) -> tuple[State, Array]:
+        """Step until t is reached, and interpolate there; NaN if it is not."""
         state = advance(method, f, state, t, end, control)
         value = between(method, f, state, t)
         reached = direction * (state.t - t) >= 0
@@ -118,11 +119,13 @@ def recorded(
     state = start(method, f, begin, y, end, control, first)
 
     def going(carry: tuple[State, Recorded]) -> Array:
+        """Whether the end is not reached, and there is room for another step."""
         now = carry[0]
         is_there = direction * (now.t - end) >= 0
         return ~is_there & ~now.failed & (now.attempted < count)
 
     def once(carry: tuple[State, Recorded]) -> tuple[State, Recorded]:
+        """Try a step, and write down its interpolant."""
         now, record = carry
         after = attempt(method, f, now, end, direction, control)
         # A rejected step is written where the next one will be.
@@ -269,7 +272,11 @@ def _first_size(
     end: Array,
     control: Control,
 ) -> Array:
-    """A size with which an Euler step and a step of the method have small errors."""
+    """A size with which an Euler step and a step of the method have small errors.
+
+    The solution begins at (``t``, ``y``) with this ``slope``, and goes to ``end``.
+    Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, section II.4.
+    """
     scale = control.scale(y, y)
     interval = anp.abs(end - t)
     whole = anp.where(interval == 0, 1.0, interval)

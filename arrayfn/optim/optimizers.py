@@ -70,6 +70,7 @@ def trace(decay: float, nesterov: bool = False) -> Optimizer:
     def update(
         updates: Tree, state: TraceState, params: Tree = None
     ) -> tuple[Tree, TraceState]:
+        """The moving sum of gradients, one step ahead for Nesterov's momentum."""
         held = tree.map(lambda m, g: decay * m + g, state.trace, updates)
         ahead = tree.map(lambda m, g: decay * m + g, held, updates)
         return (ahead if nesterov else held), TraceState(held)
@@ -153,6 +154,7 @@ def scale_by_adam(
     def update(
         updates: Tree, state: MomentState, params: Tree = None
     ) -> tuple[Tree, MomentState]:
+        """The moving mean over the root of the moving square, both unbiased."""
         count = anp.add(state.count, 1)
         mean = _moving(state.mean, updates, b1)
         square = _moving(state.square, tree.map(anp.square, updates), b2)
@@ -201,6 +203,7 @@ def scale_by_trust_ratio() -> Optimizer:
 
 
 def _trusted(update: Array, parameter: Array) -> Array:
+    """An update scaled to the size of its parameter; itself if one is 0."""
     size = anp.sqrt(anp.sum(anp.square(parameter)))
     step = anp.sqrt(anp.sum(anp.square(update)))
     either = (size == 0) | (step == 0)
@@ -213,7 +216,10 @@ def _moving(mean: Tree, values: Tree, decay: float) -> Tree:
 
 
 def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
-    """A moving mean that began at 0, divided by the sum of its weights."""
+    """A moving mean that began at 0, divided by the sum of its weights.
+
+    It has taken ``count`` values, each older one weighted by ``decay`` less.
+    """
     weight = 1 - anp.power(anp.asarray(decay), count)
     return tree.map(lambda m: m / cast(weight, m), mean)
 

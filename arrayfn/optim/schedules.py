@@ -19,7 +19,7 @@ def constant_schedule(value: float) -> Schedule:
 
 
 def _progress(step: Any, begin: int, steps: int) -> Array:
-    """The fraction of ``steps`` done since ``begin``, in [0, 1]."""
+    """The fraction of ``steps`` done at ``step`` since ``begin``, in [0, 1]."""
     if steps <= 0:
         raise ValueError(f"a schedule takes a positive number of steps, not {steps}")
     return anp.divide(anp.clip(anp.subtract(step, begin), 0, steps), float(steps))
@@ -146,6 +146,7 @@ def piecewise_constant_schedule(
     """
 
     def schedule(step: Any) -> Array:
+        """The first value times the factors of all boundaries that are reached."""
         value: Any = constant_schedule(init_value)(step)
         for boundary, factor in sorted(boundaries_and_scales.items()):
             reached = anp.greater_equal(step, boundary)

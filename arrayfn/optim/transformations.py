@@ -57,6 +57,7 @@ def stateless(function: Callable[[Tree, Tree], Tree]) -> Optimizer:
     def update(
         updates: Tree, state: EmptyState, params: Tree = None
     ) -> tuple[Tree, EmptyState]:
+        """The function of updates and parameters; there is no state."""
         return function(updates, params), state
 
     return Optimizer(init, update)
@@ -77,6 +78,7 @@ def chain(*parts: Optimizer) -> Optimizer:
     def update(
         updates: Tree, state: tuple[Tree, ...], params: Tree = None
     ) -> tuple[Tree, tuple[Tree, ...]]:
+        """The updates through all parts in turn, and the states of all."""
         after: list[Tree] = []
         for part, own in zip(parts, state, strict=True):
             updates, own = part.update(updates, own, params)
@@ -127,6 +129,7 @@ def clip_by_global_norm(max_norm: float) -> Optimizer:
     """
 
     def clipped(updates: Tree, _: Tree) -> Tree:
+        """The updates, scaled down if their norm is larger."""
         norm = global_norm(updates)
         factor = anp.divide(max_norm, anp.maximum(norm, max_norm))
         return tree.map(lambda u: anp.multiply(u, cast(factor, u)), updates)
@@ -158,6 +161,7 @@ def scale_by_learning_rate(learning_rate: Rate) -> Optimizer:
     def update(
         updates: Tree, state: CountState, params: Tree = None
     ) -> tuple[Tree, CountState]:
+        """The updates times the negative rate of this step."""
         rate = anp.negative(schedule(state.count))
         scaled = tree.map(lambda u: anp.multiply(u, cast(rate, u)), updates)
         return scaled, CountState(anp.add(state.count, 1))
@@ -175,6 +179,7 @@ def add_decayed_weights(
     """
 
     def decayed(updates: Tree, params: Tree) -> Tree:
+        """The updates plus the decay of parameters, where the mask has them."""
         need_params("add_decayed_weights", params)
         where = mask(params) if callable(mask) else mask
         if where is None:

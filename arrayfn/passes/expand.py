@@ -8,7 +8,7 @@ operands of rank 1 or more; int8 operands are padded to multiples of 4 bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -16,13 +16,20 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import rewritten
 from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Composition, Contraction, primitive_of
+from arrayfn.primitives.base import (
+    Composition,
+    Contraction,
+    Convert,
+    Scalar,
+    View,
+    primitive_of,
+)
 from arrayfn.primitives.rules import all_of
 
 _MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
@@ -58,6 +65,7 @@ def _expanded(
 ) -> tuple[Program, bool]:
     """``program`` with its Compositions expanded once, and whether it had any."""
     changed = False
+    definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         nonlocal changed
@@ -66,7 +74,8 @@ def _expanded(
         if isinstance(primitive.kernel, Composition) and not keep(equation):
             result = primitive.kernel.expand(*operands, **equation.params)
         elif isinstance(primitive.kernel, Contraction):
-            result = _product(operands, equation, products)
+            is_read_once = products is BLAS and _is_read_once(equation, definitions)
+            result = _product(operands, equation, products, is_read_once)
         changed |= result is not None
         return None if result is None else all_of(result)
 
@@ -74,12 +83,16 @@ def _expanded(
 
 
 def _product(
-    operands: Sequence[Atom], equation: Equation, products: Products
+    operands: Sequence[Atom],
+    equation: Equation,
+    products: Products,
+    is_read_once: bool,
 ) -> Atom | None:
     """A dot_general that the library cannot compute, as other equations.
 
     None if the library computes it. ``operands`` are the new ones of ``equation``, and
-    ``products`` the dtypes that the library multiplies.
+    ``products`` the dtypes that the library multiplies. A kernel fuses what computes a
+    matrix that ``is_read_once``.
     """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
@@ -88,7 +101,7 @@ def _product(
         return views.zeros(equation.outputs[0].type)
     has_scalar = not x.type.shape or not y.type.shape
     by_library = not has_scalar and (x.type.dtype, result_dtype) in products
-    if by_library and products is BLAS and _is_long_dot(equation):
+    if by_library and (is_read_once or (products is BLAS and _is_long_dot(equation))):
         return sum_of_products(x, y, params["contract"], params["batch"])
     if by_library and (
         result_dtype in dtypes.INEXACT or _has_aligned_extents(equation)
@@ -138,6 +151,37 @@ def _integer_product(
     if product.type.shape == limit:
         return product
     return slicing.block(product, (0,) * len(limit), limit)
+
+
+def _is_read_once(equation: Equation, definitions: Mapping[Var, Equation]) -> bool:
+    """Whether this multiplies a vector by a matrix that is made of narrower elements.
+
+    Such a product is bound by reading the matrix: of bfloat16 or float8 weights, say.
+    The library would read them in the product's dtype, written to memory before.
+    """
+    x, y = equation.inputs
+    matrix, vector = (x, y) if x.type.size >= y.type.size else (y, x)
+    kept = equation.outputs[0].type.size
+    contracted = math.prod(
+        x.type.shape[axis] for axis in equation.params["contract"][0]
+    )
+    if matrix.type.size != kept * contracted or vector.type.size == matrix.type.size:
+        return False
+    is_narrow, atoms, seen = False, [matrix], set[Atom]()
+    while atoms:
+        atom = atoms.pop()
+        if isinstance(atom, Literal) or not atom.type.shape or atom in seen:
+            continue
+        seen.add(atom)
+        definition = definitions.get(atom)
+        form = None if definition is None else primitive_of(definition).kernel
+        if definition is not None and isinstance(form, (Scalar, Convert, View)):
+            atoms += definition.inputs
+        elif atom.type.dtype.itemsize >= matrix.type.dtype.itemsize:
+            return False
+        else:
+            is_narrow = True
+    return is_narrow
 
 
 def _is_long_dot(equation: Equation) -> bool:

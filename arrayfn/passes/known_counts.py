@@ -74,7 +74,7 @@ def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
 def _binary_definition(program: Program, atom: Atom) -> Equation | None:
     """The equation of two operands that makes ``atom``, or None."""
     for equation in program.equations:
-        if equation.outputs[0] is atom and len(equation.inputs) == 2:
+        if atom in equation.outputs and len(equation.inputs) == 2:
             return equation
     return None
 

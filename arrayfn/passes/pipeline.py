@@ -25,6 +25,7 @@ from arrayfn.passes.loop_unrolling import unroll_loops
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
+from arrayfn.passes.storage_types import storage_as_bytes
 from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
@@ -91,6 +92,7 @@ def pipeline(
 
     passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
+        partial(storage_as_bytes, products=products, keep=keep),
         short_transforms,
         *(() if arrange is None else (arrange,)),
         partial(expand, products=products, keep=keep),

@@ -12,21 +12,16 @@ from arrayfn.errors import ArrayfnError, ShapeError, located
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, views
+from arrayfn.primitives import families
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     OWN_VARIANCE,
     THROUGH_BODY,
     Array,
     Body,
     Primitive,
     Sample,
-    View,
-    not_differentiable,
     primitive_of,
 )
-from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import batched_along
 
 
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
@@ -109,25 +104,4 @@ operator_call = Primitive(
     batch=THROUGH_BODY,
     samples=_samples,
     doc="A named function whose body a registered kernel may replace.",
-)
-
-# A value that a function with a custom rule captures: the rule has no derivative by it.
-
-
-closed_over = Primitive(
-    name="closed_over",
-    family="call",
-    types=lambda x: x.plain(),
-    reference=lambda x: x,
-    kernel=View(views.unchanged),
-    jvp=not_differentiable(
-        "a function with a derivative rule of its own closes over this value, and the "
-        "rule gives derivatives by arguments only; pass it as an argument"
-    ),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("closed_over")),
-    samples=lambda: [
-        Sample((families.random_array(dtypes.float32, (3, 4), 63, -3.0, 3.0),), {})
-    ],
-    doc="The operand; differentiating by it is an error.",
 )

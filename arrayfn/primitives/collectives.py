@@ -22,7 +22,14 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ProgramError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, families, reductions, views
+from arrayfn.primitives import (
+    conversion,
+    discrete,
+    emitters,
+    families,
+    reductions,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -192,8 +199,11 @@ _REDUCTIONS: Final = {
 def _reduce_types(x: ArrayType, *, axis_name: str, op: str) -> ArrayType:
     """Type rule: the operand's type, which no longer varies along ``axis_name``.
 
-    Raises DTypeError for bools, and for complex numbers unless ``op`` is "sum".
+    Raises DTypeError for storage dtypes and bools, and for complex numbers unless
+    ``op`` is "sum".
     """
+    if x.dtype in dtypes.STORAGE:
+        raise dtypes.storage_error("all_reduce", x.dtype)
     if x.dtype == dtypes.bool_ or (op != "sum" and x.dtype.kind == "c"):
         raise DTypeError(f"all_reduce of {op} was given {x}")
     return x.with_shape(x.shape).with_varying(x.varying - {axis_name})
@@ -262,7 +272,7 @@ all_reduce = _collective(
 
 def summed_over(x: Atom, axis_name: str) -> Atom:
     """The sum of the values of all members along an axis."""
-    return all_reduce(x, axis_name=axis_name, op="sum")
+    return emitters.all_reduce(x, axis_name=axis_name, op="sum")
 
 
 # pvary

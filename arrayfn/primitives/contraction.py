@@ -3,6 +3,7 @@
 The output's axes are the batch axes, then the left operand's free axes, then the
 right's. float16 and bfloat16 are multiplied and summed in float32 and rounded once.
 ``preferred_element_type`` is the dtype of the sums; with float32 nothing is rounded.
+Products of float8, int4 and uint4 need one.
 
 ``precision="tf32"`` allows a backend to round float32 operands to TensorFloat-32 (10
 bits of fraction) before multiplying. The reference and CPUs never do.
@@ -11,7 +12,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -42,18 +43,29 @@ Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
 
 
-_FULL: Final = (None, "default", "highest", "float32")
-_TF32: Final = ("high", "tensorfloat32", "tf32")
+# What leaves float32 as it is, and what allows TensorFloat-32: names of precisions, and
+# of algorithms (the dtypes of operands, of products and of sums).
+_FULL: Final = (
+    *(None, "default", "highest", "float32"),
+    *("DEFAULT", "F16_F16_F32", "BF16_BF16_F32", "F32_F32_F32", "F64_F64_F64"),
+)
+_TF32: Final = ("high", "tensorfloat32", "tf32", "TF32_TF32_F32")
+
+Precision: TypeAlias = str | tuple[str | None, str | None] | None
 
 
-def precision_params(name: str, precision: str | None) -> dict[str, str]:
+def precision_params(name: str, precision: Precision) -> dict[str, str]:
     """The params of a dot_general for a user's ``precision`` argument of ``name``.
 
+    A pair has a precision for each operand; operands are rounded if both allow it.
     Raises ArgumentError for a precision that is none of JAX's names.
 
     >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
     ({'precision': 'tf32'}, {})
     """
+    if isinstance(precision, (tuple, list)):
+        each = [precision_params(name, one) for one in precision]
+        return each[0] if len(each) == 2 and each[0] == each[1] else {}
     if precision in _FULL:
         return {}
     if precision in _TF32:
@@ -83,7 +95,7 @@ def _types(
     belong to them, in the same order. ``preferred_element_type`` is the dtype of
     products, sums and output.
     """
-    families.common_dtype("dot_general", (x, y), dtypes.NUMBERS)
+    _check_dtypes(x, y, preferred_element_type)
     for operand, axes in (
         (x, (*contract[0], *batch[0])),
         (y, (*contract[1], *batch[1])),
@@ -107,13 +119,32 @@ def _types(
     shape += [y.shape[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
     if preferred_element_type is None:
         return x.with_shape(shape)
-    if not np.can_cast(x.dtype, preferred_element_type):
+    return ArrayType(tuple(shape), preferred_element_type)
+
+
+def _check_dtypes(x: ArrayType, y: ArrayType, preferred: DType | None) -> None:
+    """Raise DTypeError unless x and y can be multiplied as ``preferred``.
+
+    Two dtypes of float8, or of int4, may meet.
+    """
+    for kinds, wide in (
+        (dtypes.FLOAT8, dtypes.FLOATS),
+        (dtypes.INT4, dtypes.SIGNED | dtypes.FLOATS),
+    ):
+        if x.dtype in kinds and y.dtype in kinds:
+            if preferred in wide:
+                return
+            raise DTypeError(
+                f"dot_general of {x} and {y} takes the dtype of the product as "
+                "preferred_element_type, one of "
+                + ", ".join(n for d, n in dtypes.SHORT_NAMES.items() if d in wide)
+            )
+    families.common_dtype("dot_general", (x, y), dtypes.NUMBERS)
+    if preferred is not None and not np.can_cast(x.dtype, preferred):
         raise DTypeError(
             f"dot_general of {x} cannot be computed as "
-            f"{dtypes.short_name(preferred_element_type)}, which does not hold all of "
-            "its numbers"
+            f"{dtypes.short_name(preferred)}, which does not hold all of its numbers"
         )
-    return ArrayType(tuple(shape), preferred_element_type)
 
 
 def _reference(
@@ -261,7 +292,7 @@ def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> Ax
 def _samples() -> Iterable[Sample]:
     """Products of all dtypes, mixed dtypes and several axes, for the table tests."""
     plain: AxesPair = ((), ())
-    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+    for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype == dtypes.bool_:
             continue
         x = families.random_array(dtype, (3, 4), 51 + position, -1.5, 1.5)
@@ -275,6 +306,8 @@ def _samples() -> Iterable[Sample]:
         (dtypes.bfloat16, dtypes.float32),
         (dtypes.float32, dtypes.float64),
         (dtypes.int8, dtypes.int32),
+        (dtypes.float8_e4m3fn, dtypes.float32),
+        (dtypes.int4, dtypes.int32),
     ):
         x = families.random_array(narrow, (3, 4), 57, -1.5, 1.5)
         y = families.random_array(narrow, (4, 5), 58, -1.5, 1.5)

@@ -106,7 +106,7 @@ def _batch_by_selection(
     """
     guarded = [
         isinstance(x, Var)
-        and x.type.dtype in dtypes.INEXACT
+        and x.type.dtype in dtypes.DIFFERENTIABLE
         and (m or x.type.size <= _FEW)
         for x, m in zip(operands, mapped, strict=True)
     ]

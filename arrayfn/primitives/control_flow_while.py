@@ -193,7 +193,7 @@ def _until_all_stop(
         # The body's results for stopped members must not contribute derivatives.
         guarded = [
             e.select(_along(goes_on, x.type), x, views.stop_gradient(x))
-            if varies and x.type.dtype in dtypes.INEXACT
+            if varies and x.type.dtype in dtypes.DIFFERENTIABLE
             else x
             for x, varies in zip(before, mapped, strict=True)
         ]

@@ -362,7 +362,7 @@ def _samples() -> Iterable[Sample]:
     yield sample(((2, 2, 3, 5), (2, 2, 3, 2)), _GROUPED, (2,), (1,), 83)
     yield sample(((2, 3, 1, 7), (3, 2, 1, 3)), _GROUPED, (1,), (2,), 84)
     yield sample(((3, 4), (2, 4)), _PLAIN, (), (), 85)
-    for position, dtype in enumerate(dtypes.SHORT_NAMES):
+    for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype != dtypes.bool_:
             shapes = ((2, 2, 6), (3, 2, 3))
             yield sample(shapes, SIDES_NCH, (1,), (1,), 86 + position, dtype)

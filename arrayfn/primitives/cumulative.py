@@ -9,7 +9,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import conversion, discrete, factors, families, slicing, views
 from arrayfn.primitives import elementwise as e
@@ -49,8 +49,7 @@ def _cumulative(
 
     def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
         """Type rule: the operand's type."""
-        if x.dtype not in accepts:
-            raise DTypeError(f"{name} is not defined for {x}")
+        families.check_defined(name, x, accepts)
         if not 0 <= axis < x.ndim:
             raise ShapeError(f"{name}: {x} has no axis {axis}")
         return x.with_shape(x.shape)

@@ -10,6 +10,9 @@ A rule may also be the name of a function that makes the Program when it is need
 the inputs that vary: ``jvp_body(varies)`` takes only their tangents.
 ``forward(varies)`` returns the pair (forward, backward). A named ``backward`` is called
 with flags for the given cotangents, and takes only those.
+
+The last ``captured`` operands are values that the function closes over. It has no
+derivative by them; what its rules compute of them has.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, reductions, views
+from arrayfn.primitives import emitters, families, views
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     THROUGH_BODY,
@@ -52,17 +55,40 @@ Rule = Program | str
 Results = tuple[tuple[Shape, DType], ...]
 
 
+def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
+    """DifferentiationError if one of the last ``captured`` tangents is not zero."""
+    own = len(tangents) - captured
+    if any(tangent is not None for tangent in tangents[own:]):
+        raise DifferentiationError(
+            f"{name} has a derivative rule and closes over a value that is "
+            "differentiated; the rule gives derivatives by arguments only; pass the "
+            "value as an argument"
+        )
+
+
+def _closing_over(captured: int) -> dict[str, int]:
+    """The param of a call that closes over so many values; none if it is zero."""
+    return {"captured": captured} if captured else {}
+
+
 # custom_jvp
 
 
 def _jvp_rule(
-    primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
+    primals: Atoms,
+    tangents: Tangents,
+    *,
+    body: Program,
+    jvp_body: Rule,
+    name: str,
+    captured: int = 0,
 ) -> WithTangents:
     """The jvp rule: inlines the user's ``jvp_body``.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
     ``jvp_body`` is a Program, or the name of a function that makes one.
     """
+    _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
         dense_tangents = present(tangents)
@@ -85,6 +111,7 @@ def _jvp_batch(
     body: Program,
     jvp_body: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
     """Batching rule: a call whose body and derivative are both mapped."""
     mapped = [dim is not None for dim in dims]
@@ -107,6 +134,7 @@ def _jvp_batch(
         name=name,
         body=batch(body, size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
@@ -160,12 +188,14 @@ def _vjp_rule(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> WithTangents:
     """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
     ``forward`` and ``backward`` are the user's rules, as in the module's docstring.
     """
+    _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
         varies = tuple(t is not None for t in tangents)
@@ -196,6 +226,7 @@ def _vjp_batch(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
     """Batching rule: a call whose body and rules are all mapped."""
     mapped = [dim is not None for dim in dims]
@@ -225,6 +256,7 @@ def _vjp_batch(
         body=batch(body, size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
@@ -264,9 +296,9 @@ def _batched_backward(
 def _total(cotangent: Atom) -> Atom:
     """The sum of a mapped ``cotangent`` over all members; zeros for integers."""
     type = cotangent.type
-    if type.dtype not in dtypes.INEXACT:
+    if type.dtype not in dtypes.DIFFERENTIABLE:
         return views.zeros(type.with_shape(type.shape[1:]))
-    return reductions.reduce_sum(cotangent, axes=(0,))
+    return emitters.reduce_sum(cotangent, axes=(0,))
 
 
 def _vjp_samples() -> Iterable[Sample]:

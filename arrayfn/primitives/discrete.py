@@ -55,18 +55,20 @@ def _predicate(
 
 
 def _comparison(name: str, reference: Callable[..., Any], doc: str) -> Primitive:
-    """An elementwise Primitive that compares two numbers, not complex ones."""
-    return _predicate(name, reference, dtypes.ALL - dtypes.COMPLEX, doc, arity=2)
+    """An elementwise Primitive that compares two ordered numbers, not complex ones."""
+    return _predicate(name, reference, dtypes.REALS | {dtypes.bool_}, doc, arity=2)
 
+
+_COMPARED = frozenset(dtypes.COMPUTED)
 
 eq = _predicate(
     "eq",
     np.equal,
-    dtypes.ALL,
+    _COMPARED,
     "Whether the operands are equal; NaN equals nothing.",
     arity=2,
 )
-ne = _predicate("ne", np.not_equal, dtypes.ALL, "Whether the operands differ.", arity=2)
+ne = _predicate("ne", np.not_equal, _COMPARED, "Whether the operands differ.", arity=2)
 lt = _comparison("lt", np.less, "Whether the first operand is less.")
 le = _comparison("le", np.less_equal, "Whether the first operand is less or equal.")
 gt = _comparison("gt", np.greater, "Whether the first operand is greater.")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from arrayfn import dtypes
 from arrayfn.ir import Atom
 from arrayfn.primitives.base import Primitive
 
@@ -42,14 +43,34 @@ class Emitter:
         return f"<emitter of {self._name}>"
 
 
-add: Final = Emitter("add")
+class SumEmitter(Emitter):
+    """A sum: float8 operands are added in float32, and the result is rounded once."""
+
+    @override
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        """As ``Primitive.__call__``."""
+        dtype = operands[0].type.dtype
+        if dtype not in dtypes.FLOAT8:
+            return super().__call__(*operands, **params)
+        wide = [
+            convert(x, dtype=dtypes.float32) if x.type.dtype == dtype else x
+            for x in operands
+        ]
+        return convert(super().__call__(*wide, **params), dtype=dtype)
+
+
+convert: Final = Emitter("convert")
+add: Final = SumEmitter("add")
+all_reduce: Final = SumEmitter("all_reduce")
 broadcast_in_dim: Final = Emitter("broadcast_in_dim")
 concatenate: Final = Emitter("concatenate")
 log: Final = Emitter("log")
 mul: Final = Emitter("mul")
 real: Final = Emitter("real")
-reduce_sum: Final = Emitter("reduce_sum")
+reduce_sum: Final = SumEmitter("reduce_sum")
+scatter_add: Final = SumEmitter("scatter_add")
 slice_: Final = Emitter("slice")
+sub: Final = SumEmitter("sub")
 transpose: Final = Emitter("transpose")
 while_loop: Final = Emitter("while_loop")
 

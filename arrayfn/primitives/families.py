@@ -202,11 +202,21 @@ def common_dtype(
             "convert them first (arrayfn.numpy functions promote)"
         )
     if dtype not in allowed:
+        if dtype in dtypes.STORAGE:
+            raise dtypes.storage_error(name, dtype)
         raise DTypeError(
             f"{name} is not defined for {dtypes.short_name(dtype)}; it takes "
             + ", ".join(n for d, n in dtypes.SHORT_NAMES.items() if d in allowed)
         )
     return dtype
+
+
+def check_defined(name: str, x: ArrayType, allowed: frozenset[DType]) -> None:
+    """Raise DTypeError unless the dtype of ``x`` is among the ``allowed`` ones."""
+    if x.dtype in dtypes.STORAGE - allowed:
+        raise dtypes.storage_error(name, x.dtype)
+    if x.dtype not in allowed:
+        raise DTypeError(f"{name} is not defined for {x}")
 
 
 def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,9 +315,9 @@ def random_array(
     values = rng.uniform(low, high, shape)
     if dtype == dtypes.bool_:
         return values > (low + high) / 2
-    if dtype in dtypes.UNSIGNED:
+    if dtype in dtypes.UNSIGNED or dtype == dtypes.uint4:
         return np.floor(np.abs(values) * 3).astype(dtype)
-    if dtype in dtypes.SIGNED:
+    if dtype in dtypes.SIGNED or dtype == dtypes.int4:
         return np.floor(values * 3).astype(dtype)
     if dtype in dtypes.COMPLEX:
         imaginary = rng.uniform(low, high, shape)

@@ -68,7 +68,7 @@ def _gather_transpose(
     **windows: Any,
 ) -> Atom:
     """Transpose rule: a scatter_add of the cotangent into zeros of ``type``."""
-    return scatter_add(
+    return emitters.scatter_add(
         views.zeros(type),
         indices,
         ct,

@@ -27,13 +27,16 @@ SCATTER_MODES: Final = ("drop", "clip")
 
 
 def default_fill(dtype: DType) -> PythonScalar:
-    """The value that gather reads out of bounds: NaN, or an extreme integer."""
+    """The value that gather reads out of bounds: NaN, or an extreme integer.
+
+    A key's words are each the largest integer.
+    """
     if dtype == dtypes.bool_:
         return True
-    if dtype in dtypes.INEXACT:
+    if dtype in dtypes.DIFFERENTIABLE:
         return float("nan")
-    limits = np.iinfo(dtype)
-    return int(limits.min if dtype in dtypes.SIGNED else limits.max)
+    limits = dtypes.limits(dtypes.uint32 if dtype is dtypes.KEY else dtype)
+    return int(limits.min or limits.max)
 
 
 # gather

@@ -425,7 +425,8 @@ def _counted_once(
         inputs: list[Atom] = list(builder.inputs_of(program))
         for k, spec in enumerate(cotangents, known):
             shared = [n for name, n in mesh.shape.items() if name not in spec.axes()]
-            if math.prod(shared) > 1:
+            # The cotangents of integers are zeros.
+            if math.prod(shared) > 1 and inputs[k].type.dtype in dtypes.INEXACT:
                 inputs[k] = e.div(inputs[k], math.prod(shared))
         outputs = builder.inline(program, inputs)
         for k, spec in enumerate(results):

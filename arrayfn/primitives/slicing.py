@@ -205,7 +205,7 @@ def _pad_transpose(
     if isinstance(value, Linear):
         axes = tuple(range(ct.type.ndim))
         total = emitters.reduce_sum(ct, axes=axes)
-        to_value = e.sub(total, emitters.reduce_sum(inner, axes=axes))
+        to_value = emitters.sub(total, emitters.reduce_sum(inner, axes=axes))
     return [to_x, to_value]
 
 

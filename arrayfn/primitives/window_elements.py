@@ -17,7 +17,15 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, discrete, families, indexing, slicing, views
+from arrayfn.primitives import (
+    conversion,
+    discrete,
+    emitters,
+    families,
+    indexing,
+    slicing,
+    views,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
@@ -212,7 +220,7 @@ def _put_expand(
         return values  # each window is an element
     coordinates, windows = _gather_indices(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
-    scattered = indexing.scatter_add(
+    scattered = emitters.scatter_add(
         zeros, coordinates, values, **windows.params(), **options
     )
     return geometry.unpadded(scattered, type.shape)

@@ -21,7 +21,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, families, indexing, slicing, views
+from arrayfn.primitives import conversion, emitters, families, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -153,12 +153,13 @@ class SlidingWindows:
         for k, axis in enumerate(self.axes):
             inner.append(strides[axis] * self.dilations[k])
             strides[axis] *= self.strides[k]
+        elements = x.view(f"V{x.itemsize}")  # NumPy strides no arrays of float8
         return np.lib.stride_tricks.as_strided(
-            x,
+            elements,
             (*self.shape(x.shape), *self.sizes),
             (*strides, *inner),
             writeable=False,
-        )
+        ).view(x.dtype)
 
 
 def batched_windows(name: str) -> BatchRule:
@@ -248,7 +249,7 @@ def overlap_add(
     windows_geometry = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
     zeros = views.zeros(x)
     options = {"mode": "drop", "unique_indices": False}
-    return indexing.scatter_add(
+    return emitters.scatter_add(
         zeros, positions_of(components), windows, **windows_geometry.params(), **options
     )
 

@@ -113,6 +113,7 @@ def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
 
 
 def _bits(key: Key, shape: Shape, dtype: DType) -> Array:
+    """Random bits of an unsigned integer ``dtype``, as JAX's."""
     high, low = block(key, *counters(shape))
     if dtype == dtypes.uint64:
         wide = anp.left_shift(anp.astype(high, dtypes.uint64), 32)
@@ -258,6 +259,7 @@ def _clipped(x: ArrayLike, dtype: DType, low: int, high: int) -> ArrayLike:
 
 
 def _exceeds(x: ArrayLike, limit: int) -> ArrayLike:
+    """Whether x is larger than ``limit``, which its dtype may not hold."""
     if isinstance(x, int):
         return np.array(x > limit)
     type = ops.type_of_operand("randint", x)

@@ -45,7 +45,7 @@ def _drawn(
     """The key, shape and dtype of the result, and the dtype to draw in.
 
     float16 and bfloat16 are drawn in float32 and rounded, because they have too few
-    uniform numbers for a tail.
+    uniform numbers for a tail. Errors call the function ``name``.
     """
     wanted = ops.as_shape(f"random.{name}", shape)
     kind = floating(name, dtype)
@@ -93,7 +93,10 @@ def real_normal(key: Key, shape: Shape, dtype: DType) -> Array:
 def _normal_between(
     drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType
 ) -> Array:
-    """Normal numbers whose erf(x / sqrt 2) are uniform in [low, high)."""
+    """Normal numbers whose erf(x / sqrt 2) are uniform in [low, high).
+
+    ``drawn`` are uniform numbers in [0, 1).
+    """
     scaled = between(drawn, low, high, dtype)
     return anp.multiply(apply(special.erfinv, scaled), ops.scalar(_ROOT_TWO, dtype))
 
@@ -105,10 +108,9 @@ def truncated_normal(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Standard normal numbers truncated to (lower, upper).
+    """Standard normal numbers truncated to (lower, upper), without the bounds.
 
-    float16 and bfloat16 numbers may be rounded to a bound. The bounds broadcast to
-    ``shape``, by default their common shape.
+    The bounds broadcast to ``shape``, by default their common shape.
 
     >>> from arrayfn import random
     >>> x = random.truncated_normal(random.key(0), -1.0, 2.0, (100,))
@@ -129,14 +131,19 @@ def truncated_normal(
         middle = _inverted_erf(drawn, first, last, wide)
         outer = ops.convert(_in_tail(drawn, low, high), wide)
         sample = anp.where(tail, outer, middle)
-    # Rounding may move a number across a bound.
-    lowest = anp.nextafter(stop_gradient(low), np.array(np.inf, wide))
-    highest = anp.nextafter(stop_gradient(high), np.array(-np.inf, wide))
-    return _shaped(anp.clip(sample, lowest, highest), wanted, kind)
+    # Rounding, also to a narrow dtype, may move a number to a bound, or across it.
+    first, last = (anp.astype(stop_gradient(x), kind) for x in (low, high))
+    lowest = anp.nextafter(first, np.array(np.inf, kind))
+    highest = anp.nextafter(last, np.array(-np.inf, kind))
+    rounded = _shaped(sample, wanted, kind)
+    return anp.clip(rounded, lowest, highest)
 
 
 def _inverted_erf(drawn: Array, low: Array, high: Array, dtype: DType) -> Array:
-    """Normal numbers between bounds at which erf has enough precision."""
+    """Normal numbers between ``low`` and ``high``, where erf has enough precision.
+
+    ``drawn`` are uniform numbers in [0, 1).
+    """
     first = apply(special.erf, anp.divide(low, _ROOT_TWO))
     last = apply(special.erf, anp.divide(high, _ROOT_TWO))
     return _normal_between(drawn, first, last, dtype)
@@ -151,11 +158,11 @@ _FARTHEST: Final = 60.0
 
 
 def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
-    """Normal numbers between bounds on one side of 0: float64.
+    """Normal numbers from ``low`` to ``high``, on one side of 0: float64.
 
-    Solve log(Q(a + d) / Q(a)) = log(u) for d, where Q is the upper tail by Mills' ratio
-    and u is uniform between 1 and the value at the far bound. The left side is concave
-    in d, so Newton's method converges.
+    ``drawn`` are uniform numbers in [0, 1). Solve log(Q(a + d) / Q(a)) = log(u) for d,
+    where Q is the upper tail by Mills' ratio and u is uniform between 1 and the value
+    at the far bound. The left side is concave in d, so Newton's method converges.
     """
     u, low, high = (ops.convert(x, dtypes.float64) for x in (drawn, low, high))
     below = high < 0
@@ -164,6 +171,7 @@ def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
     at_near = _mills_ratio(near)
 
     def beyond(distance: Array) -> tuple[Array, Array]:
+        """log(Q(near + distance) / Q(near)), and Mills' ratio there."""
         ratio = _mills_ratio(near + distance)
         log = -0.5 * distance * (2.0 * near + distance) + anp.log(ratio / at_near)
         return log, ratio

@@ -67,6 +67,7 @@ def _inverted(
     u = unit(key, shape, dtypes.float64)
 
     def step(state: Any) -> Any:
+        """Add the mass of k; count those whose uniform number it does not reach."""
         k, count, mass, total = state
         going = (u >= total) & (mass > 0)
         mass = mass * ratio(k)
@@ -90,6 +91,7 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
     shape = tuple(skipped.shape)
 
     def step(state: Any) -> Any:
+        """Propose numbers for those that have not accepted any."""
         number, accepted, value = state
         first, second = split(fold_in(key, number))
         u, v = (unit(k, shape, dtypes.float64) for k in (first, second))
@@ -107,10 +109,10 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
 
 
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
-    """Poisson numbers with a mean of 10 or more.
+    """Poisson numbers with mean ``rate``, which is 10 or more.
 
-    Hörmann, The transformed rejection method for generating Poisson random variables,
-    1993: algorithm PTRS.
+    Elements that are ``skipped`` need none. Hörmann, The transformed rejection method
+    for generating Poisson random variables, 1993: algorithm PTRS.
     """
     log_rate = anp.log(rate)
     b = 0.931 + 2.53 * anp.sqrt(rate)
@@ -119,6 +121,7 @@ def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     quick = 0.9277 - 3.6224 / (b - 2.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
+        """A number from two uniform ones, and whether it is accepted."""
         distance = 0.5 - anp.abs(u)
         near = anp.maximum(distance, 1e-300)
         k = anp.floor((2.0 * a / near + b) * u + rate + 0.43)
@@ -180,9 +183,10 @@ def binomial(
 
 
 def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
-    """Binomial numbers with a mean of 10 or more and p <= 1/2.
+    """Binomial numbers of ``n`` trials with a mean of 10 or more and p <= 1/2.
 
-    Hörmann, The generation of binomial random variates, 1993: algorithm BTRS.
+    Elements that are ``skipped`` need none. Hörmann, The generation of binomial random
+    variates, 1993: algorithm BTRS.
     """
     spread = anp.sqrt(n * p * (1.0 - p))
     b = 1.15 + 2.53 * spread
@@ -195,6 +199,7 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     at_mode = lax.lgamma(mode + 1.0) + lax.lgamma(n - mode + 1.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
+        """A number from two uniform ones, and whether it is accepted."""
         distance = 0.5 - anp.abs(u)
         near = anp.maximum(distance, 1e-300)
         k = anp.floor((2.0 * a / near + b) * u + center)
@@ -238,6 +243,7 @@ def multinomial(
     keys = split(single("multinomial", key), wanted[-1])
 
     def step(left: Array, one: Any) -> tuple[Array, Array]:
+        """The count of one category, of the trials that are left."""
         ratio, words = one
         count = binomial(Key(words), left, ratio)
         return left - count, count

@@ -152,6 +152,7 @@ def permutation(
                 f"random.permutation takes an array or an integer, not {type}",
                 user_location(),
             )
+        ops.normalize_axis("random.permutation", axis, 1)
         return _shuffled(found, anp.arange(_known(x)), 0)
     place = ops.normalize_axis("random.permutation", axis, type.ndim)
     if independent or type.ndim == 1:
@@ -161,6 +162,7 @@ def permutation(
 
 
 def _known(x: ArrayLike) -> int:
+    """x as an integer; ArgumentError if it is not known while tracing."""
     try:
         return int(x)
     except (TypeError, ArgumentError):
@@ -234,7 +236,10 @@ def choice(
 def _weighted(
     key: Key, p: ArrayLike, count: int, shape: Any, replace: bool, mode: str
 ) -> Array:
-    """Positions with probabilities proportional to ``p``."""
+    """Positions among ``count`` with probabilities proportional to ``p``.
+
+    Drawn with replacement if ``replace``; else by Gumbel numbers, of ``mode``.
+    """
     type = ops.type_of_operand("random.choice", p)
     if type.shape != (count,):
         raise ShapeError(

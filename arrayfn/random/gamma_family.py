@@ -51,6 +51,10 @@ def loggamma(
 def _prepared(
     name: str, key: AnyKey, a: ArrayLike, shape: Any, dtype: DTypeLike
 ) -> tuple[Key, Array, Shape, DType]:
+    """The key, the parameter in the result's shape, that shape, and the dtype.
+
+    Errors call the function ``name``.
+    """
     kind = floating(name, dtype)
     wanted = shape_for(name, shape, a)
     spread = anp.broadcast_to(parameter(a, kind), wanted)
@@ -58,17 +62,21 @@ def _prepared(
 
 
 def _samples(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """Logarithms of gamma samples for ``a`` of this ``dtype`` and shape."""
+    """Logarithms of gamma samples for ``a`` of this ``dtype`` and shape.
+
+    ``words`` are those of the key.
+    """
     wide = dtypes.compute_dtype(dtype)
     sample = _log_gamma(words, ops.convert(a, wide), shape, wide)
     return ops.convert(sample, dtype)
 
 
 def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """By Marsaglia and Tsang, A simple method for generating gamma variables, 2000.
+    """Logarithms of gamma samples for positive ``a``, by the key's ``words``.
 
-    Each round draws all elements, until every one has been accepted: about five rounds
-    for a million elements.
+    Marsaglia and Tsang, A simple method for generating gamma variables, 2000. Each
+    round draws all elements, until every one has been accepted: about five rounds for a
+    million elements.
     """
     boost_key, loop_key = split(Key(words))
     boosted = anp.less(a, 1)
@@ -77,6 +85,7 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
     c = anp.divide(1 / 3, anp.sqrt(d))
 
     def propose(state: Any) -> Any:
+        """Draw all elements, and keep those that are accepted first."""
         number, accepted, value = state
         normal_key, uniform_key = split(fold_in(loop_key, number))
         x = real_normal(normal_key, shape, dtype)
@@ -109,6 +118,7 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 
 @partial(custom_jvp, nondiff_argnums=(2, 3))
 def _log_gamma(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
+    """Logarithms of gamma samples; NaN unless a is positive."""
     positive = anp.greater(a, 0)
     sample = _drawn(words, anp.where(positive, a, 1), shape, dtype)
     return anp.where(positive, sample, anp.nan)
@@ -118,6 +128,7 @@ def _log_gamma(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 def _log_gamma_jvp(
     shape: Shape, dtype: DType, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
+    """The samples, and how they change with a, at a fixed uniform number."""
     (words, a), (_, da) = primals, tangents
     sample = _log_gamma(words, a, shape, dtype)
     slope = log_sample_slope(*[anp.astype(x, dtypes.float64) for x in (a, sample)])

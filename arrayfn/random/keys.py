@@ -1,19 +1,11 @@
-"""Keys: immutable arrays of Threefry keys, made from seeds and from one another.
-
-A ``Key`` holds its words as a uint32 array with a last axis of 2, and is a pytree with
-that one leaf. So ``jit``, ``vmap``, ``grad`` and loops take and return keys like
-arrays, and an axis of keys can be mapped.
-"""
+"""Keys: immutable arrays of Threefry keys, made from seeds and from one another."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
@@ -23,74 +15,11 @@ from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import random_bits, views
-from arrayfn.tracing import ImmutableArray, Tracer, apply
+from arrayfn.tracing import ImmutableArray, Key, apply
 
 _WORDS = 2
 _WORD_LIMIT = 2**32
 _LONG_ROW = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Key:
-    """Keys of the Threefry-2x32 generator, of any shape.
-
-    ``data`` is uint32[*shape, 2]. Indexing, ``len`` and iteration are over the keys;
-    ``reshape`` changes their shape. Two keys have the same stream exactly if their
-    ``data`` are equal.
-
-    >>> from arrayfn import random
-    >>> keys = random.split(random.key(0), 3)
-    >>> keys.shape, keys[0].shape
-    ((3,), ())
-    """
-
-    data: Array
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the array of keys."""
-        return tuple(self.data.shape[:-1])
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes of the array of keys."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of keys."""
-        return math.prod(self.shape)
-
-    def reshape(self, *shape: Any) -> Key:
-        """The same keys with another shape."""
-        is_tuple = len(shape) == 1 and isinstance(shape[0], Sequence)
-        wanted = shape[0] if is_tuple else shape
-        return Key(anp.reshape(self.data, (*wanted, _WORDS)))
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a single key has no length; split it to get several")
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter([self[k] for k in range(len(self))])
-
-    def __getitem__(self, index: Any) -> Key:
-        entries = index if isinstance(index, tuple) else (index,)
-        if any(entry is Ellipsis for entry in entries):
-            return Key(anp.getitem(self.data, (*entries, slice(None))))
-        return Key(anp.getitem(self.data, (*entries, Ellipsis, slice(None))))
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
-        )
-
-    @override
-    def __repr__(self) -> str:
-        if isinstance(self.data, Tracer):
-            return f"Key<{self.shape}, traced>"
-        return f"Key({np.asarray(self.data).tolist()})"
 
 
 def _children(key: Key) -> tuple[tuple[Array], None]:
@@ -104,20 +33,30 @@ def _of_children(_: None, children: tuple[Array, ...]) -> Key:
 tree.register_node(Key, _children, _of_children)
 
 
-def key(seed: ArrayLike | Key, *, impl: str | None = None) -> Key:
+def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
     """The key of an integer ``seed``, its 64 bits: high word, low word.
 
-    A ``Key`` is returned as it is. There is one generator,
-    ``impl="threefry2x32"``. Raises ArgumentError for others,
-    DTypeError if ``seed`` is no integer, OverflowError if it needs more bits.
+    There is one generator: ``impl`` is "threefry2x32", or ``dtype`` is that of its
+    keys. Raises ArgumentError for others, DTypeError if ``seed`` is no integer,
+    OverflowError if it needs more bits.
 
     >>> key(42)
     Key([0, 42])
     """
-    return seed if isinstance(seed, Key) else Key(PRNGKey(seed, impl=impl))
+    return Key(PRNGKey(seed, impl=_impl_of("key", impl, dtype)))
 
 
-def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:  # noqa: N802 - JAX's name
+def key_dtype(impl_spec: Any = None) -> Any:
+    """The dtype of keys, of which there is one.
+
+    >>> key_dtype() == key(7).dtype
+    True
+    """
+    _check_impl("key_dtype", impl_spec)
+    return dtypes.KEY
+
+
+def PRNGKey(seed: ArrayLike, *, impl: Any = None) -> Array:  # noqa: N802 - JAX's name
     """Like ``key``, but a plain array uint32[2], which all functions here accept too.
 
     >>> PRNGKey(42)
@@ -142,15 +81,27 @@ def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:  # noqa: N802
     return anp.stack([high, low])
 
 
-def _check_impl(name: str, impl: str | None) -> None:
-    if impl not in (None, "threefry2x32", "fry"):
+def _impl_of(name: str, impl: Any, dtype: Any) -> Any:
+    """``impl`` or ``dtype``, whichever is given; ArgumentError if both are."""
+    if impl is not None and dtype is not None:
+        raise ArgumentError(
+            f"random.{name} takes impl or dtype, not both", user_location()
+        )
+    return dtype if impl is None else impl
+
+
+def _check_impl(name: str, impl: Any) -> None:
+    """ArgumentError, about ``name``, for a generator other than Threefry."""
+    if impl not in (None, "threefry2x32", "fry", dtypes.KEY):
         raise ArgumentError(
             f"random.{name}: keys are of the generator 'threefry2x32', not {impl!r}",
             user_location(),
         )
 
 
-def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None) -> Key:
+def wrap_key_data(
+    key_bits_array: ArrayLike, *, impl: Any = None, dtype: Any = None
+) -> Key:
     """The keys whose words are ``key_bits_array``, uint32[..., 2].
 
     Raises DTypeError or ShapeError for other arrays.
@@ -158,7 +109,7 @@ def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None) -> Key:
     >>> wrap_key_data(np.array([0, 7], np.uint32))
     Key([0, 7])
     """
-    _check_impl("wrap_key_data", impl)
+    _check_impl("wrap_key_data", _impl_of("wrap_key_data", impl, dtype))
     type = ops.type_of_operand("wrap_key_data", key_bits_array)
     if type.dtype != dtypes.uint32:
         raise DTypeError(f"the words of a key are uint32, not {type}", user_location())
@@ -244,6 +195,7 @@ def counters(shape: Shape) -> tuple[ArrayLike, ArrayLike]:
 
 
 def _positions(shape: Shape, dtype: DType) -> Array:
+    """The position of each element in row-major order."""
     if len(shape) <= 1 or shape[-1] < _LONG_ROW:
         flat = apply(views.iota, shape=(math.prod(shape),), axis=0, dtype=dtype)
         return anp.reshape(flat, shape)
@@ -302,6 +254,7 @@ __all__ = [
     "fold_in",
     "key",
     "key_data",
+    "key_dtype",
     "key_impl",
     "split",
     "wrap_key_data",

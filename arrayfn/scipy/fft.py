@@ -19,8 +19,8 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import documentation as _documentation
-from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn import dtypes, lax
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.tracing import ImmutableArray
@@ -173,10 +173,16 @@ def _over(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform along several axes; errors call it ``name``."""
     ndim = ops.type_of_operand(name, x).ndim
     lengths = [s] if isinstance(s, int | np.integer) else s
     if axes is None:
         count = ndim if lengths is None else len(lengths)
+        if count > ndim:
+            raise ShapeError(
+                f"{name}: {count} extents for an array with {ndim} axes",
+                user_location(),
+            )
         axes = range(ndim - count, ndim)
     axes = [int(axes)] if isinstance(axes, int | np.integer) else axes
     extents = [None] * len(axes) if lengths is None else list(lengths)
@@ -200,11 +206,17 @@ def _transform(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform of ``type`` 1 to 4 along one axis, or its ``inverse``.
+
+    ``n`` is the length, to which x is cut or padded. Errors call it ``name``.
+    """
     given = ops.type_of_operand(name, x)
     if given.dtype in dtypes.COMPLEX:
-        raise DTypeError(
-            f"{name} takes real arrays: transform real and imag", user_location()
-        )
+        parts = [
+            _transform(name, part(x), type, n, axis, norm, orthogonalize, inverse)
+            for part in (anp.real, anp.imag)
+        ]
+        return lax.complex(*parts)
     if type not in _INVERSE:
         raise ArgumentError(f"{name} has types 1 to 4, not {type}", user_location())
     if norm not in (None, "backward", "ortho", "forward"):
@@ -234,7 +246,7 @@ def _wide(dtype: dtypes.DType) -> dtypes.DType:
 
 
 def _fitted(x: Array, n: int | None) -> Array:
-    """The first n elements of each row, padded with zeros."""
+    """The first n elements of each row of ``x``, padded with zeros."""
     extent = x.shape[-1]
     if n is None or n == extent:
         return x
@@ -252,7 +264,11 @@ def _scaled(
     inverse: bool,
     of_sines: bool,
 ) -> Array:
-    """The normalised transform of ``kind``; ``orthogonalize`` also scales the ends."""
+    """The normalised transform of ``kind`` of the rows of ``x``.
+
+    If it is an ``inverse`` the default normalization divides by the length.
+    ``orthogonalize`` also scales the ends.
+    """
     length = x.shape[-1]
     beyond = (1 if of_sines else -1) if kind == 1 else 0
     period = 2.0 * (length + beyond)
@@ -289,7 +305,10 @@ def _sines(x: Array, kind: int) -> Array:
 
 
 def _cosines(x: Array, kind: int) -> Array:
-    """The transform 2 sum x cos; for types I and III the ends count once."""
+    """The transform 2 sum x cos; for types I and III the ends count once.
+
+    ``kind`` is the type, 1 to 4.
+    """
     length = x.shape[-1]
     single = x.dtype == dtypes.float32
     complex_ = dtypes.complex64 if single else dtypes.complex128

@@ -104,8 +104,8 @@ class RegularGridInterpolator:
             value = self._linear(lower, shares)
         if self.fill_value is None:
             return value
-        filler = ops.scalar(self.fill_value, value.dtype)
-        return anp.where(self._spread(inside), value, ops.as_array(filler))
+        filler = ops.as_array(ops.convert(self.fill_value, value.dtype))
+        return anp.where(self._spread(inside), value, filler)
 
     def _linear(self, lower: list[Array], shares: list[Array]) -> Array:
         """The weighted sum over a cell's corners."""

@@ -100,7 +100,11 @@ Neighbour = tuple[Array, Array | None, Array | None]
 
 
 def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
-    """The elements around ``place`` along one axis, and their weights."""
+    """The elements around ``place`` along an axis of ``extent``, and their weights.
+
+    ``order`` is 0 for the nearest element, 1 for both sides; ``mode`` is SciPy's for
+    places outside.
+    """
     last = extent - 1
     if mode == "constant":
         inside = anp.logical_and(place >= 0, place <= last)
@@ -135,7 +139,10 @@ def _wrapped(place: Array, period: int) -> Array:
 
 
 def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
-    """``index`` moved into the axis, and whether it was inside (None: ignore that)."""
+    """``index`` moved into the axis of ``extent``, and whether it was inside.
+
+    None says that this does not matter for the ``mode``.
+    """
     if mode == "grid-constant":
         valid = anp.logical_and(anp.greater_equal(index, 0), anp.less(index, extent))
         return anp.clip(index, 0, extent - 1), valid

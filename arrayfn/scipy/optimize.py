@@ -104,7 +104,7 @@ def minimize(
             f"minimize has no options {sorted(unknown)}; it has {sorted(given)}",
             user_location(),
         )
-    given.update(options or {})
+    given |= {k: v for k, v in (options or {}).items() if v is not None}
     evaluate = value_and_grad(lambda v: fun(v, *args))
     limits = given["gtol"], given["maxiter"], given["line_search_maxiter"]
     return _bfgs(evaluate, x, *limits)
@@ -125,6 +125,11 @@ class _Search(NamedTuple):
 def _bfgs(
     evaluate: Evaluate, x: Array, gtol: float, maxiter: int, trials: int
 ) -> OptimizeResults:
+    """Minimise from x, until the slope's largest element is at most ``gtol``.
+
+    ``evaluate(x)`` gives value and slope; ``trials`` bounds those of a line search.
+    Nocedal and Wright, Numerical Optimization, algorithm 6.1.
+    """
     value, slope = evaluate(x)
     zero = anp.asarray(0)
     begin = _Search(
@@ -141,6 +146,7 @@ def _bfgs(
         return (at.state == 0) & (at.steps < maxiter)
 
     def step(at: _Search) -> _Search:
+        """One line search, and the new inverse Hessian."""
         direction = -(at.inverse @ at.slope)
         found = _line_search(evaluate, at.x, direction, at.value, at.slope, trials)
         moved = found.step * direction
@@ -173,13 +179,17 @@ def _bfgs(
 
 
 def _is_flat(slope: Array, gtol: float) -> Array:
+    """Whether no element of the slope is larger than ``gtol``."""
     return (
         anp.max(anp.abs(slope), axis=None) <= gtol if slope.size else anp.asarray(True)
     )
 
 
 def _updated(inverse: Array, moved: Array, gradient_change: Array) -> Array:
-    """The inverse Hessian after a step, from the change of the gradient (6.17)."""
+    """The inverse Hessian after a step (6.17).
+
+    ``moved`` is the step, ``gradient_change`` what it changed the gradient by.
+    """
     along = gradient_change @ moved
     bends = along > 0
     rho = 1.0 / anp.where(bends, along, 1.0)
@@ -216,6 +226,8 @@ class _Line(NamedTuple):
 
 
 class _Found(NamedTuple):
+    """What a line search found: the step, value and slope there, and its trials."""
+
     step: Array
     value: Array
     slope: Array
@@ -230,6 +242,10 @@ def _line_search(
     slope: Array,
     trials: int,
 ) -> _Found:
+    """A step along ``direction`` that satisfies the strong Wolfe conditions.
+
+    It is a bracket that grows, and then shrinks (algorithms 3.5 and 3.6).
+    """
     start = _Point(anp.zeros_like(value), value, slope @ direction)
     begin = _Line(
         anp.asarray(0), anp.asarray(0), start, start, anp.ones_like(value), slope
@@ -239,6 +255,7 @@ def _line_search(
         return (at.stage < 2) & (at.trials < trials)
 
     def trial(at: _Line) -> _Line:
+        """Evaluate at the next step, and replace an end of the bracket."""
         height, gradient = evaluate(x + at.next * direction)
         here = _Point(at.next, height, gradient @ direction)
         growing = at.stage == 0

@@ -89,7 +89,7 @@ class SparseArray(tree.Indexed):
         raise NotImplementedError
 
     def with_arrays(self, data: Array, positions: Indices, shape: Shape) -> Self:
-        """A matrix of this format; nothing is checked."""
+        """A matrix of this format of entries ``data``; nothing is checked."""
         made = object.__new__(type(self))
         made._hold(data, positions, shape)
         return made
@@ -227,7 +227,7 @@ class SparseArray(tree.Indexed):
         return self
 
     def __pow__(self, exponent: Any) -> Self:
-        """Each entry to a power, a positive number."""
+        """Each entry to the power ``exponent``, a positive number."""
         if not np.isscalar(exponent) or not exponent > 0:  # type: ignore[operator]
             raise ArgumentError(
                 f"a sparse matrix to the power of {exponent}: zeros stay zeros for "
@@ -269,7 +269,10 @@ class SparseArray(tree.Indexed):
         return -self + other
 
     def _scaled(self, name: str, function: Callable[..., Array], other: Any) -> Self:
-        """``function`` of each entry and what is at its place in ``other``."""
+        """``function`` of each entry and what is at its place in ``other``.
+
+        Errors call the operation ``name``.
+        """
         type = ops.type_of_operand(name, other)
         if not type.shape:
             return self.with_data(function(self.data, other))
@@ -288,6 +291,7 @@ class SparseArray(tree.Indexed):
         return self.with_data(function(self.data, place.get(mode="fill", fill_value=1)))
 
     def _added(self, other: Any, function: Callable[..., Array]) -> Any:
+        """``function``, a sum or difference, with a sparse or dense ``other``."""
         if isinstance(other, SparseArray):
             return self._with_same(other, "add", function)
         if ops.type_of_operand("add", other).shape:
@@ -303,7 +307,10 @@ class SparseArray(tree.Indexed):
     def _with_same(
         self, other: SparseArray, name: str, function: Callable[..., Array]
     ) -> Any:
-        """``function`` of two sparse matrices, entry by entry."""
+        """``function`` of two sparse matrices, entry by entry.
+
+        Errors call the operation ``name``.
+        """
         if other.shape != self.shape:
             raise ShapeError(
                 f"{name}: sparse matrices of shapes {self.shape} and {other.shape}",
@@ -350,12 +357,13 @@ class SparseArray(tree.Indexed):
         return product if type.ndim == 1 else anp.transpose(product)
 
     def dot(self, other: Any) -> Any:
-        """The product with a vector, a matrix or a sparse matrix, as ``@``."""
+        """The product with ``other``, a vector, a matrix or a sparse matrix: ``@``."""
         if isinstance(other, SparseArray) or ops.type_of_operand("dot", other).shape:
             return self @ other
         return self * other
 
     def _matrix_product(self, other: SparseArray) -> Any:
+        """The product of two sparse matrices, whose positions must be known."""
         if self.shape[1] != other.shape[0]:
             raise ShapeError(
                 f"matmul: sparse matrices of shapes {self.shape} and {other.shape}",
@@ -414,7 +422,7 @@ class SparseArray(tree.Indexed):
     def __getitem__(self, index: Any) -> Any:
         """``A[i]`` and ``A[:, j]`` are dense; slices and lists of rows are sparse.
 
-        Slices and lists need known positions.
+        An ``index`` with slices or lists needs known positions.
         """
         row, column = index if isinstance(index, tuple) else (index, slice(None))
         rows = self._rows(row)
@@ -423,6 +431,7 @@ class SparseArray(tree.Indexed):
         return rows[column]
 
     def _rows(self, row: Any) -> Any:
+        """One row as a vector; a slice or a list of rows as a sparse matrix."""
         if isinstance(row, slice) and row == slice(None):
             return self
         count = self.shape[0]
@@ -477,6 +486,8 @@ class SparseArray(tree.Indexed):
 
 
 def _method(name: str) -> Callable[[SparseArray], SparseArray]:
+    """The method ``name``: NumPy's function of that name, of each entry."""
+
     def method(self: SparseArray) -> SparseArray:
         return self.map(getattr(anp, name))
 

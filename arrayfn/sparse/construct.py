@@ -177,6 +177,10 @@ def _as_sparse(x: Any) -> COO:
 
 
 def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> int:
+    """The extent that the blocks of a row or column share along ``axis``.
+
+    Raises an error, about ``what`` (row or column) ``number``, if there is none.
+    """
     extents = {x.shape[axis] for x in blocks if x is not None}
     if not extents:
         raise ArgumentError(
@@ -194,7 +198,7 @@ def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> 
 def _joined(
     parts: Sequence[tuple[Array, Any, Any]], shape: tuple[int, int], dtype: Any
 ) -> COO:
-    """One matrix of all entries."""
+    """One matrix, of ``dtype``, of all entries."""
     if not parts:
         nothing = np.zeros(0, np.int32)
         return COO((np.zeros(0, dtype), (nothing, nothing)), shape)
@@ -206,7 +210,10 @@ def _joined(
 
 
 def _concatenated(parts: Sequence[Any]) -> Array:
-    """NumPy arrays stay so, inside a trace too: positions stay known."""
+    """One array of all ``parts``: NumPy's if they are, inside a trace too.
+
+    So positions stay known.
+    """
     if all(isinstance(x, np.ndarray) for x in parts):
         return np.concatenate(parts)
     return anp.concatenate(parts)

@@ -65,7 +65,10 @@ def _known(matrix: SparseArray) -> tuple[Any, Any, Any] | None:
 
 
 def _grid(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> list[str]:
-    """Lines of a small matrix; entries at one position are added up."""
+    """Lines of a small matrix; entries at one position are added up.
+
+    The entries ``data`` are at ``rows`` and ``columns``.
+    """
     whole: dict[tuple[int, int], Any] = {}
     for value, row, column in zip(data, rows, columns, strict=True):
         if 0 <= row < shape[0] and 0 <= column < shape[1]:

@@ -55,7 +55,7 @@ class _Format(SparseArray):
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
-        """The matrix of these leaves."""
+        """The matrix of these leaves, ``children``; its shape is the ``metadata``."""
         made = object.__new__(cls)
         data, first, second = children
         made._hold(data, (first, second), metadata)
@@ -223,6 +223,7 @@ class COO(_Format):
         return _made(COO, whole, (rows, columns), self.shape)
 
     def _compressed(self, rows: Any, columns: Any) -> CSR:
+        """A CSR matrix of the entries at these rows and columns."""
         data, indices, starts = structure.collected(
             self.shape, rows, columns, self.data
         )
@@ -253,6 +254,7 @@ def _made(cls: type[Any], data: Array, positions: Indices, shape: Any) -> Any:
 
 
 def _as_shape(shape: Any) -> Shape | None:
+    """The shape as two integers; ShapeError if it is not that of a matrix."""
     if shape is None:
         return None
     extents = ops.as_shape("a sparse matrix", shape)
@@ -265,7 +267,7 @@ def _as_shape(shape: Any) -> Shape | None:
 
 
 def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
-    """What the constructor of ``cls`` makes of its argument."""
+    """What the constructor of ``cls`` makes of its argument, ``given``."""
     if _is_scipys(given):
         own = given.asformat(cls.format)
         own.sum_duplicates()
@@ -297,7 +299,7 @@ def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
 
 
 def _array(given: Any) -> Array:
-    """An array as it is, so that it stays known; other things as an array."""
+    """``given``, if it is an array, so that it stays known; else as an array."""
     if isinstance(given, (list, tuple)) and is_staged(tree.leaves(given)):
         return anp.asarray(given)
     return (
@@ -310,6 +312,7 @@ def _is_scipys(given: Any) -> bool:
 
 
 def _from_dense(given: Any, shape: Shape | None) -> COO:
+    """The entries of a dense matrix that are not 0, which must be known."""
     dense = _array(given)
     found = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
     (values,) = structure.all_known("a sparse matrix of a dense one", dense)
@@ -322,7 +325,7 @@ def _from_dense(given: Any, shape: Shape | None) -> COO:
 
 
 def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None) -> Any:
-    """A matrix of given arrays, as far as they can be checked."""
+    """A matrix of ``data`` and ``positions``, as far as they can be checked."""
     name = cls.__name__
     data, first, second = (_array(x) for x in (data, *positions))
     types = [ops.type_of_operand(name, x) for x in (data, first, second)]
@@ -358,7 +361,7 @@ def _names(cls: type[_Format]) -> tuple[str, str]:
 
 
 def _smallest(cls: type[_Format], first: Array, second: Array) -> Shape:
-    """The smallest shape that has all positions."""
+    """The smallest shape that has all positions, ``first`` and ``second``."""
     values = structure.all_known("the shape of a sparse matrix", first, second)
     extent = int(values[0].max(initial=-1)) + 1
     if cls is COO:

@@ -104,6 +104,7 @@ def jacobian(
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> CSR:
+        """The Jacobian at these arguments, by one derivative for each colour."""
         x = args[argnum]
         dtype = leaf_type(x).dtype
         if leaf_type(x).shape != pattern.shape[1:]:
@@ -138,6 +139,7 @@ def jacobian(
 
 
 def _checked(value: Any, pattern: CSR) -> Any:
+    """``value``; ShapeError unless it has as many elements as the pattern has rows."""
     if leaf_type(value).shape != pattern.shape[:1]:
         raise ShapeError(
             f"jacobian: the pattern {pattern.shape} is for results "

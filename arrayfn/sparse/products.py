@@ -149,6 +149,7 @@ def in_scipy(
 
 
 def _are_within(positions: Array, extent: int) -> bool:
+    """Whether all positions are from 0 to ``extent`` - 1."""
     if not len(positions):
         return True
     # Negative numbers are the largest ones of the unsigned type.

@@ -137,6 +137,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     )  # the arrays are those of the transpose, by columns
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
+        """What solves systems with the matrix, or with its transpose."""
         return lambda _, b: sparse_solve(
             matrix.data,
             first,
@@ -185,8 +186,8 @@ def _solutions(
 ) -> np.ndarray[Any, Any]:
     """Solve for matrices and right-hand sides with mapped axes in front.
 
-    Those of extent 1 are for all members. Right-hand sides of one matrix are solved for
-    together.
+    With ``transposed`` systems are of the matrices' transposes. Axes of extent 1 are
+    for all members. Right-hand sides of one matrix are solved for together.
     """
     *matrix, b = arrays
     axes = matrix[0].ndim - 1
@@ -216,6 +217,7 @@ class _Singular:
 
 
 def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
+    """SciPy's factors of a CSC matrix; factors that give NaN if it is singular."""
     from scipy.sparse.linalg import MatrixRankWarning, splu
 
     n = len(arrays[2]) - 1

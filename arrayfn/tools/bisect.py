@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-import ml_dtypes
 import numpy as np
 from typing_extensions import override
 
@@ -28,14 +27,13 @@ from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.calls import evaluate
-from arrayfn.tools.oracle import Judged, oracle
+from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 _MOST_ITERATIONS: Final = 10_000
 _DEPTHS: Final = (1,)  # equations back, that a doubtful result is judged by
 _DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
-_NEAR: Final = 2.0  # units in the last place that need no bound
 
 
 @dataclass(frozen=True)
@@ -142,6 +140,14 @@ class _Search:
             self.loaded[key] = program, self.backend.load(compiled)
         return self.results(self.loaded[key][1], program, inputs)
 
+    def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
+        """All values of ``program``, each of which the backend stores."""
+        values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
+        values |= zip(program.constants, program.constant_values, strict=True)
+        made = self.run(program, inputs, len(program.equations))
+        variables = (v for eq in program.equations for v in eq.outputs)
+        return values | dict(zip(variables, made, strict=True))
+
     def results(
         self, run: Executable, program: Program, inputs: Sequence[Array]
     ) -> list[Array]:
@@ -157,11 +163,7 @@ class _Search:
         """The first fault of ``program``, each of whose values is stored."""
         if not program.equations:
             return None
-        values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
-        values |= zip(program.constants, program.constant_values, strict=True)
-        stored = [v for eq in program.equations for v in eq.outputs]
-        made = self.run(program, inputs, len(program.equations))
-        values |= zip(stored, made, strict=True)
+        values = self.stored(program, inputs)
         source = _source_of_nan(program, values)
         for equation in program.equations:
             operands = [_value(a, values) for a in equation.inputs]
@@ -194,7 +196,12 @@ class _Search:
         """
         compiled = self.backend.load(self.backend.lower(program, frozenset()))
         results = self.results(compiled, program, inputs)
-        if not _violated(oracle(program, inputs), results):
+        # Stored values have been judged one by one.
+        stored = self.stored(program, inputs)
+        pairs = list(zip(program.outputs, results, strict=True))
+        if all(a in stored and stored[a].tobytes() == x.tobytes() for a, x in pairs):
+            return None
+        if not violated(oracle(program, inputs, have=results), results):
             return None
         low, high = 0, len(program.equations)
         while high - low > 1:
@@ -215,8 +222,8 @@ class _Search:
         )
         run = self.backend.load(self.backend.lower(whole, frozenset()))
         results = self.results(run, program, inputs)
-        judged = oracle(whole, inputs)
-        if upto < len(program.equations) and not _violated(judged, results):
+        judged = oracle(whole, inputs, have=results)
+        if upto < len(program.equations) and not violated(judged, results):
             return None
         before = replace(
             program, equations=program.equations[: upto - 1], outputs=equation.inputs
@@ -266,6 +273,7 @@ def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
+    """The array of a Var, or of a Literal."""
     if isinstance(atom, Var):
         return values[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -314,17 +322,15 @@ def _wrong(
     results = [values[v] for v in equation.outputs]
     alone = _alone(equation)
     with np.errstate(all="ignore"):
-        exact = oracle(alone, operands, samples=0)
-        if all(_is_near(j, r) for j, r in zip(exact, results, strict=True)):
-            return None
-        judged = oracle(alone, operands)
+        judged = oracle(alone, operands, have=results)
         halves = any(v.type.dtype in dtypes.HALF_PRECISION for v in values)
         for depth in _DEPTHS_OF_HALVES if halves else _DEPTHS:
-            if not _violated(judged, results):
+            if not violated(judged, results):
                 return None
             around = _around(program, equation, depth)
-            judged = oracle(around, [values[v] for v in around.inputs])
-    if not _violated(judged, results):
+            given = [values[v] for v in around.inputs]
+            judged = oracle(around, given, have=results)
+    if not violated(judged, results):
         return None
     return _fault_of(program, equation, operands, results, judged)
 
@@ -343,26 +349,6 @@ def _around(program: Program, equation: Equation, depth: int) -> Program:
     used = dict.fromkeys(a for eq in equations for a in eq.inputs)
     given = tuple(a for a in used if isinstance(a, Var) and a not in made)
     return Program(program.name, given, equations, equation.outputs)
-
-
-def _is_near(judged: Judged, result: Array) -> bool:
-    """Whether a result needs no bound: it is exact, or nearly."""
-    if judged.dtype not in dtypes.INEXACT:
-        return bool(np.array_equal(judged.value, result))
-    wide = result.astype(judged.value.dtype)
-    with np.errstate(all="ignore"):
-        apart = np.abs(wide - judged.value)
-        allowed = _NEAR * np.abs(judged.value) * _epsilon(judged)
-    same = (wide == judged.value) | (np.isnan(wide) & np.isnan(judged.value))
-    return bool(np.all((apart <= allowed) | same))
-
-
-def _epsilon(judged: Judged) -> float:
-    return float(ml_dtypes.finfo(dtypes.real_of(judged.dtype)).eps)
-
-
-def _violated(judged: Sequence[Judged], results: Sequence[Array]) -> bool:
-    return any(j.violations(r).any() for j, r in zip(judged, results, strict=True))
 
 
 def _nan(
@@ -385,6 +371,10 @@ def _fault_of(
     judged: Sequence[Judged],
     kind: Literal["wrong", "nan"] = "wrong",
 ) -> Fault:
+    """What is wrong with an equation, at the element that is furthest off.
+
+    ``results`` are the equation's, ``judged`` what the oracle says of each.
+    """
     masks = [
         np.isnan(_wide(r)) if kind == "nan" else j.violations(r)
         for j, r in zip(judged, results, strict=True)
@@ -430,7 +420,7 @@ def _described(
     result: int,
     index: tuple[int, ...],
 ) -> Iterator[str]:
-    """What the equation was given: values at the place of a result, or the range."""
+    """What the equation was given: values at ``index`` of a result, or the range."""
     makers = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"

@@ -44,6 +44,7 @@ def info(chosen: Namespace) -> int:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
+    """What ``arrayfn info`` prints: names and values."""
     yield "arrayfn", f"{arrayfn.__version__} ({Path(arrayfn.__file__).parent})"
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     for package in _PACKAGES:
@@ -225,6 +226,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def _module(where: str) -> Any:
+    """The module that ``where``, a name or the path of a file, says."""
     if not where.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)

@@ -132,6 +132,10 @@ class _Chosen:
 
     @classmethod
     def of(cls, names: Sequence[str] | None, against: Mapping[str, Call]) -> _Chosen:
+        """The backends and libraries called ``names``, and those of ``against``.
+
+        All available backends if there are no names; ArgumentError for an unknown one.
+        """
         engines = dict.fromkeys((*(names or ()), *against))
         if names is None:
             names = [x for x in available_backends() if x != "reference64"]
@@ -163,7 +167,10 @@ def _compared(
     chosen: _Chosen,
     count: tuple[int, int],
 ) -> Comparison:
-    """The comparison for one set of operands; ``count``: calls timed, and before."""
+    """The comparison for operands ``args`` and ``static`` arguments.
+
+    ``count`` is the number of calls that are timed, and of those before.
+    """
     _check(args)
     repeats, warmup = count
     leaves = tree.leaves(args)
@@ -172,6 +179,7 @@ def _compared(
     rows: list[Measured] = []
 
     def measure(name: str, backend: str, call: Call, given: Any, get: Call) -> None:
+        """Add a row: errors and times of ``call`` on the operands ``given``."""
         result = call(*given)
         have = [get(x) for x in tree.leaves(result)]
         moved = sum(np.asarray(x).nbytes for x in (*leaves, *have))
@@ -207,7 +215,10 @@ def _compared(
 
 
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
-    """The results in float64, by the interpreter."""
+    """The results in float64, by the interpreter.
+
+    ``args`` are the operands, ``static`` the static arguments.
+    """
     body = function.function if isinstance(function, Operator) else function
     return jit(functools.partial(body, **static), device="reference64")(*args)
 
@@ -218,7 +229,10 @@ def _implementations(
     static: dict[str, Any],
     backends: Sequence[str],
 ) -> Iterator[tuple[str, str, Any]]:
-    """Name, backend and callable of each; text instead of a callable if refused."""
+    """Name, backend and callable of each; text instead of a callable if refused.
+
+    ``args`` are the operands, ``static`` the static arguments.
+    """
     body = function.function if isinstance(function, Operator) else function
     for backend in backends:
         compiled = jit(functools.partial(body, **static), device=backend)
@@ -242,7 +256,10 @@ def _alone(
     args: Any,
     static: dict[str, Any],
 ) -> Call | str:
-    """The operator as ``name`` with only this kernel; text if the kernel refuses."""
+    """The operator as ``name`` with only this kernel; text if the kernel refuses.
+
+    ``args`` are the operands, ``static`` the static arguments.
+    """
     alone = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)
     )
@@ -259,7 +276,10 @@ def _alone(
 
 
 def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, float]:
-    """The largest absolute and relative error, the error in the norm, and in ULP."""
+    """The largest errors of results: absolute, relative, in the norm, and in ULP.
+
+    ``wanted`` are the exact results.
+    """
     found = [
         _error(given, exact)
         for given, exact in zip(have, wanted, strict=True)
@@ -270,7 +290,10 @@ def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, 
 
 
 def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
-    """``_errors`` of one result. NaN and infinities count if only one has them."""
+    """The errors of one result, ``given``: absolute, relative, in the norm, in ULP.
+
+    NaN and infinities count if only one of it and ``exact`` has them.
+    """
     wide = np.complex128 if given.dtype in dtypes.COMPLEX else np.float64
     one, other = np.asarray(given, wide), np.asarray(exact, wide)
     with np.errstate(all="ignore"):
@@ -290,13 +313,14 @@ def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _spacing(size: Array, dtype: Any) -> Array:
-    """The distance of neighbouring numbers of the real ``dtype``."""
+    """The distance of neighbouring numbers of the real ``dtype``, at ``size``."""
     limits = ml_dtypes.finfo(dtypes.real_of(dtype))
     exponent = np.floor(np.log2(np.maximum(size, float(limits.smallest_normal))))
     return np.exp2(exponent) * float(limits.eps)
 
 
 def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, ...]:
+    """The seconds of each of ``repeats`` calls, after ``warmup`` others."""
     for _ in range(warmup):
         block_until_ready(call())
     times: list[float] = []
@@ -327,6 +351,7 @@ def roof(backend: str, dtype: type = np.float32) -> Roof:
 
 
 def _check(args: tuple[Any, ...]) -> None:
+    """Raise ArgumentError unless all operands are arrays or numbers."""
     for leaf in tree.leaves(args):
         if not dtypes.is_python_scalar(leaf) and not hasattr(leaf, "dtype"):
             raise ArgumentError(

@@ -91,12 +91,14 @@ def primitive_rows() -> Iterator[Row]:
 
 
 def _rule_cell(rule: object) -> Cell:
+    """What the table of primitives says of a rule: that it is there, or why not."""
     if not isinstance(rule, Marker):
         return Cell("rule")
     return Cell(_WORDS.get(rule.name, ""), rule.reason)
 
 
 def _form(kernel: KernelForm) -> str:
+    """The word for a kernel form."""
     match kernel:
         case Scalar():
             return "scalar"
@@ -145,6 +147,7 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) ->
 
 
 def _program_of_samples(row: Primitive) -> Program:
+    """A Program that applies a primitive to all of its samples."""
     builder = ProgramBuilder(row.name)
     outputs: list[Atom] = []
     with builder:
@@ -199,12 +202,14 @@ def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
 
 
 def _shown(cell: Cell, notes: dict[str, int]) -> str:
+    """A cell's text; a number of ``notes``, with the reason, for an empty one."""
     if not cell.is_empty:
         return cell.text
     return f"-{notes.setdefault(cell.reason, len(notes) + 1)}"
 
 
 def _absent(names: Counted) -> Iterator[str]:
+    """The lines about names that there are not, with the reasons."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in names.left_out.items():
         by_reason.setdefault(reason, []).append(name)
@@ -218,6 +223,7 @@ def _absent(names: Counted) -> Iterator[str]:
 
 
 def _wrapped(title: str, names: Iterable[str], width: int = 88) -> Iterator[str]:
+    """A title, and ``names`` in lines of ``width`` at most."""
     yield f"  {title}:"
     line = "   "
     for name in names:
@@ -229,6 +235,7 @@ def _wrapped(title: str, names: Iterable[str], width: int = 88) -> Iterator[str]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, whose columns are aligned; its first row is the head."""
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for position, row in enumerate(table):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -75,7 +75,7 @@ def initial(rng: np.random.Generator) -> Params:
 
 
 def logits(params: Params, x: Array) -> Array:
-    """Scores f32[n, 10] of images f32[n, 64]."""
+    """Scores f32[n, 10] of images ``x``, f32[n, 64]."""
     *hidden, (w, b) = params
     for weight, bias in hidden:
         x = anp.maximum(x @ weight + bias, 0.0)
@@ -83,7 +83,7 @@ def logits(params: Params, x: Array) -> Array:
 
 
 def loss(params: Params, x: Array, labels: Array) -> Array:
-    """Mean cross-entropy of the images' labels."""
+    """Mean cross-entropy of the labels of images ``x``, f32[n, 64]."""
     z = logits(params, x)
     z = z - lax.stop_gradient(anp.max(z, axis=1, keepdims=True))  # cancels in the loss
     z = z - anp.log(anp.sum(anp.exp(z), axis=1, keepdims=True))
@@ -91,9 +91,13 @@ def loss(params: Params, x: Array, labels: Array) -> Array:
 
 
 def sgd(value_and_gradient: Callable[..., Any]) -> Step:
-    """A step of gradient descent: ``(params, x, labels, rate)`` to loss and params."""
+    """A step of gradient descent: ``(params, x, labels, rate)`` to loss and params.
+
+    ``value_and_gradient(params, x, labels)`` gives the loss and its gradient.
+    """
 
     def step(params: Params, x: Array, labels: Array, rate: Array) -> Any:
+        """The loss, and the parameters moved against its gradient."""
         value, gradient = value_and_gradient(params, x, labels)
         moved = af.tree.map(lambda p, g: p - rate * g, params, gradient)
         return value, moved
@@ -102,7 +106,10 @@ def sgd(value_and_gradient: Callable[..., Any]) -> Step:
 
 
 def numpy_step(params: Params, x: Array, labels: Array, rate: float) -> Any:
-    """The same step by hand: forward, backward, update."""
+    """The step of ``sgd`` by hand: forward, backward, update.
+
+    ``x`` are images f32[n, 64], ``labels`` their digits, ``rate`` the step's length.
+    """
     (w1, b1), (w2, b2), (w3, b3) = params
     h1 = np.maximum(x @ w1 + b1, 0.0)
     h2 = np.maximum(h1 @ w2 + b2, 0.0)
@@ -143,7 +150,10 @@ def train(
     epochs: int,
     bar: Progress,
 ) -> Trained:
-    """Gradient descent with a decaying rate on noisy images; ``bar`` shows progress."""
+    """Gradient descent for ``epochs``, with a decaying rate, on noisy images.
+
+    ``bar`` shows progress.
+    """
     rng = np.random.default_rng(SEED)
     params, losses, accuracies = initial(rng), [], []
     count = len(digits.labels)
@@ -199,21 +209,24 @@ def shortened(text: str, lines: int) -> str:
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """A kernel worth reading: the one with the most fused primitives that is short."""
+    """One of ``kernels`` worth reading: of the short ones, the one that fuses most."""
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
     short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 80]
     return max(short or generated, key=lambda kernel: kernel.reason.count(","))
 
 
 def show(console: Console, title: str, code: str, language: str) -> None:
-    """Print ``code`` in colour and without wrapping, so that it can be copied."""
+    """Print ``code`` in colour, under a ``title``, and without wrapping.
+
+    So it can be copied. ``language`` is the highlighter's name of its language.
+    """
     console.rule(f"[bold]{title}")
     highlighted = Syntax("", language, background_color="default").highlight(code)
     console.print(highlighted, soft_wrap=True)
 
 
 def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[float]:
-    """The median seconds of each of ``runs``, which alternate."""
+    """The median seconds of each of ``runs``, which alternate ``repeats`` times."""
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, times in zip(runs, samples, strict=True):
@@ -224,7 +237,10 @@ def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[fl
 
 
 def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
-    """Print the step's Program, a kernel, and its time beside NumPy's."""
+    """Print the Program of ``step`` on ``arguments``, a kernel, and its time.
+
+    NumPy's time stands beside it.
+    """
     lowered = step.lower(*arguments)
     program = shortened(str(lowered.program), PROGRAM_LINES)
     show(console, "the Program (typed IR)", program, "rust")
@@ -252,7 +268,10 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
 
 
 def run(device: str, epochs: int, file: Path) -> int:
-    """Train, explain and plot; 0 if the held-out accuracy reaches the goal."""
+    """Train for ``epochs`` on ``device``, explain, and plot to ``file``.
+
+    Returns 0 if the held-out accuracy reaches the goal, else 1.
+    """
     console = Console()
     step = af.jit(sgd(af.value_and_grad(loss)), device=device)
     predict = af.jit(logits, device=device)

@@ -141,6 +141,7 @@ def _np_log_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
 def _np_layer_norm(
     x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Any:
+    """``nn.layer_norm`` in NumPy."""
     centred = x - x.mean(axis, keepdims=True)
     size = np.sqrt(np.square(centred).mean(axis, keepdims=True) + x.dtype.type(epsilon))
     return centred / size * scale + bias
@@ -149,11 +150,13 @@ def _np_layer_norm(
 def _np_rms_norm(
     x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
 ) -> Any:
+    """``nn.rms_norm`` in NumPy."""
     size = np.square(x).mean(axis, keepdims=True) + x.dtype.type(epsilon)
     return x / np.sqrt(size) * scale
 
 
 def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
+    """``nn.gelu`` in NumPy."""
     if not approximate:
         return x * _scipy_ndtr(x)
     one = x.dtype.type
@@ -169,6 +172,7 @@ def _scipy_ndtr(x: Any) -> Any:
 
 
 def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    """``nn.dot_product_attention`` in NumPy."""
     groups = q.shape[-2] // k.shape[-2]
     q, k, v = (np.moveaxis(x, -2, -3) for x in (q, k, v))
     k, v = (np.repeat(x, groups, axis=-3) for x in (k, v))
@@ -193,6 +197,8 @@ def _of(module: str, name: str) -> Call:
 
 
 def _torch_softmax(name: str) -> Call:
+    """PyTorch's function ``name``, with arrayfn's name of the axis."""
+
     def call(x: Any, *, axis: int = -1) -> Any:
         return _of("torch", name)(x, dim=axis)
 
@@ -201,7 +207,10 @@ def _torch_softmax(name: str) -> Call:
 
 
 def _torch_normalized(name: str, default: float) -> Call:
+    """PyTorch's normalization ``name`` of the last axis; ``default`` is its epsilon."""
+
     def call(x: Any, *affine: Any, axis: int = -1, epsilon: float = default) -> Any:
+        """The normalization, with arrayfn's parameters."""
         functional = importlib.import_module("torch.nn.functional")
         assert axis in (-1, x.ndim - 1)
         return getattr(functional, name)(x, x.shape[-1:], *affine, eps=epsilon)
@@ -211,6 +220,7 @@ def _torch_normalized(name: str, default: float) -> Call:
 
 
 def _torch_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    """``nn.dot_product_attention`` in PyTorch."""
     attention = _of("torch.nn.functional", "scaled_dot_product_attention")
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
     is_grouped = q.shape[-3] != k.shape[-3]
@@ -231,6 +241,7 @@ def _torch_cross_entropy(logits: Any, labels: Any) -> Any:
 def _torch_conv(
     x: Any, kernel: Any, *, window_strides: Sequence[int], padding: Any
 ) -> Any:
+    """``lax.conv_general_dilated`` of plain convolutions in PyTorch."""
     name = f"conv{x.ndim - 2}d"
     conv = _of("torch.nn.functional", name)
     around = padding.lower() if isinstance(padding, str) else padding[0][0]
@@ -240,6 +251,7 @@ def _torch_conv(
 def _jax_layer_norm(
     x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Any:
+    """``nn.layer_norm`` in JAX."""
     standardized = _of("jax.nn", "standardize")(x, axis=axis, epsilon=epsilon)
     return standardized * scale + bias
 
@@ -247,12 +259,14 @@ def _jax_layer_norm(
 def _jax_rms_norm(
     x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
 ) -> Any:
+    """``nn.rms_norm`` in JAX."""
     jnp, lax = (importlib.import_module(f"jax.{name}") for name in ("numpy", "lax"))
     size = jnp.mean(jnp.square(x), axis=axis, keepdims=True)
     return x * lax.rsqrt(size + epsilon) * scale
 
 
 def _jax_cross_entropy(logits: Any, labels: Any) -> Any:
+    """The cross-entropy of each row of ``logits`` in JAX."""
     jnp = importlib.import_module("jax.numpy")
     taken = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     return _of("jax.nn", "logsumexp")(logits, axis=-1) - taken
@@ -321,7 +335,10 @@ COUNTERPARTS: Final[dict[str, dict[str, Call]]] = {
 
 
 def prepared(engine: Engine, function: Call, args: Any) -> tuple[Call, Any]:
-    """``function`` of ``engine``, which waits for its result, and its operands."""
+    """``function`` of ``engine``, which waits for its result, and its operands.
+
+    These are ``args`` as the engine has arrays.
+    """
     with engine.entered():
         given = tree.map(engine.put, args)
         compiled = engine.compiled(function)

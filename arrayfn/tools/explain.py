@@ -228,6 +228,7 @@ def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
 
 
 def _text(found: Explanation) -> Iterator[str]:
+    """The lines of an explanation."""
     lowered = found.lowered
     yield f"{signature(lowered.compiled_program)} for {lowered.backend.name}"
     cost = lowered.cost()
@@ -293,6 +294,7 @@ def _at(location: SourceLocation | None) -> str:
 
 
 def _cache_text(found: Explanation) -> str:
+    """How many kernels were compiled, or taken from the disk cache."""
     generated = sum(isinstance(k, Kernel) for k in found.lowered.kernels)
     return (
         f"code: {generated} generated kernels; {found.compiled} units compiled and "
@@ -302,6 +304,7 @@ def _cache_text(found: Explanation) -> str:
 
 
 def _html(found: Explanation) -> str:
+    """An explanation as a notebook shows it."""
     lowered = found.lowered
     boundaries = [
         (

@@ -9,7 +9,10 @@ from typing import Final
 
 _PRIMITIVES = "they are JAX's primitives themselves; ours are in primitives.table"
 _DEVICES = "values are pure: XLA's tokens and sends between devices are not of them"
-_DTYPES = "arrayfn has the array API's data types, float16 and bfloat16"
+_DTYPES = (
+    "data types are the array API's, float16, bfloat16, and for storage float8_e4m3fn, "
+    "float8_e5m2, int4 and uint4"
+)
 _XLA = "they speak of XLA's compiler and its choices"
 
 LEFT_OUT: Final[dict[str, dict[str, str]]] = {
@@ -47,8 +50,8 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "jax.numpy": {
-        _DTYPES: "float4_* float6_* float8_* int1 int2 int4 uint1 uint2 uint4 "
-        "character flexible object_",
+        _DTYPES: "float4_* float6_* float8_e3m4 float8_e4m3 float8_e8m0fnu *fnuz "
+        "int1 int2 uint1 uint2 character flexible object_",
         "NumPy has given these names up": "complex_ float_ ComplexWarning",
     },
     "jax.lax": {
@@ -75,7 +78,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         _PRIMITIVES: "*_p",
-        "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
@@ -124,7 +126,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the default is float64 (int64) under another name": (
             "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
         ),
-        _SIGNATURES: "pad.kwargs frompyfunc.kwargs",
+        _SIGNATURES: "frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
         ),
@@ -224,7 +226,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "vmap.spmd_axis_name vmap.sum_match"
         ),
     },
-    "jax.debug": {"it is required": "callback.callback print.fmt"},
     "jax.image": {"None is the full precision": "*.precision"},
     "jax.test_util": {"the step is that of float64": "check_*.eps"},
     "jax.numpy": {
@@ -273,7 +274,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         "the default is the same number": "ball.p lognormal.sigma",
-        "keys are words of 32 bits, without a dtype of their own": "*.dtype",
     },
     "jax.nn": {
         "reverse mode keeps what it needs; logsumexp gives the residual": (

@@ -65,6 +65,7 @@ class Comparison(Sequence[Measured]):
         return table(self, self.roofs).rstrip("\n")
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: the table, and the machine's limits."""
         from arrayfn.display import markup
 
         escape = markup.escape

@@ -128,7 +128,10 @@ class Judged:
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, with the worst element, if ``have`` is out of bound."""
+        """Raise AssertionError, with the worst element, if ``have`` is out of bound.
+
+        ``label`` is it, for the message.
+        """
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
             raise AssertionError(
@@ -153,9 +156,18 @@ class Judged:
 
 
 def oracle(
-    program: Program, inputs: Sequence[Any], *, samples: int = SAMPLES, seed: int = 0
+    program: Program,
+    inputs: Sequence[Any],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    have: Sequence[Any] | None = None,
 ) -> list[Judged]:
     """The results of ``program`` for ``inputs``, each with an error bound.
+
+    Bounds come from ``samples`` runs in which every rounding is random, by ``seed``,
+    and grow with their number. If results to be judged are given as ``have``, no more
+    runs are made than are needed to find them within their bounds.
 
     Raises ArgumentError if the inputs do not have the Program's types.
 
@@ -184,20 +196,32 @@ def oracle(
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)
     runs: list[list[Any]] = []
+
+    def judged() -> list[Judged]:
+        return [
+            _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
+            for k, (value, type) in enumerate(
+                zip(values, program.output_types, strict=True)
+            )
+        ]
+
     for k in range(samples):
+        if have is not None and not violated(judged(), have):
+            break
         chance = _CHANCES[k % len(_CHANCES)]
         excess = _EXCESS[(k // len(_CHANCES) + k) % len(_EXCESS)]
         rounding = _Rounding(random, chance, excess, exact.counts)
         runs.append(evaluate(widened(program, rounding), given))
-    return [
-        _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
-        for k, (value, type) in enumerate(
-            zip(values, program.output_types, strict=True)
-        )
-    ]
+    return judged()
+
+
+def violated(judged: Sequence[Judged], results: Sequence[Any]) -> bool:
+    """Whether some result has an element that is outside its bound."""
+    return any(j.violations(r).any() for j, r in zip(judged, results, strict=True))
 
 
 def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
+    """A result in float64, with a bound from how far the ``runs`` lie from it."""
     with np.errstate(all="ignore"):
         if dtype not in dtypes.INEXACT:
             differs = np.zeros(value.shape, bool)
@@ -253,7 +277,10 @@ def _independent(random: np.random.Generator, x: Array) -> Array:
 
 
 def _by_value(random: np.random.Generator, x: Array) -> Array:
-    """The same number for equal elements, as a function has the same error for them."""
+    """Random numbers from -1 to 1, the same for equal elements of ``x``.
+
+    So a function has the same error for equal arguments.
+    """
     bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
     for factor in random.integers(1 << 63, size=2, dtype=np.uint64):
         bits = (bits ^ (bits >> np.uint64(29))) * (factor | np.uint64(1))
@@ -266,7 +293,10 @@ def _one_sided(random: np.random.Generator, x: Array) -> Array:
 
 
 def _seldom(random: np.random.Generator, x: Array) -> Array:
-    """0 for four numbers in five: a good function often gives the nearest number."""
+    """As ``_by_value``, but 0 for four elements of ``x`` in five.
+
+    A good function often gives the nearest number.
+    """
     part = _by_value(random, x)
     return np.where(np.abs(part) < 0.8, 0.0, part)
 
@@ -345,6 +375,7 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array:
+        """``x``, the exact results of an equation, with random errors of ``dtype``."""
         with np.errstate(all="ignore"):
             margin = self.margin(primitive, equation, operands, x, dtype)
             if primitive.family == "fourier":
@@ -382,7 +413,10 @@ class _Rounding:
     def in_any_order(
         self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
     ) -> Array:
-        """``x``, the product of ``factors``; any number where parts of it overflow."""
+        """``x``, the product of ``factors`` over ``axes``.
+
+        It is any number where parts of the product overflow.
+        """
         logs = np.log2(np.abs(factors).astype(np.float64))
         logs = np.where(np.isfinite(logs), logs, 0.0)
         limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
@@ -474,6 +508,7 @@ class _Rounding:
 
 
 def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
+    """The reference's result in float64, even if params ask for another dtype."""
     params = dict(equation.params)
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
@@ -488,7 +523,7 @@ def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:
-    """A mask of the elements that ``dtype`` represents, so nothing was rounded.
+    """A mask of the elements of ``x`` that ``dtype`` represents: nothing was rounded.
 
     For float64, in which all is computed, these are the elements that float32 has.
     """
@@ -501,7 +536,10 @@ def _is_number_of(x: Array, dtype: DType) -> Array:
 def _is_small_integer(
     mass: Array, operands: Sequence[Array], inexact: Sequence[bool], eps: float
 ) -> bool:
-    """Whether every partial sum is an integer that the dtype represents."""
+    """Whether every partial sum is an integer that the dtype represents.
+
+    ``mass`` are sums of absolute values, ``eps`` is the dtype's precision.
+    """
     whole = all(
         bool(np.all(v == np.rint(v)))
         for v, i in zip(operands, inexact, strict=True)

@@ -33,7 +33,7 @@ from arrayfn.tools.measured import Roof
 from arrayfn.tools.profile_shown import profile_html, profile_text
 from arrayfn.tools.profile_trace import write_trace
 
-_MESH: Final = "mesh"  # whose devices share the machine, so that it has no roof
+_MESH: Final = "mesh"  # of a CPU's devices, which share the machine: it has no roof
 _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 
 
@@ -188,7 +188,7 @@ class Profile:
             raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
 
     def _call(self, entry: Watched, arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Run ``entry``, measured."""
+        """Run ``entry`` on ``arrays``, measured."""
         run = self._runs.get(id(entry))
         if run is None:
             begin = time.perf_counter()
@@ -237,7 +237,10 @@ class _Run:
         )
 
     def rows(self) -> Iterator[StepTime]:
-        plan, backend = self.entry.compiled.plan, self.entry.backend.name
+        """The times of the plan's steps, as rows of the profile."""
+        if self.timed is None:
+            return
+        plan, backend = self.entry.compiled.plan, self.timed.backend
         for number, (runs, seconds) in self.taken().items():
             step = self.steps[number]
             nbytes, done = runs * plan.bytes_of(step), runs * step.operations
@@ -281,9 +284,8 @@ def profile() -> Profile:
 
     Results are the same bits as without. Calls are a little slower: the clock is read
     after each step, and a GPU launches the steps one by one. Backends that have no
-    plans (``"reference"``), and meshes of GPUs, are measured call by call. Of a mesh of
-    a CPU's devices the rows are of one device, the mean of all; a collective's includes
-    the wait for other members.
+    plans (``"reference"``) are measured call by call. Of a mesh the rows are of one
+    device, the mean of all; a collective's includes the wait for other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

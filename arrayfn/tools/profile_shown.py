@@ -85,6 +85,7 @@ def profile_html(profile: Profile) -> str:
 
 
 def _point(row: StepTime) -> charts.Point:
+    """The step's point in the roofline chart."""
     return charts.Point(
         f"{row.function}, step {row.step}, {row.kernel}",
         escape(f"{row.function}-{row.step}"),
@@ -116,6 +117,7 @@ def _cells(row: StepTime, profile: Profile) -> tuple[str, ...]:
 
 
 def _lines_of(row: StepTime) -> str:
+    """The user's lines that a step comes from; the first few, if they are many."""
     lines = row.lines
     more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
     return ", ".join(lines[:_MOST_LINES]) + more

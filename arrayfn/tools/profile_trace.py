@@ -41,6 +41,7 @@ def events(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _named(name: str, track: int) -> dict[str, Any]:
+    """The event that gives a track its name."""
     return {
         "name": "thread_name",
         "ph": "M",
@@ -53,6 +54,7 @@ def _named(name: str, track: int) -> dict[str, Any]:
 def _event(
     name: str, kind: str, track: int, begin: float, seconds: float, shown: Any
 ) -> dict[str, Any]:
+    """The event of something that lasted ``seconds``, from ``begin`` on."""
     return {
         "name": name,
         "cat": kind,

@@ -65,6 +65,7 @@ def arguments_of(function: Any) -> Arguments | None:
 
 
 def _text(default: Any) -> str:
+    """A default value as Python writes it; "..." if that is no expression."""
     text = default.__name__ if isinstance(default, type) else repr(default)
     try:
         ast.parse(text, mode="eval")
@@ -123,7 +124,7 @@ def stored(namespace: str) -> dict[str, Arguments | None]:
 
 
 def version(namespace: str) -> str:
-    """The library and the version that the stored names are of."""
+    """The library and the version that the stored names of ``namespace`` are of."""
     first, *_ = _file(namespace).read_text(encoding="utf-8").splitlines()
     return first.removeprefix("#").strip()
 

@@ -189,6 +189,11 @@ def _same_default(theirs: Argument, ours: Argument) -> bool:
 def _counted(
     theirs: str, ours: str, here: Mapping[str, bool], reasons: dict[str, str]
 ) -> Counted:
+    """What of a library's namespace there is here, and why the rest is not.
+
+    ``theirs`` and ``ours`` are names of namespaces; ``here`` says of each name of
+    theirs whether it is in ours; ``reasons`` are those of names left out.
+    """
     absent = [name for name, is_here in here.items() if not is_here]
     why = {name: _reason(reasons, name.partition(" ")[0]) for name in absent}
     return Counted(

@@ -56,6 +56,7 @@ class Sweep(Sequence[Point]):
         return iter(sorted(found, key=lambda pair: order[_key(pair)]))
 
     def _cells(self) -> list[tuple[str, ...]]:
+        """The rows of the table, as text."""
         cells: list[tuple[str, ...]] = []
         for point, row in self.rows():
             size = "" if point.size is None else str(point.size)
@@ -82,6 +83,7 @@ class Sweep(Sequence[Point]):
         )
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: the plot, if matplotlib is there, and the table."""
         from arrayfn.display import markup
 
         rows = [tuple(map(markup.escape, row)) for row in self._cells()]
@@ -93,6 +95,7 @@ class Sweep(Sequence[Point]):
         return markup.shown("Comparison with the function in float64", picture, body)
 
     def _svg(self) -> str:
+        """The plot as SVG."""
         figure_of = importlib.import_module("matplotlib.figure").Figure
         figure = figure_of(figsize=(7, 4), layout="constrained")
         self.plot(figure.subplots())
@@ -147,7 +150,11 @@ def sweep(
     sizes: Sequence[Any] | None,
     wanted: Sequence[Any] | None,
 ) -> Sweep:
-    """``compared`` of the operands for each size, converted to each dtype."""
+    """``compared`` of ``args`` for each size, converted to each dtype ``wanted``.
+
+    An operand that depends on the size is a function of it. Raises ArgumentError if
+    none is, or there are no ``sizes``.
+    """
     if sizes is not None and not any(map(callable, args)):
         raise ArgumentError(
             "compare: with sizes, an operand that depends on the size is given as a "

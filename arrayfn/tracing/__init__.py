@@ -8,6 +8,7 @@ traced value and an array on a device look like to Python.
 from __future__ import annotations
 
 from arrayfn.tracing.array_value import ArrayOnDevice, ImmutableArray
+from arrayfn.tracing.keys import Key
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.staging import (
     Immediate,
@@ -28,6 +29,7 @@ __all__ = [
     "ArrayOnDevice",
     "Immediate",
     "ImmutableArray",
+    "Key",
     "Namespace",
     "Owner",
     "Refused",

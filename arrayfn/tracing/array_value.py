@@ -19,6 +19,7 @@ from arrayfn.tracing.methods import (
     Operand,
     called,
     function_for,
+    in_dtype,
     in_place_method,
     is_operand,
     operator,
@@ -125,6 +126,8 @@ class ImmutableArray(Operand):
                 f"{name} {self.REFUSED}",
                 user_location(),
             )
+        if method == "__call__" and options.get("dtype") is not None:
+            inputs, options = in_dtype(name, inputs, options)
         return called(name, function, inputs, options)
 
     def __array_function__(
@@ -229,6 +232,7 @@ class ImmutableArray(Operand):
     argpartition = operator("argpartition")
     argsort = operator("argsort")
     astype = operator("astype")
+    byteswap = operator("byteswap_method")
     choose = operator("choose")
     clip = operator("clip")
     compress = operator("compress")
@@ -295,7 +299,10 @@ class ArrayOnDevice(ImmutableArray):
         raise NotImplementedError
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
-        """The array on ``device``: itself if it is there, a NumPy array on "cpu"."""
+        """The array on ``device``: itself if it is there, a NumPy array on "cpu".
+
+        Raises ArgumentError for other devices, and if a ``stream`` is given.
+        """
         if stream is not None:
             raise ArgumentError(
                 "arrays move on the one stream that all work goes to; give no stream",

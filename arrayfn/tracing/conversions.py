@@ -16,6 +16,7 @@ import os
 import sysconfig
 import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from arrayfn.errors import (
@@ -26,6 +27,7 @@ from arrayfn.errors import (
 )
 from arrayfn.tracing.methods import Namespace
 
+_OWN: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD: Final = sysconfig.get_path("stdlib") + os.sep
 _MODULES: Final = ("math", "cmath")
 _OTHER_NAMES: Final = {
@@ -73,7 +75,11 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
 
 
 def _refusal(callee: tuple[str, ...], called: object) -> str:
-    """Why a conversion is refused, and what to write instead."""
+    """Why a conversion is refused, and what to write instead.
+
+    ``called`` is the function to which the traced value was passed, and ``callee`` its
+    name in the caller's text, if these are known.
+    """
     module = getattr(called, "__module__", None)
     if isinstance(called, types.BuiltinFunctionType) and module in _MODULES:
         who = f"{module}.{called.__name__}"
@@ -94,12 +100,21 @@ def _refusal(callee: tuple[str, ...], called: object) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(file: str) -> bool:
-    """Whether ``file`` is of an installed package or of Python itself."""
+    """Whether ``file`` is of an installed package or of Python itself.
+
+    arrayfn does not count: ``jit(float)`` has it call ``float`` for the user.
+    """
+    if file.startswith(_OWN):
+        return False
     return "-packages" + os.sep in file or file.startswith(_STANDARD)
 
 
 def _hidden(kind: str, frame: types.FrameType) -> str:
-    """Why ``float(x)`` of an installed package is refused, and what to do instead."""
+    """Why a conversion inside an installed package is refused, and the remedy.
+
+    ``kind`` is what the traced value was converted to, as "float"; ``frame`` is the
+    package's function that did it.
+    """
     return (
         f"{kind}(x) in {frame.f_code.co_qualname} ({frame.f_code.co_filename}, line "
         f"{frame.f_lineno}) takes the plain number of a traced value, and what is made "
@@ -195,6 +210,7 @@ _NAMES: Final = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
 def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
+    """The line and the column where an instruction's source begins; None if unknown."""
     where = instruction.positions
     if where is None or where.lineno is None or where.col_offset is None:
         return None
@@ -202,6 +218,7 @@ def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
 
 
 def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
+    """The line and the column where an instruction's source ends; None if unknown."""
     where = instruction.positions
     if where is None or where.end_lineno is None or where.end_col_offset is None:
         return None

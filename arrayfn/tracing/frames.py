@@ -126,6 +126,7 @@ class Frame:
         return self._capture(array, type_of(array))
 
     def _capture(self, value: Captured, type: ArrayType) -> Var:
+        """The Var that stands for a captured value, the same for each of its uses."""
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
         known = self._captured.get(key)
         if known is None:

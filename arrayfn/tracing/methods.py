@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.array_likes import adopted
-from arrayfn.errors import ArgumentError, InPlaceError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, InPlaceError, user_location
 
 
 class Operand:
@@ -63,6 +63,7 @@ def operator(name: str) -> Callable[..., Any]:
     """A method that calls the function ``name`` of ``Namespace``."""
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
+        """Compute the operation; NotImplemented for operands it cannot take."""
         if name in _BINARY and operands and not is_operand(operands[0]):
             other = adopted(operands[0])
             if other is operands[0]:
@@ -78,6 +79,7 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
     """A method that calls the function ``name`` with operands exchanged."""
 
     def method(self: Any, other: Any) -> Any:
+        """The operator with its operands exchanged, as Python asks for."""
         known = other if is_operand(other) else adopted(other)
         if known is other and not is_operand(other):
             return _not_an_operand(name, other)
@@ -87,7 +89,11 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _not_an_operand(name: str, value: Any) -> Any:
-    """NotImplemented; an error for sequences, whose own operators would repeat them."""
+    """What an operator returns for ``value``, which it cannot take: NotImplemented.
+
+    Raises ArgumentError for sequences, whose own operators would repeat them. ``name``
+    is the operator's, for the message.
+    """
     if isinstance(value, (list, tuple, str, bytes)):
         text = f"{name} takes arrays and numbers, not {type(value).__name__}"
         if isinstance(value, (list, tuple)):
@@ -132,6 +138,7 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
     """A method that refuses ``x.name(...)`` and says what to write instead."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
+        """Refuse to change the array."""
         raise InPlaceError(
             f"x.{name}(...) would change an array {self.KIND}, and those are "
             f"immutable; write x = {instead}",
@@ -141,8 +148,36 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
     return method
 
 
+def in_dtype(
+    name: str, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands of a ufunc called with ``dtype=``, which it computes in, as NumPy does.
+
+    A comparison, whose results are of dtype bool, is computed in that of its operands.
+    """
+    dtype = dtypes.canonical(options["dtype"])
+    rest = {name: value for name, value in options.items() if name != "dtype"}
+    if dtype == dtypes.bool_:
+        return inputs, rest
+    converted: list[Any] = []
+    for x in inputs:
+        if not dtypes.is_python_scalar(x) and x.dtype != dtype:
+            if not np.can_cast(x.dtype, dtype, "same_kind"):
+                raise DTypeError(
+                    f"{name} with dtype={dtype} does not convert an operand of dtype "
+                    f"{x.dtype}; convert it first, with .astype",
+                    user_location(),
+                )
+            x = Namespace.functions["astype"](x, dtype)
+        converted.append(x)
+    return tuple(converted), rest
+
+
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call ``function`` for NumPy's ``name``; an error for options it does not have."""
+    """Call ``function`` for NumPy's ``name`` with positional ``args`` and ``options``.
+
+    Raises ArgumentError if it does not have these parameters.
+    """
     try:
         return function(*args, **options)
     except TypeError:

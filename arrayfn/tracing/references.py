@@ -18,10 +18,10 @@ from typing_extensions import override
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, TracerLeakError, user_location
 from arrayfn.ir import ArrayType, type_of
+from arrayfn.tracing.array_value import ImmutableArray
 from arrayfn.tracing.frames import Frame, current_frame
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.staging import constant
-from arrayfn.tracing.value import Tracer
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Ref:
 
     def __init__(self, value: Any) -> None:
         self.type: ArrayType = (
-            value.type if isinstance(value, Tracer) else type_of(value)
+            value.type if isinstance(value, ImmutableArray) else type_of(value)
         ).plain()
         self._home = current_frame()
         self._value = value
@@ -62,6 +62,11 @@ class Ref:
     def size(self) -> int:
         """The number of elements."""
         return self.type.size
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a Ref of rank 0")
+        return self.shape[0]
 
     def get(self) -> Any:
         """The value; of a NumPy array a copy, which ``+=`` may change."""
@@ -97,6 +102,7 @@ class Ref:
             self._replace(Namespace.functions["at"](self.current())[index].set(value))
 
     def _replace(self, value: Any) -> None:
+        """Write ``value``; in a nested trace, as a new value in the current frame."""
         self._frames("written to")
         frame = current_frame()
         if frame is self._home:
@@ -108,7 +114,11 @@ class Ref:
         frame.references[self] = value
 
     def _frames(self, done: str) -> list[Frame]:
-        """The frames from the current one to that of the Ref."""
+        """The frames from the current one to that of the Ref.
+
+        ``done`` says in messages what is done to the Ref, as "read". Raises an error if
+        the Ref outlived its function, or is not an argument of a compiled one.
+        """
         frames: list[Frame] = []
         frame = current_frame()
         while frame is not None:

@@ -41,9 +41,12 @@ from arrayfn.ir import (
 )
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
-from arrayfn.primitives.base import Primitive, primitive_of
+from arrayfn.primitives import discrete
+from arrayfn.primitives.base import Primitive, has_effect, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
+from arrayfn.tracing.keys import WORDS, Key, check_moved
+from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.value import Tracer
 
 Array = np.ndarray[Any, Any]
@@ -106,13 +109,14 @@ def trace(
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
-    With ``values`` the Tracers carry them (None where one is unknown), unless the frame
-    is abstract. With ``constants`` captured arrays become the Program's constants at
-    top level; inside another trace they do if the Program is to be ``whole`` and does
-    not depend on that trace. For each of ``axes``, names and extents, there is one more
-    input, the index of a member; so there is for each axis of ``mesh``, along which
-    types say what is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the
-    backend that it compiles for.
+    ``name`` is the Program's, ``hints`` are names for its inputs. With ``values`` the
+    Tracers carry them (None where one is unknown), unless the frame is ``abstract``.
+    With ``constants`` captured arrays become the Program's constants at top level;
+    inside another trace they do if the Program is to be ``whole`` and does not depend
+    on that trace. For each of ``axes``, names and extents, there is one more input, the
+    index of a member; so there is for each axis of ``mesh``, along which types say what
+    is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the backend that it
+    compiles for.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform)
@@ -165,7 +169,10 @@ def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
 
 
 def too_deep(name: str) -> NestingError:
-    """The error for a function with more nested calls than Python's stack holds."""
+    """The error for a function with more nested calls than Python's stack holds.
+
+    ``name`` is that of the outermost function.
+    """
     return NestingError(
         f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
         f"than Python's stack holds ({sys.getrecursionlimit()} calls). Write the "
@@ -234,12 +241,12 @@ def device_of(operands: Iterable[Any]) -> str:
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
     """Whether a function of ``operands`` must apply primitives rather than NumPy.
 
-    That is so if they are staged or on a device.
+    That is so if they are staged, on a device, or keys.
     """
-    return is_staged(operands) or _is_any(ArrayOnDevice, operands)
+    return is_staged(operands) or _is_any((ArrayOnDevice, Key), operands)
 
 
-def _is_any(cls: type, operands: Sequence[Any]) -> bool:
+def _is_any(cls: type | tuple[type, ...], operands: Sequence[Any]) -> bool:
     """Whether one of ``operands`` is an instance of ``cls``."""
     for x in operands:  # noqa: SIM110 - any() takes twice as long
         if isinstance(x, cls):
@@ -257,6 +264,8 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     for name, value in params.items():
         if type(value) not in _PLAIN:
             params[name] = _plain(value)
+    if Key in map(type, operands):
+        return _applied_to_words(primitive, operands, params)
     frame = current_frame()
     # Effects keep their order.
     if frame is None or not (
@@ -267,12 +276,33 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     return tracers[0] if len(tracers) == 1 else tracers
 
 
+def _applied_to_words(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """Move, or compare, each word of the keys among ``operands`` alike."""
+    check_moved(primitive, operands)
+    functions = Namespace.functions
+    parts: list[Any] = []
+    for k in range(WORDS):
+        given = [
+            functions["getitem"](x.data, (..., k)) if isinstance(x, Key) else x
+            for x in operands
+        ]
+        parts.append(apply(primitive, *given, **params))
+    if primitive is discrete.eq:
+        return parts[0] & parts[1]
+    if primitive is discrete.ne:
+        return parts[0] | parts[1]
+    return Key(functions["stack"](parts, axis=-1))
+
+
 def apply_program(
     program: Program, operands: Sequence[Any], once: bool = False
 ) -> list[Any]:
-    """The outputs of ``program`` on Tracers and arrays, by inlining or computing it.
+    """The outputs of ``program`` on ``operands``, by inlining or computing it.
 
-    If it is applied only ``once``, its own equations may become part of the trace.
+    These are Tracers and arrays. If the Program is applied only ``once``, its own
+    equations may become part of the trace.
     """
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
@@ -311,7 +341,11 @@ def apply_program(
 def _inlined(
     frame: Frame, program: Program, operands: Sequence[Any], once: bool
 ) -> list[Any]:
-    """Emit the equations of ``program`` into ``frame``, where no value is known."""
+    """Emit the equations of ``program`` into ``frame``, where no value is known.
+
+    Returns Tracers of its outputs. ``operands`` are its inputs; if it is applied only
+    ``once``, its own equations become part of the trace, else copies.
+    """
     given = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
@@ -348,12 +382,18 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
+    """Append an equation of ``primitive`` to ``frame``, and return its Tracers.
+
+    If all operands have values, the results are computed too.
+    """
     atoms = tuple([frame.atom(x) for x in operands])
     types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
-    frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
-    unknown = frame.abstract or primitive.effect or primitive.is_collective
+    equation = Equation(primitive, atoms, kept, outputs, location)
+    frame.builder.equations.append(equation)
+    # Side effects, also of a body, take place once: when the Program runs.
+    unknown = frame.abstract or primitive.is_collective or has_effect(equation)
     known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
@@ -403,6 +443,10 @@ def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
+    """The result, or the tuple of results, of ``primitive`` on arrays, computed now.
+
+    Results are arrays of their own, none of the operands.
+    """
     for operand in operands:
         if isinstance(operand, Tracer):
             operand.check_alive(None)
@@ -441,6 +485,7 @@ def own(value: Any, taken: Container[int] = ()) -> Any:
 
 
 def _values(operands: Sequence[Any]) -> list[Any] | None:
+    """The arrays that Tracers and arrays hold; None if one is unknown."""
     values: list[Any] = []
     for x in operands:
         value = x.value if isinstance(x, Tracer) else x

@@ -192,7 +192,7 @@ class Tracer(ImmutableArray):
         return self._number(float)
 
     def __int__(self) -> int:
-        if self.dtype in dtypes.INEXACT:
+        if self.dtype in dtypes.DIFFERENTIABLE:
             return self._number(int)
         return int(self.concrete("int()", _SCALAR_REMEDY))
 
@@ -266,6 +266,10 @@ class Tracer(ImmutableArray):
     def tolist(self) -> Any:
         """Nested lists; needs a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
+
+    def tobytes(self, order: str = "C") -> bytes:
+        """The bytes of all elements; needs a value."""
+        return self.concrete("tobytes()", _SCALAR_REMEDY).tobytes(order)
 
     @override
     def __repr__(self) -> str:

@@ -83,7 +83,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
 def known_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
-    """Arguments whose arrays are NumPy's or arrayfn's, their leaves and structure.
+    """``args`` and ``kwargs`` with NumPy's or arrayfn's arrays, leaves and structure.
 
     Arrays of other libraries are read where they lie.
     """
@@ -100,7 +100,10 @@ def check_leaves(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> None:
-    """Raise ArgumentError unless every leaf of the arguments is an array or number."""
+    """Raise ArgumentError unless every leaf of the arguments is an array or number.
+
+    ``leaves`` are those of the pair (``args``, ``kwargs``).
+    """
     where = leaf_names((args, kwargs))
     for position, leaf in enumerate(leaves):
         if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
@@ -114,6 +117,18 @@ def check_function(name: str, function: Any) -> None:
         raise ArgumentError(
             f"{name} takes a function, not {type(function).__name__} "
             f"({short(function)})",
+            user_location(),
+        )
+    if isinstance(function, staticmethod):
+        raise ArgumentError(
+            f"{name} takes the function itself, not a staticmethod; write "
+            f"@staticmethod above @{name}",
+            user_location(),
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ArgumentError(
+            f"{name} takes a function that returns arrays, not the generator function "
+            f"{name_of(function)}; return a tuple",
             user_location(),
         )
 
@@ -159,7 +174,10 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
 def positions_of(
     what: str, function: Function, names: str | Iterable[str]
 ) -> tuple[int, ...]:
-    """The positions of the parameters ``names``; ArgumentError if one is not there."""
+    """The positions of ``function``'s parameters ``names``.
+
+    Raises ArgumentError if one is not there; ``what`` is the option that names it.
+    """
     if not names:
         return ()
     parameters = list(inspect.signature(function).parameters)
@@ -205,7 +223,9 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
     """``given`` if it has type ``wanted``, else an error about ``word position``."""
     given = adopted(given)
     check_leaf(given, f"{word} {position}")
-    if dtypes.is_python_scalar(given):
+    if dtypes.is_python_scalar(given) and not (
+        isinstance(given, complex) and wanted.dtype not in dtypes.COMPLEX
+    ):
         given = np.asarray(given, wanted.dtype)
     have = leaf_type(given)
     if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
@@ -226,7 +246,10 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
 def hints(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """What the user calls each leaf: ``x``, ``params_w`` for ``params["w"]``."""
+    """What the user calls each leaf: ``x``, ``params_w`` for ``params["w"]``.
+
+    The leaves are those of the pair (``args``, ``kwargs``).
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -248,9 +271,10 @@ def _identifier(stem: str, path: str) -> str:
 
 
 def leaf_names(arguments: Any) -> Callable[[int], str]:
-    """What to call leaf number k of the pair (args, kwargs)."""
+    """What names leaf number k of ``arguments``, a pair (args, kwargs), in messages."""
 
     def name(position: int) -> str:
+        """As an example, argument 2['w']."""
         # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
         first, _, rest = path[len("[0][") :].partition("]")

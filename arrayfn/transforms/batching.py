@@ -60,7 +60,8 @@ def batch_varying(
 ) -> tuple[Program, list[bool]]:
     """Map ``program`` along axis 0 of some inputs; also return which outputs vary.
 
-    Outputs marked in ``dense`` are always mapped, by repetition if they do not vary.
+    Inputs marked in ``mapped`` get a new axis 0 of extent ``size``. Outputs marked in
+    ``dense`` are always mapped, by repetition if they do not vary.
     """
     axis = MappedAxis(size, axis_name)
     builder = ProgramBuilder(f"batched_{program.name}")
@@ -91,7 +92,10 @@ def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
 
 
 def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
-    """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``."""
+    """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``.
+
+    If ``x`` is not mapped, it is repeated ``size`` times.
+    """
     if wanted is None:
         return x
     return emitters.move_axis(repeated(size, x, dim), 0, wanted)
@@ -127,6 +131,11 @@ def _emit_batched(
 def _apply_rule(
     equation: Equation, axis: MappedAxis, operands: Sequence[Atom], dims: Sequence[Dim]
 ) -> tuple[Sequence[Atom], Sequence[Dim]]:
+    """Emit a mapped equation by its primitive's batching rule.
+
+    ``dims`` are the mapped axes of ``operands``, None of those that are not mapped.
+    Returns the outputs and their mapped axes.
+    """
     primitive = primitive_of(equation)
     if primitive.batch == THROUGH_BODY:
         body: Program = equation.params["body"]

@@ -34,7 +34,11 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
 
 def constrained(what: str, x: Any, shardings: Any) -> Any:
-    """``x`` with a constraint on each leaf that has a sharding."""
+    """``x`` with a constraint on each leaf that has a sharding.
+
+    ``shardings`` is a pytree of NamedShardings and Nones, a prefix of ``x``; ``what``
+    is the parameter that it was given for, for messages.
+    """
     if shardings is None:
         return x
     leaves, structure = tree.flatten(x)
@@ -42,7 +46,8 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
         spread = tree.broadcast_prefix(shardings, x)
     except ValueError as error:
         raise ArgumentError(
-            f"{what}: {shardings} is no prefix of {structure}", user_location()
+            f"{what}: {shardings} is no prefix of {tree.text_of(structure)}",
+            user_location(),
         ) from error
     results: list[Any] = []
     for leaf, sharding in zip(leaves, spread, strict=True):
@@ -65,11 +70,12 @@ def with_shardings(
     """``function`` with constraints on its positional arguments and its result.
 
     ``in_shardings`` is one sharding for all arguments, or a tuple with an entry for
-    each.
+    each; ``out_shardings`` is a prefix of the result's pytree.
     """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Constrain the arguments, call the function, constrain the result."""
         each = in_shardings
         if not isinstance(each, (tuple, list)):
             each = (each,) * len(args)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
@@ -19,6 +19,7 @@ from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.forward_mode import jvp as jvp_program
 from arrayfn.transforms.gradients import pair_with_aux
 from arrayfn.transforms.linearization import linearize as linearize_program
+from arrayfn.transforms.shape_struct import stand_ins
 from arrayfn.transforms.transposition import transpose
 
 R = TypeVar("R")
@@ -58,12 +59,20 @@ def jvp(
     >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
     (array(0.), array(2.))
     """
+    for what, values in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(values, (tuple, list)):
+            raise ArgumentError(
+                f"jvp: {what} are a tuple, with one for each argument of the "
+                f"function, not a {type(values).__name__}: write jvp(f, (x,), "
+                "(tangent,))",
+                user_location(),
+            )
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
     given = _flat_like("jvp: tangent", tangents, structure, types)
     traced = trace_function(fun, args, {})
-    wrt = [t.dtype in dtypes.INEXACT for t in types]
+    wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
@@ -125,7 +134,8 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     What does not depend on the tangents is computed once, so many calls of the linear
     function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
-    the result has ``aux`` as its third.
+    the result has ``aux`` as its third. The linear function is a tree
+    (``tree.Partial``), as the pull-back of ``vjp`` is.
 
     >>> import numpy as np
     >>> y, forward = linearize(np.sin, np.array(0.0))
@@ -133,14 +143,7 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     (array(2.), array(3.))
     """
     at = _Linearized(fun, primals, has_aux)
-
-    def push_forward(*tangents: Any) -> Any:
-        given = _flat_like("linearize: tangent", tangents, at.structure, at.types)
-        directions = itertools.compress(given, at.wrt)
-        values = apply_program(at.linear, [*at.residuals, *directions])
-        return tree.unflatten(at.value_tree, values)
-
-    return at.with_value(push_forward)
+    return at.with_value(tree.Partial(_PushForward(at), at.residuals))
 
 
 class _Linearized:
@@ -156,7 +159,7 @@ class _Linearized:
         if has_aux:
             self.value_tree, self.aux_tree = pair_with_aux(function, traced.out_tree)
         self.types = [leaf_type(x) for x in leaves]
-        self.wrt = [t.dtype in dtypes.INEXACT for t in self.types]
+        self.wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in self.types]
         self.split = linearize_program(
             traced.program, self.wrt + [False] * len(captured)
         )
@@ -174,6 +177,21 @@ class _Linearized:
         return value, linear_map, tree.unflatten(self.aux_tree, self.outputs[own:])
 
 
+class _PushForward:
+    """A linearized function, of its residuals and tangents."""
+
+    def __init__(self, at: _Linearized) -> None:
+        self.linear, self.value_tree = at.linear, at.value_tree
+        self.structure, self.types, self.wrt = at.structure, at.types, at.wrt
+
+    def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
+        """The tangents of the value."""
+        given = _flat_like("linearize: tangent", tangents, self.structure, self.types)
+        directions = itertools.compress(given, self.wrt)
+        values = apply_program(self.linear, [*residuals, *directions])
+        return tree.unflatten(self.value_tree, values)
+
+
 class _PullBack:
     """The transpose of a linearized function, of its residuals and cotangents."""
 
@@ -185,7 +203,11 @@ class _PullBack:
     def __call__(
         self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
     ) -> Any:
-        """The cotangents of the arguments; ``fixed`` are those of integers."""
+        """The cotangents of the arguments.
+
+        ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
+        integers.
+        """
         given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
         gradients = iter(apply_program(self.backward, [*residuals, *given]))
         others = iter(fixed)
@@ -197,37 +219,55 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     """The transpose of ``fun``, which is linear: from its result to its arguments.
 
     Only the structures, shapes and dtypes of ``primals`` matter (they may be
-    ``ShapeDtypeStruct``). The transpose takes a value of the result's form and gives a
-    tuple with one entry for each argument. Raises DifferentiationError where the
-    function is not linear.
+    ``ShapeDtypeStruct``, or any objects with a shape and a dtype). The transpose takes
+    a value of the result's form and gives a tuple with one entry for each argument. It
+    is a tree (``tree.Partial``). Raises DifferentiationError where the function is not
+    linear, and where it takes integers to other numbers.
 
     >>> import numpy as np
     >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))
     >>> transposed(np.array([1.0, 10.0]))
     (array([ 3., 30.,  0.]),)
     """
+    primals = stand_ins(primals)
     structure = tree.structure(primals)
     traced = trace_function(fun, primals, {}, with_values=False)
     program, own = traced.program, structure.num_leaves
-    captured = (*program.constant_values, *traced.trace.captured)
+    types = (*program.input_types[:own], *program.output_types)
+    if len({type.dtype in dtypes.INEXACT for type in types}) > 1:
+        raise DifferentiationError(
+            "linear_transpose takes functions of floating-point or complex numbers "
+            "with such results, or of integers with such; those of "
+            f"{name_of(fun)} are {', '.join(map(str, dict.fromkeys(types)))}",
+            user_location(),
+        )
+    captured = [*program.constant_values, *traced.trace.captured]
     ordered = Program(
         program.name,
         (*program.constants, *program.inputs[own:], *program.inputs[:own]),
         program.equations,
         program.outputs,
     )
-    backward = transpose(ordered, len(captured))
+    return tree.Partial(_Transposed(ordered, structure, traced.out_tree), captured)
 
-    def transposed(cotangents: Any) -> Any:
-        given = _flat_like(
-            f"the result of {name_of(fun)}: cotangent",
-            cotangents,
-            traced.out_tree,
-            program.output_types,
-        )
-        return tree.unflatten(structure, apply_program(backward, [*captured, *given]))
 
-    return transposed
+class _Transposed:
+    """The transpose of a linear Program, of its first operands and cotangents."""
+
+    def __init__(
+        self, program: Program, structure: tree.TreeDef, value_tree: tree.TreeDef
+    ) -> None:
+        captured = len(program.inputs) - structure.num_leaves
+        self.backward = transpose(program, captured)
+        self.structure = structure
+        self.cotangents = value_tree, program.output_types
+        self.word = f"the result of {program.name}: cotangent"
+
+    def __call__(self, captured: Sequence[Any], cotangents: Any) -> Any:
+        """The cotangents of the arguments."""
+        given = _flat_like(self.word, cotangents, *self.cotangents)
+        results = apply_program(self.backward, [*captured, *given])
+        return tree.unflatten(self.structure, results)
 
 
 def _first_outputs(program: Program, count: int) -> Program:
@@ -240,14 +280,17 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``given``, of these types; an error if they have another form."""
+    """The leaves of ``given``, of these types; an error if they have another form.
+
+    ``word`` says what they are, for the message, as "vjp: cotangent".
+    """
     if isinstance(given, list) and structure.type is tuple:
         given = tuple(given)
     leaves, have = tree.flatten(given)
     if have != structure:
         raise ArgumentError(
-            f"{word}s have the structure {have}, not {structure}, which is that of "
-            "what they belong to",
+            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{tree.text_of(structure)}, which is that of what they belong to",
             user_location(),
         )
     return [

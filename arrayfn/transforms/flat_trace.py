@@ -61,8 +61,9 @@ def trace_function(
     ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
     has the named axes that the function is mapped along, with their extents; for each,
     the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh``,
-    ``varying`` and ``platform``: see ``trace``.
+    values are always inputs. ``checks`` are those of ``jit``. If ``abstract``, or not
+    ``with_values``, the function sees types alone. ``whole``, ``mesh``, ``varying`` and
+    ``platform``: see ``trace``.
     """
     check_function("tracing", function)
     args, kwargs, leaves, structure = known_arguments(args, kwargs)
@@ -70,6 +71,7 @@ def trace_function(
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
+        """Call the function on its pytrees; the leaves of its result."""
         inner_args, inner_kwargs = tree.unflatten(structure, tracers)
         try:
             result = function(*inner_args, **inner_kwargs)

@@ -122,6 +122,10 @@ def _apply_rule(
     outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
 ) -> Sequence[Atom | None]:
+    """Emit the tangents of an equation's ``outputs``, by its primitive's jvp rule.
+
+    None stands for a tangent of zeros. Raises DifferentiationError if there is no rule.
+    """
     if primitive.jvp == ZERO_TANGENT:
         return [None] * len(equation.outputs)
     if primitive.jvp == LINEAR:

@@ -79,7 +79,7 @@ def value_and_grad(
     With ``holomorphic`` arguments and value are complex, and it is the derivative.
     With ``allow_int`` the gradient by integers and booleans is 0, of float64. Arguments
     that it is not differentiated by may hold any values; those that are no arrays are
-    passed on as they are.
+    passed on as they are, and so are Python's bools and integers.
 
     Raises DifferentiationError if the value is no scalar, or an argument not inexact.
 
@@ -91,6 +91,7 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Trace the function, differentiate its Program and run it."""
         chosen = chosen_arguments(fun, argnums, len(args))
         of_arrays, args, kwargs = with_others_inside(fun, chosen, args, kwargs)
         wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen, allow_int)
@@ -159,7 +160,8 @@ def grad(
 ) -> Function:
     """A function giving the gradient of ``fun``, a real scalar, by some arguments.
 
-    With ``has_aux`` it gives ``(gradient, aux)``. See ``value_and_grad``.
+    With ``has_aux`` it gives ``(gradient, aux)``. ``holomorphic`` and ``allow_int`` are
+    as in ``value_and_grad``.
 
     >>> import numpy as np
     >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))
@@ -191,14 +193,16 @@ def with_others_inside(
 ) -> tuple[Function, tuple[Any, ...], dict[str, Any]]:
     """``function`` of arrays alone, and its arguments without leaves of other kinds.
 
-    Arguments in the positions ``chosen`` stay as they are.
+    Python's bools and integers, which a function may branch on, are of other kinds.
+    Positional ``args`` in the positions ``chosen`` stay as they are; in the others, and
+    in ``kwargs``, leaves that are no arrays are hidden from pytrees.
     """
     others = [x for k, x in enumerate(args) if k not in chosen]
-    if all(map(is_array, tree.leaves((others, kwargs)))):
+    if all(map(_is_traced, tree.leaves((others, kwargs)))):
         return function, args, kwargs
 
     def hidden(leaf: Any) -> Any:
-        return leaf if is_array(leaf) else _Other(leaf)
+        return leaf if _is_traced(leaf) else _Other(leaf)
 
     def shown(leaf: Any) -> Any:
         return leaf.value if isinstance(leaf, _Other) else leaf
@@ -213,6 +217,10 @@ def with_others_inside(
 
     kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
     return of_arrays, tuple(kept), tree.map(hidden, kwargs)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return is_array(leaf) and not isinstance(leaf, int)
 
 
 def chosen_arguments(
@@ -241,12 +249,15 @@ def check_inexact(
 ) -> None:
     """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
 
-    Those that are ``allowed`` may be integers and booleans, too.
+    It is the argument in ``position``. Leaves that are ``allowed`` may be integers and
+    booleans, too.
     """
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        if type.dtype not in dtypes.INEXACT and not (allowed and allowed[number]):
+        if type.dtype not in dtypes.DIFFERENTIABLE and not (
+            allowed and allowed[number]
+        ):
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -266,7 +277,7 @@ def varying(argument: Any) -> list[bool]:
 
 
 def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
-    """Raise DifferentiationError unless all leaves are complex."""
+    """Raise DifferentiationError unless all leaves of ``arguments`` are complex."""
     for leaf in tree.leaves(list(arguments)):
         if leaf_type(leaf).dtype not in dtypes.COMPLEX:
             raise DifferentiationError(
@@ -297,6 +308,11 @@ def _differentiated(
     chosen: tuple[int, ...],
     allow_int: bool,
 ) -> tuple[list[bool], tree.TreeDef]:
+    """Which leaves one differentiates by, and the structure of the gradient.
+
+    These are the inexact leaves of the positional arguments in ``chosen``. Raises
+    DifferentiationError for integers among them, unless ``allow_int``.
+    """
     wrt: list[bool] = []
     for position, argument in enumerate(args):
         if position in chosen:
@@ -311,9 +327,9 @@ def _differentiated(
 def _in_order_of(
     chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
 ) -> list[Any]:
-    """The gradients, given in the arguments' order, in the order of ``chosen``.
+    """The gradients, given in the order of ``args``, in the order of ``chosen``.
 
-    In the place of a position's gradient is the position.
+    These are positions. Zeros stand for the gradient of an integer.
     """
     rest = iter(gradients)
     leaves_of = {
@@ -327,7 +343,7 @@ def _in_order_of(
 
 
 def _is_inexact(leaf: Any) -> bool:
-    return leaf_type(leaf).dtype in dtypes.INEXACT
+    return leaf_type(leaf).dtype in dtypes.DIFFERENTIABLE
 
 
 def _fixed(leaf: Any, varies: bool) -> Any:
@@ -336,7 +352,7 @@ def _fixed(leaf: Any, varies: bool) -> Any:
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
-    """What to call leaf ``number`` of an argument."""
+    """What to call leaf ``number`` of the argument in ``position``, in messages."""
     path = tree.paths(argument)[number]
     return f"{name_of(function)}: argument {position}{path}"
 
@@ -344,6 +360,10 @@ def _place_in(function: Function, position: int, argument: Any, number: int) -> 
 def _check_scalar(
     function: Function, program: Program, out: tree.TreeDef, holomorphic: bool
 ) -> None:
+    """Raise DifferentiationError unless ``function`` returns one scalar.
+
+    It is to be real, or complex if ``holomorphic``. ``out`` is the result's structure.
+    """
     name = name_of(function)
     if out.num_leaves != 1:
         raise DifferentiationError(

@@ -61,6 +61,7 @@ def jacfwd(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Push the arguments' basis forward, and cut the columns into matrices."""
         of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
@@ -78,6 +79,7 @@ def jacfwd(
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
         def matrix(column: Any) -> Any:
+            """The derivatives of one output by each argument, from their columns."""
             shape = leaf_type(column).shape
             shape = shape if alone else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
@@ -117,6 +119,7 @@ def jacrev(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Pull the basis of the results back, and cut the rows into matrices."""
         of_chosen, chosen = _of_chosen(
             fun, args, kwargs, argnums, holomorphic, allow_int
         )
@@ -141,6 +144,7 @@ def jacrev(
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
         def matrix(number: int) -> Any:
+            """The derivatives of output ``number`` by each argument."""
             placed = [
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
                 for parts, x in zip(split, tree.leaves(chosen), strict=True)
@@ -165,11 +169,11 @@ def hessian(
 ) -> Callable[P, Any]:
     """A function giving the second derivatives of ``fun``, forward over reverse.
 
-    For an output of shape s and arguments of shapes t and u the result has the shape
-    s + t + u, in a tree of trees of the arguments' structure. Second derivatives are
+    For an output of shape s and arguments of shapes t and u the result has the shape s
+    + t + u, in a tree of trees of the arguments' structure. Second derivatives are
     symmetric, and which of t and u was differentiated by first is not specified. With
     ``has_aux`` the function returns a pair (value, aux), and the result is ``(hessian,
-    aux)``.
+    aux)``. With ``holomorphic`` arguments and results are complex.
 
     >>> import numpy as np
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))
@@ -179,12 +183,14 @@ def hessian(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Push the basis of the arguments through ``jacrev``, and cut what it gives."""
         of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
 
         def recorded(*given: Any) -> Any:
+            """The function, which also notes the structure of its value."""
             value = of_chosen(*given)
             out_tree.append(tree.structure(value[0] if has_aux else value))
             return value
@@ -247,7 +253,12 @@ def _of_chosen(
     holomorphic: bool,
     allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``function`` of the arguments it is differentiated by alone, and those."""
+    """``function`` of the arguments it is differentiated by alone, and those.
+
+    ``args`` and ``kwargs`` are all arguments, of which ``argnums`` chooses. Raises
+    DifferentiationError for integers, unless ``allow_int``, and for real numbers if
+    ``holomorphic``.
+    """
     check_function("a jacobian", function)
     positions = chosen_arguments(function, argnums, len(args))
     for position in positions:
@@ -259,6 +270,7 @@ def _of_chosen(
 
     @functools.wraps(function)
     def of_chosen(*given: Any) -> Any:
+        """The function with these arguments in the chosen positions."""
         whole = list(args)
         for position, argument in zip(positions, given, strict=True):
             whole[position] = argument
@@ -268,6 +280,7 @@ def _of_chosen(
 
 
 def _check_real(function: Function, arguments: Sequence[Any]) -> None:
+    """Raise DifferentiationError if a leaf of ``arguments`` is complex."""
     for leaf in tree.leaves(list(arguments)):
         if leaf_type(leaf).dtype in dtypes.COMPLEX:
             raise DifferentiationError(
@@ -323,6 +336,7 @@ def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    """``x`` of another shape; itself if it has it."""
     if leaf_type(x).shape == shape:
         return x
     return apply(views.reshape, x, shape=shape)

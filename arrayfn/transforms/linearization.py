@@ -122,6 +122,7 @@ def _needed(
     made: dict[Equation, None] = {}
 
     def make(var: Var) -> None:
+        """Note the equation of ``var``, after those that it depends on."""
         equation = free[var]
         for atom in equation.inputs:
             if isinstance(atom, Var):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from arrayfn import tree
+from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Program
-from arrayfn.tracing import apply_program
+from arrayfn.tracing import Key, apply_program
 from arrayfn.transforms.arguments import (
     check_function,
     check_leaf,
+    is_array,
     is_one,
     leaf_type,
     name_of,
@@ -36,7 +37,8 @@ def vmap(
     """``fun`` mapped along an axis of its arguments, all at once.
 
     ``in_axes`` says which axis of each positional argument is mapped (None: the
-    argument is the same for all); an entry may be a pytree prefix of its argument.
+    argument is the same for all, and need not be an array); an entry may be a pytree
+    prefix of its argument.
     Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
     stands in the outputs. Under ``axis_name`` the function may combine values of all
     members: ``lax.psum(x, axis_name)``, for example. ``axis_size`` is the number of
@@ -50,12 +52,29 @@ def vmap(
     array([2., 2., 2.])
     """
     check_function("vmap", fun)
+    _check_in_axes(in_axes)
 
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Trace the function of one member, map its Program and run it."""
         name = name_of(fun)
-        leaves = tree.leaves((args, kwargs))
-        dims = _in_dims(name, in_axes, args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        dims = _in_dims(name, in_axes, args, kwargs, leaves)
+        passed = {
+            k: x
+            for k, (x, dim) in enumerate(zip(leaves, dims, strict=True))
+            if dim is None and not is_array(x)
+        }
+        if passed:  # objects that are no arrays are the same for all members
+            own = [k for k in range(len(leaves)) if k not in passed]
+            mapped: Any = vmap(
+                _with_leaves(fun, structure, passed),
+                tuple(dims[k] for k in own),
+                out_axes,
+                axis_name,
+                axis_size,
+            )
+            return mapped(*[leaves[k] for k in own])
         size = _mapped_size(name, leaves, dims, axis_size)
         types = [
             _unmapped_type(leaf_type(x), dim)
@@ -77,8 +96,13 @@ def vmap(
             ) from error
         _check_axes(out_axes, "out_axes", out_dims)
         out_dims = [
-            _out_dim(name, dim, atom.type)
-            for dim, atom in zip(out_dims, traced.program.outputs, strict=True)
+            _out_dim(name, dim, atom.type.ndim - of_key, atom.type)
+            for dim, atom, of_key in zip(
+                out_dims,
+                traced.program.outputs,
+                _are_words(placeholder, traced.program.output_types),
+                strict=True,
+            )
         ]
         # The index of a member among all, and what the function closes over.
         indices = [] if axis_name is None else [np.arange(size, dtype=np.int32)]
@@ -91,10 +115,30 @@ def vmap(
     return wrapper
 
 
+def _with_leaves(
+    fun: Callable[..., R], structure: tree.TreeDef, held: Mapping[int, Any]
+) -> Callable[..., R]:
+    """``fun`` of the leaves of its arguments, without those that are ``held``."""
+
+    @functools.wraps(fun)
+    def of_others(*others: Any) -> R:
+        rest = iter(others)
+        places = range(structure.num_leaves)
+        args, kwargs = tree.unflatten(
+            structure, [held[k] if k in held else next(rest) for k in places]
+        )
+        return fun(*args, **kwargs)
+
+    return of_others
+
+
 def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
-    """Raise ArgumentError unless each of ``axes`` is an integer or None."""
+    """Raise ArgumentError unless each of ``axes`` is an integer or None.
+
+    They are the leaves of ``given``, the argument ``name`` of vmap.
+    """
     for axis in axes:
-        if axis is not None and not is_one(axis):
+        if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
                 f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
                 "None for what is the same for all",
@@ -102,22 +146,40 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
             )
 
 
-def _out_dim(name: str, dim: int | None, type: ArrayType) -> int | None:
-    """``dim`` counted from the front of ``type`` with a mapped axis put in."""
+def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
+    """Whether each leaf is the words of a Key, whose last axis is none of the Key's.
+
+    ``leaves`` has what the leaves of ``arguments`` stand for, with dtypes if arrays.
+    """
+    if not any(getattr(leaf, "dtype", None) == dtypes.uint32 for leaf in leaves):
+        return [False] * len(leaves)
+    nodes = tree.leaves(arguments, is_leaf=lambda x: isinstance(x, Key))
+    return [isinstance(node, Key) for node in nodes]
+
+
+def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | None:
+    """``dim`` counted from the front of ``ndim`` axes with a mapped axis put in.
+
+    Raises ShapeError, about an output of the function ``name``, if it is out of bounds.
+    """
     if dim is None:
         return None
-    if not -type.ndim - 1 <= dim <= type.ndim:
+    if not -ndim - 1 <= dim <= ndim:
         raise ShapeError(
             f"vmap: out_axes puts the mapped axis at {dim}, but an output of {name} is "
-            f"{type}, so that it can be 0 to {type.ndim}",
+            f"{type}, so that it can be 0 to {ndim}",
             user_location(),
         )
-    return dim % (type.ndim + 1)
+    return dim % (ndim + 1)
 
 
 def _check_unmapped(
     name: str, program: Program, mapped: Program, out_dims: Sequence[int | None]
 ) -> None:
+    """Raise ShapeError if an output varies that is said to be the same for all.
+
+    ``out_dims`` says so by None; ``mapped`` is ``program``, batched.
+    """
     types = zip(program.output_types, mapped.output_types, strict=True)
     for position, (alone, together) in enumerate(types):
         if out_dims[position] is None and alone.shape != together.shape:
@@ -128,19 +190,31 @@ def _check_unmapped(
             )
 
 
-def _in_dims(
-    name: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[int | None]:
-    if in_axes is None or is_one(in_axes):
-        axes: tuple[Any, ...] = (in_axes,) * len(args)
-    elif isinstance(in_axes, (tuple, list)):
-        axes = tuple(in_axes)
-    else:
+def _check_in_axes(in_axes: Any) -> None:
+    """Raise ArgumentError unless ``in_axes`` is an integer, None or several of them."""
+    one = is_one(in_axes) and not isinstance(in_axes, bool)
+    if not (in_axes is None or one or isinstance(in_axes, (tuple, list))):
         raise ArgumentError(
             f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
             f"argument, not {in_axes!r}",
             user_location(),
         )
+
+
+def _in_dims(
+    name: str,
+    in_axes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> list[int | None]:
+    """The mapped axis of each of ``leaves``, which are those of the arguments.
+
+    It is None for what is not mapped. Raises ArgumentError or ShapeError if ``in_axes``
+    does not fit the arguments.
+    """
+    several = isinstance(in_axes, (tuple, list))
+    axes = tuple(in_axes) if several else (in_axes,) * len(args)
     if len(axes) != len(args):
         raise ArgumentError(
             f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
@@ -160,9 +234,13 @@ def _in_dims(
     dims += [0] * len(tree.leaves(kwargs))
     _check_axes(in_axes, "in_axes", dims)
     checked: list[int | None] = []
-    for leaf, dim in zip(tree.leaves((args, kwargs)), dims, strict=True):
+    of_keys = _are_words((args, kwargs), leaves)
+    for leaf, dim, of_key in zip(leaves, dims, of_keys, strict=True):
+        if dim is None and not is_array(leaf):
+            checked.append(None)
+            continue
         check_leaf(leaf, f"vmap: an argument of {name}")
-        ndim = leaf_type(leaf).ndim
+        ndim = leaf_type(leaf).ndim - of_key
         if dim is not None and not -ndim <= dim < ndim:
             raise ShapeError(
                 f"vmap: axis {dim} of {leaf_type(leaf)} does not exist; give None in "
@@ -176,6 +254,11 @@ def _in_dims(
 def _mapped_size(
     name: str, leaves: list[Any], dims: list[int | None], given: int | None
 ) -> int:
+    """The extent of the mapped axes, which is the same in all ``leaves``.
+
+    ``given`` is vmap's ``axis_size``. Raises ShapeError if extents differ, or none is
+    known.
+    """
     sizes = {
         leaf_type(x).shape[dim]
         for x, dim in zip(leaves, dims, strict=True)
@@ -198,6 +281,7 @@ def _mapped_size(
 
 
 def _unmapped_type(type: ArrayType, dim: int | None) -> ArrayType:
+    """The type of one member: without the axis ``dim``."""
     if dim is None:
         return type.plain()
     shape = type.shape[:dim] + type.shape[dim + 1 :]

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 from typing_extensions import override
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
 from arrayfn.dtypes import DType
 from arrayfn.errors import AbstractValueError, ArgumentError, user_location
 from arrayfn.ir import ArrayType, type_of
 from arrayfn.ir.layout import Shape
+from arrayfn.tracing import ImmutableArray, Key
 from arrayfn.transforms.sizes import Dim
 
 
@@ -31,6 +32,10 @@ class ShapeDtypeStruct:
     def __init__(
         self, shape: Sequence[int | Dim], dtype: Any, *, weak_type: bool = False
     ) -> None:
+        if dtype is None:
+            raise ArgumentError(
+                "ShapeDtypeStruct needs a dtype, such as float32", user_location()
+            )
         self._extents = tuple(n if isinstance(n, Dim) else int(n) for n in shape)
         self.dtype: DType = dtypes.canonical(dtype)
         self.weak_type = weak_type
@@ -52,13 +57,17 @@ class ShapeDtypeStruct:
         return known
 
     @classmethod
-    def like(cls, x: Any) -> ShapeDtypeStruct:
+    def like(cls, x: Any) -> Any:
         """What stands for an array like ``x``, an array or a number.
+
+        Keys are a pytree; a Key of what stands for its words stands for them.
 
         >>> ShapeDtypeStruct.like(1.5)
         ShapeDtypeStruct(shape=(), dtype=float64, weak_type=True)
         """
-        type = type_of(x)
+        if isinstance(x, Key):
+            return Key(cls.like(x.data))
+        type = x.type if isinstance(x, ImmutableArray) else type_of(x)
         return cls(type.shape, type.dtype, weak_type=type.weak)
 
     @property
@@ -124,3 +133,22 @@ class ShapeDtypeStruct:
         ends = "," if len(self._extents) == 1 else ""
         shape = f"({', '.join(map(str, self._extents))}{ends})"
         return f"ShapeDtypeStruct(shape={shape}, dtype={self.dtype}{weak})"
+
+
+def stand_ins(arguments: Any) -> Any:
+    """``arguments`` with a ``ShapeDtypeStruct`` for what has a shape and a dtype only.
+
+    >>> from types import SimpleNamespace
+    >>> stand_ins((SimpleNamespace(shape=(3,), dtype="float32"), 1.0))
+    (ShapeDtypeStruct(shape=(3,), dtype=float32), 1.0)
+    """
+    return tree.map(_stand_in, arguments)
+
+
+def _stand_in(x: Any) -> Any:
+    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        return x
+    is_known = hasattr(x, "__arrayfn_type__") or hasattr(x, "__arrayfn_array__")
+    if is_known or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        return x
+    return ShapeDtypeStruct(x.shape, x.dtype)

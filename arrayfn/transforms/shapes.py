@@ -9,14 +9,14 @@ from typing import Any
 from arrayfn import tree
 from arrayfn.transforms.arguments import Function, as_numbers
 from arrayfn.transforms.flat_trace import FlatTrace, trace_function
-from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct, stand_ins
 
 
 def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
     """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
-    Arguments are arrays, numbers and ``ShapeDtypeStruct``; the result has a
-    ``ShapeDtypeStruct`` in place of each array.
+    Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
+    and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array.
 
     >>> import numpy as np
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
@@ -49,6 +49,7 @@ def make_program(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Trace the function without running it."""
         bound, dynamic = without_static(fun, args, static)
         traced = _traced(bound, dynamic, kwargs)
         if return_shape:
@@ -61,13 +62,17 @@ def make_program(
 def without_static(
     function: Function, args: tuple[Any, ...], static: Sequence[int]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """``function`` with its static arguments bound, and the other arguments."""
+    """``function`` with its static arguments bound, and the others of ``args``.
+
+    ``static`` are their positions.
+    """
     held = {k % len(args): args[k] for k in static if -len(args) <= k < len(args)}
     if not held:
         return function, args
 
     @functools.wraps(function)
     def bound(*others: Any, **kwargs: Any) -> Any:
+        """The function with these arguments in the positions that are not static."""
         rest = iter(others)
         whole = [held[k] if k in held else next(rest) for k in range(len(args))]
         return function(*whole, **kwargs)
@@ -78,10 +83,13 @@ def without_static(
 def _traced(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> FlatTrace:
+    """Trace ``function``, which sees types alone."""
+    args, kwargs = stand_ins((args, kwargs))
     return trace_function(function, args, kwargs, abstract=True, with_values=False)
 
 
 def _result_types(traced: FlatTrace) -> Any:
+    """The ShapeDtypeStructs of the results, in their structure."""
     types = traced.program.output_types
     return tree.unflatten(
         traced.out_tree,

@@ -15,7 +15,7 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.sharding import check_spec
 from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.shard_map_alone import OneDevice
-from arrayfn.tracing import apply
+from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms.arguments import (
     Function,
@@ -43,8 +43,9 @@ def shard_map(
     ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix
     of them, and ``out_specs`` for the result: which axes of the mesh cut which axes of
     an array. Along axes of the mesh that a spec does not name all devices have the same
-    part. Inside the function ``lax.psum(x, "data")`` and other collectives combine the
-    values of devices along an axis of the mesh.
+    part. Where ``in_specs`` has None, that is so for arrays, and anything else reaches
+    the function as it is. Inside the function ``lax.psum(x, "data")`` and other
+    collectives combine the values of devices along an axis of the mesh.
 
     The function's types say along which axes of the mesh a value varies. The sum over
     an axis does not vary along it; the derivative by a value that does not vary is
@@ -83,17 +84,25 @@ def shard_map(
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
+        """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
         _refuse_nesting(name, mesh)
-        leaves = tree.leaves(args)
-        specs = _spread("in_specs", in_specs, args, mesh, name)
+        prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+        specs = _spread("in_specs", prefix, args, mesh, name)
+        leaves, structure = tree.flatten(args)
+        member, passed = function, args
+        if kept := _kept_as_they_are(prefix, args):
+            member = _with_objects(function, structure, kept)
+            specs = [spec for k, spec in enumerate(specs) if k not in kept]
+            leaves = [leaf for k, leaf in enumerate(leaves) if k not in kept]
+            passed = tuple(leaves)
         types = [
             _part(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
         traced = trace_function(
-            function,
-            args,
+            member,
+            passed,
             {},
             types=types,
             abstract=True,
@@ -135,18 +144,25 @@ def pmap(
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument. Collectives work along ``axis_name`` (by default
-    ``"devices"``); derivatives are each member's own.
+    for each positional argument, and keyword arguments are mapped along axis 0;
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
     array([0.])
     """
     check_function("pmap", fun)
+    if isinstance(in_axes, bool):
+        raise ArgumentError(
+            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            user_location(),
+        )
     name = "devices" if axis_name is None else axis_name
 
     @functools.wraps(fun)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Call the function on each device, by ``shard_map``."""
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -154,6 +170,8 @@ def pmap(
                 f"called with {len(args)} arguments",
                 user_location(),
             )
+        count, names = len(args), list(kwargs)
+        args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {
             leaf_type(leaf).shape[axis]
             for argument, axis in zip(args, axes, strict=True)
@@ -171,13 +189,16 @@ def pmap(
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
+            """The function of one member's parts, whose mapped axes have extent 1."""
             own = [
                 part
                 if axis is None
                 else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
                 for part, axis in zip(parts, axes, strict=True)
             ]
-            return tree.map(lambda y: _expanded(y, out_axes), fun(*own))
+            by_name = dict(zip(names, own[count:], strict=True))
+            result = fun(*own[:count], **by_name)
+            return tree.map(lambda y: _expanded(y, out_axes), result)
 
         return shard_map(
             functools.wraps(fun)(member),
@@ -202,6 +223,7 @@ def _expanded(y: Any, axis: int) -> Any:
 
 
 def _refuse_nesting(name: str, mesh: Mesh) -> None:
+    """Raise ArgumentError if an axis of ``mesh`` has the name of one around it."""
     frame = current_frame()
     around = [] if frame is None else frame.axis_names()
     taken = [axis for axis in mesh.axis_names if axis in around]
@@ -213,16 +235,45 @@ def _refuse_nesting(name: str, mesh: Mesh) -> None:
         )
 
 
+def _kept_as_they_are(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
+    """The leaves without a spec that are no arrays, by their positions."""
+    arrays = (np.ndarray, np.generic, ImmutableArray)
+    pairs = zip(tree.broadcast_prefix(specs, args), tree.leaves(args), strict=True)
+    return {
+        position: leaf
+        for position, (spec, leaf) in enumerate(pairs)
+        if spec is None and not isinstance(leaf, arrays)
+    }
+
+
+def _with_objects(
+    function: Function, structure: tree.TreeDef, kept: dict[int, Any]
+) -> Function:
+    """``function`` of the leaves of its arguments other than ``kept``."""
+
+    @functools.wraps(function)
+    def member(*moving: Any) -> Any:
+        rest = iter(moving)
+        count = range(structure.num_leaves)
+        leaves = [kept[k] if k in kept else next(rest) for k in count]
+        return function(*tree.unflatten(structure, leaves))
+
+    return member
+
+
 def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
-    """A checked PartitionSpec for each leaf of ``of``."""
-    if isinstance(specs, list):
-        specs = tuple(specs)
+    """A checked PartitionSpec for each leaf of ``of``.
+
+    ``specs`` is a prefix of it, the argument ``what`` of shard_map of the function
+    ``name``.
+    """
     try:
         spread = tree.broadcast_prefix(specs, of)
     except ValueError as error:
         raise ArgumentError(
             f"shard_map: {what} = {specs} is no prefix of what {name} "
-            f"{'takes' if what == 'in_specs' else 'returns'}: {tree.structure(of)}",
+            f"{'takes' if what == 'in_specs' else 'returns'}: "
+            f"{tree.text_of(tree.structure(of))}",
             user_location(),
         ) from error
     found = [PartitionSpec() if spec is None else spec for spec in spread]
@@ -244,6 +295,10 @@ def _part(
     spec: PartitionSpec,
     typed: bool,
 ) -> ArrayType:
+    """The type of a member's part of ``leaf``, which is argument ``position``.
+
+    If ``typed``, it says along which axes of the mesh the value varies.
+    """
     check_leaf(leaf, f"shard_map: an argument of {name}")
     try:
         return row.part_type(leaf_type(leaf), mesh, spec, typed)
@@ -255,7 +310,11 @@ def _part(
 
 
 def _captured_first(program: Program, arguments: int, axes: int) -> Program:
-    """``program`` with captured values, its last inputs, before the indices."""
+    """``program`` with captured values, its last inputs, before the indices.
+
+    Its inputs are some ``arguments``, an index for each of ``axes``, and captured
+    values.
+    """
     inputs = program.inputs
     ordered = (
         *inputs[:arguments],
@@ -272,6 +331,10 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
 def _check_outputs(
     name: str, body: Program, specs: Sequence[PartitionSpec], typed: bool
 ) -> None:
+    """Raise ShapeError if an output varies along an axis that its spec leaves out.
+
+    Only if values are ``typed`` by the axes along which they vary.
+    """
     for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
         spec.entries(atom.type.ndim)
         extra = sorted(atom.type.varying - set(spec.axes()))
@@ -288,6 +351,7 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
+    """As an example, (computed at model.py:7); empty if the line is unknown."""
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

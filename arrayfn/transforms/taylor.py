@@ -59,7 +59,7 @@ def jet(
     order = _order(function, args, series)
     leaves = tree.leaves(args)
     types = [leaf_type(x) for x in leaves]
-    moving = [t.dtype in dtypes.INEXACT for t in types]
+    moving = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     derivatives = [tree.leaves(tuple(terms)) for terms in zip(*series, strict=True)]
     operands: list[Any] = []
     for number, terms in enumerate(derivatives):
@@ -250,7 +250,10 @@ def _from_all(
     numbers = iter(range(sum(rule.outputs)))
 
     def of(number: int) -> Later:
+        """The later coefficients of output ``number``, by their order."""
+
         def coefficient(k: int) -> Atom | None:
+            """The coefficient of order ``k``, computed once for all outputs."""
             if k not in known:
                 known[k] = later(k)
             return known[k][number]
@@ -272,6 +275,7 @@ def _linear(
     """The tangents of each coefficient."""
 
     def later(k: int) -> Sequence[Atom | None]:
+        """The coefficients of order ``k``, by the jvp of the operands' ones."""
         moving = [x for x in operands if x.varies]
         if all(x.at(k) is None for x in moving):
             return [None] * sum(rule.outputs)
@@ -292,6 +296,7 @@ def _bilinear(
     equation = rule.equation
 
     def later(k: int) -> Sequence[Atom | None]:
+        """The coefficients of order ``k``: a sum over products of lower orders."""
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
             left, right = operands[one].at(j), operands[other].at(k - j)
@@ -320,6 +325,7 @@ def _integrated(
     slopes: list[_Series] = []
 
     def later(k: int) -> Sequence[Atom | None]:
+        """The coefficients of order ``k``, from those of the outputs' derivatives."""
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
             values = zip(rule.program.outputs, made, strict=False)
@@ -335,7 +341,10 @@ def _integrated(
 def _order(
     function: Function, args: tuple[Any, ...], series: Sequence[Sequence[Any]]
 ) -> int:
-    """The length of the series, which is to match the arguments."""
+    """The length of the series, which is to match ``args``.
+
+    Raises ArgumentError if it does not.
+    """
     name = name_of(function)
     lengths = {len(terms) for terms in series}
     if len(series) != len(args) or len(lengths) != 1:
@@ -350,7 +359,8 @@ def _order(
             if tree.structure(term) != wanted:
                 raise ArgumentError(
                     f"jet of {name}: a derivative of argument {position} has the "
-                    f"structure {tree.structure(term)}, and the argument {wanted}",
+                    f"structure {tree.text_of(tree.structure(term))}, and the argument "
+                    f"{tree.text_of(wanted)}",
                     user_location(),
                 )
     return lengths.pop()

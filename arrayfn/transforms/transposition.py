@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
-from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import views
+from arrayfn.primitives import emitters, views
 from arrayfn.primitives.base import (
     THROUGH_BODY,
     Linear,
@@ -84,12 +83,13 @@ def pull_back(
     gathered: dict[Var, dict[frozenset[str], Atom]] = {}
 
     def gather(atom: Atom, cotangent: Atom | None) -> None:
+        """Add ``cotangent`` to what ``atom`` has so far, if it is linear."""
         if cotangent is None or not isinstance(atom, Var) or atom not in linear:
             return
         sums = gathered.setdefault(atom, {})
         shared = cotangent.type.varying - atom.type.varying
         have = sums.get(shared)
-        sums[shared] = cotangent if have is None else e.add(have, cotangent)
+        sums[shared] = cotangent if have is None else emitters.add(have, cotangent)
 
     def gathered_for(var: Var) -> Atom | None:
         """The cotangent of ``var``, summed over members that share its value."""
@@ -97,7 +97,7 @@ def pull_back(
         for shared, part in gathered.pop(var, {}).items():
             for axis in sorted(shared):
                 part = summed_over(part, axis)
-            total = part if total is None else e.add(total, part)
+            total = part if total is None else emitters.add(total, part)
         return total
 
     for atom, cotangent in zip(program.outputs, cotangents, strict=True):
@@ -136,6 +136,7 @@ def _through_body(
     operands: Sequence[Operand],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
+    """The cotangents of the linear operands, by the transpose of ``body``."""
     linear = [isinstance(x, Linear) for x in operands]
     given = [ct is not None for ct in cotangents]
     program, found = transpose_varying(body, linear, given, [False] * sum(linear))
@@ -163,7 +164,7 @@ def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def _continuing(program: Program, name: str) -> ProgramBuilder:
-    """A builder that already holds the equations of ``program``."""
+    """A builder called ``name`` that already holds the equations of ``program``."""
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations

@@ -63,7 +63,7 @@ def assert_as_reference(function, *arguments, gpu=GPU, rtol=0.0, **options):
     return compiled
 
 
-DTYPES = sorted(dtypes.SHORT_NAMES, key=str)
+DTYPES = sorted(dtypes.COMPUTED, key=str)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

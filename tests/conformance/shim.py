@@ -179,11 +179,16 @@ def _errors() -> types.ModuleType:
 
 def _dtypes() -> types.ModuleType:
     own = importlib.import_module("jax._src.dtypes")
-    return Layered("jax.dtypes", own, prng_key=_prng_key(own))
+    return Layered("jax.dtypes", own)
 
 
-def _prng_key(own: Any) -> Any:
-    return getattr(af.random, "key_dtype", own.prng_key)
+def _keys(name: str) -> types.ModuleType:
+    """The classes of keys and of their dtype, which JAX's tests ask for."""
+    af.random.Key._impl = types.SimpleNamespace(key_shape=(2,), tag="fry")
+    key_type = type(af.random.key_dtype())
+    return Layered(
+        name, otherwise_absent=True, PRNGKeyArray=af.random.Key, KeyTy=key_type
+    )
 
 
 def _numpy(name: str) -> types.ModuleType:
@@ -227,6 +232,9 @@ def _core() -> types.ModuleType:
         trace_state_clean=lambda: True,
         typeof=af.typeof,
         get_aval=af.typeof,
+        new_ref=af.new_ref,
+        freeze=af.freeze,
+        Ref=af.Ref,
         is_constant_dim=lambda d: True,
         is_constant_shape=lambda shape: True,
     )
@@ -248,6 +256,13 @@ def _backend() -> types.ModuleType:
         get_backend=get_backend,
         num_cpu_devices=types.SimpleNamespace(value=8),
     )
+
+
+def pass_on_flags() -> None:
+    """Set arrayfn's options to the values that a test has set JAX's flags to."""
+    config: Any = importlib.import_module("jax._src.config")
+    for name in ("debug_nans", "debug_infs"):
+        setattr(af.config, name, bool(getattr(config, name).value))
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
@@ -322,8 +337,8 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
     "jax.scipy.cluster": _over("arrayfn.scipy.cluster"),
     "jax.scipy.sparse": _over("arrayfn.scipy.sparse"),
     "jax.scipy.spatial": _over("arrayfn.scipy.spatial"),
-    "jax.custom_derivatives": _over("arrayfn.transforms.custom arrayfn"),
-    "jax.custom_batching": _over("arrayfn"),
+    "jax.ref": _over("arrayfn.references"),
+    "jax.custom_derivatives": _over("arrayfn.custom_derivatives"),
     "jax.ad_checkpoint": _over("arrayfn.ad_checkpoint"),
     "jax.checkpoint_policies": _over("arrayfn.checkpoint_policies"),
     "jax.sharding": _over("arrayfn.sharding arrayfn", internal=True),
@@ -369,6 +384,7 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
     "jax._src.lax.control_flow": _over("arrayfn.lax", internal=True),
     "jax._src.lax.linalg": _over("arrayfn.lax.linalg", internal=True),
     "jax._src.random": _over("arrayfn.random", internal=True),
+    "jax._src.random.prng": _keys,
     "jax._src.errors": lambda _: _errors(),
     "jax._src.ad_checkpoint": _over("arrayfn.ad_checkpoint", internal=True),
     "jax._src.custom_derivatives": _over("arrayfn.transforms.custom", internal=True),
@@ -420,6 +436,8 @@ def install() -> None:
     dtypes = importlib.import_module("jax._src.dtypes")
     dtypes.promote_types = af.numpy.promote_types  # promotion is NumPy's
     dtypes.result_type = lambda *args, **_: af.numpy.result_type(*args)
+    dtypes.prng_key = af.dtypes.prng_key
+    dtypes.extended = af.dtypes.extended
     flags: Any = importlib.import_module("jax._src.config")
     for name in ("jax_pprint_use_color",):  # defined in files that are absent
         flags.bool_state(name=name, default=False, help="")

@@ -136,6 +136,8 @@ def where(error: BaseException) -> str:
 
 
 def _run(test: unittest.TestCase, seconds: int) -> dict[str, Any]:
+    from tests.conformance.shim import pass_on_flags
+
     result = unittest.TestResult()
     errors: list[BaseException] = []
 
@@ -149,6 +151,7 @@ def _run(test: unittest.TestCase, seconds: int) -> dict[str, Any]:
 
     def begin() -> None:
         set_up()
+        pass_on_flags()
         absent.running = True
 
     test.setUp = begin

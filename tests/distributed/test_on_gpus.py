@@ -59,6 +59,30 @@ def test_arrays_are_cut_over_the_gpus(mesh):
     np.testing.assert_array_equal(np.asarray(whole.addressable_data(0)), X)
 
 
+def test_a_profile_has_the_steps_of_one_gpu_and_adds_up(mesh):
+    f = af.jit(
+        shard_map(
+            lambda x: lax.psum(anp.tanh(x), "i"),
+            mesh=mesh,
+            in_specs=P("i"),
+            out_specs=P(),
+        )
+    )
+    want = np.asarray(f(X))
+    with af.profile():
+        f(X)
+    with af.profile() as p:
+        for _ in range(3):
+            have = f(X)
+    assert np.asarray(have).tobytes() == want.tobytes()
+    assert len(p.steps) == len(f.lower(X).plan.steps)
+    assert {(row.backend, row.runs) for row in p.steps} == {("cuda", 3)}
+    assert all(row.seconds > 0 for row in p.steps)
+    assert p.calling > 0
+    total = sum(row.seconds for row in p.steps) + p.calling + p.outside + p.compiling
+    assert total == pytest.approx(p.seconds)
+
+
 def test_arrays_are_put_on_each_gpu():
     for number in range(gpu_count()):
         x = af.device_put(X, f"cuda:{number}")

@@ -280,3 +280,98 @@ def test_large_sums_are_shared_among_devices_in_the_order_of_members():
     )
     want = ((x[0] + x[1]) + x[2]) + x[3]
     np.testing.assert_array_equal(np.asarray(f(x))[0], want)
+
+
+# Collectives along several axes at once: members are counted in row-major order.
+
+CUBE = Mesh((2, 2, 2), ("x", "y", "z"))
+ROWS = P(("x", "y"))
+
+
+def _on_cube(function, in_specs=ROWS, out_specs=ROWS, typed=True):
+    specs = {"in_specs": in_specs, "out_specs": out_specs}
+    return shard_map(function, mesh=CUBE, check_vma=typed, **specs)
+
+
+def test_all_gather_along_several_axes():
+    gather = _on_cube(lambda x: lax.all_gather(x, ("x", "y"), axis=-2, tiled=True))
+    found = np.asarray(af.jit(gather)(X))
+    np.testing.assert_array_equal(found, np.tile(X, (4, 1)))
+
+
+def test_psum_scatter_along_several_axes():
+    scatter = _on_cube(
+        lambda x: lax.psum_scatter(x, ("x", "y"), scatter_dimension=0, tiled=True), P()
+    )
+    np.testing.assert_allclose(np.asarray(scatter(X)), 4 * X)
+
+
+def test_all_to_all_along_several_axes():
+    exchange = _on_cube(
+        lambda x: lax.all_to_all(x, ("x", "y"), 1, -2, tiled=True),
+        ROWS,
+        P(None, ("x", "y")),
+    )
+    np.testing.assert_array_equal(np.asarray(exchange(X)), X)
+
+
+def test_ppermute_along_several_axes_and_its_gradient():
+    send = _on_cube(lambda x: lax.ppermute(x, ("x", "y"), RING[4][:-1]))
+    shifted = np.concatenate([np.zeros((2, 16)), X[:-2]])
+    np.testing.assert_array_equal(np.asarray(send(X)), shifted)
+    gradient = af.grad(lambda x: (send(x) * X).sum())(X)
+    expected = np.concatenate([X[2:], np.zeros((2, 16))])
+    np.testing.assert_array_equal(np.asarray(gradient), expected)
+
+
+def test_an_argument_without_a_spec_reaches_the_function_as_it_is():
+    marker, seen = object(), []
+
+    def function(settings, x, shape):
+        seen.append(settings["marker"])
+        return x + anp.ones(shape)
+
+    added = _on_cube(function, ({"marker": None}, ROWS, None))
+    found = added({"marker": marker}, X, (2, 16))
+    np.testing.assert_array_equal(np.asarray(found), X + 1)
+    assert seen == [marker]
+
+
+def test_out_specs_may_be_a_list():
+    pair = _on_cube(lambda x: [x, x + 1], out_specs=[ROWS, ROWS])
+    np.testing.assert_array_equal(np.asarray(pair(X)[1]), X + 1)
+
+
+def test_copy_keeps_the_sharding():
+    x = af.device_put(X, NamedSharding(CUBE, ROWS))
+    copied = anp.copy(x)
+    assert copied.sharding == x.sharding
+    assert copied.addressable_data(0) is not x.addressable_data(0)
+    np.testing.assert_array_equal(np.asarray(copied), X)
+
+
+def test_gradient_through_a_loop_beside_integers():
+    @af.custom_vjp
+    def first(x, count):
+        return x
+
+    first.defvjp(lambda x, count: (x, count), lambda count, ct: (ct, 0 * count))
+    specs = (ROWS, P())
+
+    def pair(x, count):
+        doubled = _on_cube(lambda x, count: (2 * x, count), specs, specs, False)
+        return doubled(x, count)
+
+    def row_sum(x, count):
+        return _on_cube(
+            lambda x, count: lax.psum(first(x, count).sum(), ("x", "y")), specs, P()
+        )(x, count)
+
+    def total(x, count):
+        x, count = lax.map(lambda each: pair(*each), (x, count))
+        return lax.map(lambda each: row_sum(*each), (x, count)).sum()
+
+    x, counts = np.stack([X, X]), np.arange(16).reshape(2, 8)
+    gradients = af.jit(af.grad(total, (0, 1), allow_int=True))(x, counts)
+    np.testing.assert_array_equal(np.asarray(gradients[0]), np.full_like(x, 2))
+    assert not np.any(gradients[1])

@@ -249,3 +249,14 @@ def test_a_mapped_program_has_no_collective_left():
     names = [e.primitive.name for e in program.equations]
     assert "all_gather" not in names
     assert names.count("reduce_sum") == 1
+
+
+def test_collectives_along_two_axes_of_vmap():
+    def both(function):
+        return vmap(vmap(function, axis_name="j"), axis_name="i")
+
+    x = np.arange(1.0, 7.0).reshape(2, 3)
+    every = both(lambda v: lax.all_gather(v, ("i", "j")))(x)
+    np.testing.assert_array_equal(every, np.broadcast_to(x.ravel(), (2, 3, 6)))
+    sent = both(lambda v: lax.ppermute(v, ("i", "j"), [(0, 5), (5, 1)]))(x)
+    np.testing.assert_array_equal(sent, [[0, 6, 0], [0, 0, 1]])

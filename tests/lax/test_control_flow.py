@@ -230,7 +230,7 @@ def test_a_carry_that_changes_structure() -> None:
     text = raised(
         ArgumentError, lambda: lax.scan(lambda c, x: ((c, c), None), 0.0, XS[:, 0])
     )
-    assert "gives a carry of structure PyTreeSpec((*, *)), but was given" in text
+    assert "gives a carry of structure (*, *), but was given" in text
 
 
 def test_a_body_that_gives_no_pair() -> None:
@@ -316,7 +316,7 @@ def test_a_number_to_be_scanned() -> None:
         (lambda: lax.switch(0, []), "switch: there is no branch to choose"),
         (lambda: lax.switch(0, [abs, 3]), r"switch: branches\[1\] is a function"),
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
-        (lambda: lax.fori_loop(0, 1.5, add, 0), "fori_loop: upper is an integer"),
+        (lambda: lax.fori_loop(0, 1.5j, add, 0), "fori_loop: upper is a scalar, an"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),
         (lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1), "scan: unroll is a number"),
         (

@@ -67,6 +67,7 @@ def assert_near(have: Array, want: Any, tolerance: Tolerance, label: str) -> Non
     assert (have.shape, have.dtype) == (want.shape, want.dtype), label
     if want.dtype not in dtypes.INEXACT or tolerance == EXACT:
         wide = dtypes.compute_dtype(want.dtype)
+        wide = dtypes.float32 if want.dtype in dtypes.FLOAT8 else wide
         np.testing.assert_array_equal(have.astype(wide), want.astype(wide), label)
         return
     real = dtypes.compute_dtype(dtypes.real_of(want.dtype))

@@ -160,9 +160,9 @@ def test_full_like_takes_a_shape_and_a_dtype():
     assert like.update(dtype=np.int8) == af.ShapeDtypeStruct((2, 3), np.int8)
 
 
-def test_key_of_a_key_is_the_key():
-    key = random.key(3)
-    assert random.key(key) is key
+def test_a_key_is_no_seed():
+    with pytest.raises(DTypeError, match=r"one integer as the seed, not key<fry>\[\]"):
+        random.key(random.key(3))
 
 
 def test_lax_dtype_of_a_dtype():

@@ -58,12 +58,12 @@ REFUSED: list[tuple[Callable[[], Any], type[ArrayfnError], str]] = [
     (
         lambda: anp.pad(ONES, 1, mode="constant", stat_length=2),
         ArgumentError,
-        "mode 'constant' takes no stat_length, which is for 'maximum', 'mean'",
+        "mode 'constant' takes only constant_values, not stat_length",
     ),
     (
         lambda: anp.pad(ONES, 1, mode="edge", constant_values=2),
         ArgumentError,
-        "takes no constant_values, which is for 'constant'",
+        "takes no options, not constant_values",
     ),
     (
         lambda: lax.fft(SQUARE, "fft", (3,)),

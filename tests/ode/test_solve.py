@@ -225,3 +225,12 @@ def test_times_may_be_float32(method: Any, dense: bool) -> None:
     )
     assert found.ys.dtype == found.ts.dtype == np.float32
     np.testing.assert_allclose(found.ys[-1], np.exp(-1), rtol=2e-4)
+
+
+def test_odeint_takes_a_slope_of_another_structure():
+    ts = np.linspace(0.0, 1.0, 3)
+    want = odeint(lambda y, t: anp.stack([y[1], -y[0]]), np.array([1.0, 0.0]), ts)
+    as_list = odeint(lambda y, t: [y[1], -y[0]], np.array([1.0, 0.0]), ts)
+    of_list = odeint(lambda y, t: anp.stack([y[1], -y[0]]), [1.0, 0.0], ts)
+    np.testing.assert_array_equal(as_list, want)
+    np.testing.assert_array_equal(np.stack(of_list, -1), want)

@@ -72,6 +72,7 @@ def test_what_each_pass_promises_holds_at_the_end(name: str) -> None:
 def test_the_order_of_the_passes() -> None:
     assert [getattr(apply, "func", apply).__name__ for apply in PIPELINE] == [
         "inline_calls",
+        "storage_as_bytes",
         "short_transforms",
         "expand",
         "simplify",

@@ -243,7 +243,7 @@ def test_what_does_not_fit_is_refused(
 LISTED = {case[0] for case in REFUSED}
 # These take anything, or are made by transformations alone.
 FREE = {
-    *("stop_gradient", "closed_over", "custom_jvp", "custom_vjp_linear"),
+    *("stop_gradient", "custom_jvp", "custom_vjp_linear"),
     *("optimization_barrier", "checkpoint_name", "saveable", "all_gather"),
     *("ppermute", "pvary", "shard_map", "reshard"),
     *("io_callback", "pure_callback", "debug_callback"),

@@ -8,7 +8,7 @@ import scipy.stats as st
 
 import arrayfn as af
 from arrayfn import random
-from arrayfn.errors import ShapeError
+from arrayfn.errors import AxisError, ShapeError
 
 KEY = random.key(17)
 N = 4000
@@ -254,3 +254,16 @@ def test_categorical_broadcasts_logits_to_its_shape():
     assert abs(drawn[:, 0].mean() - 0.5) < 0.05
     with pytest.raises(ShapeError, match="does not end with"):
         random.categorical(KEY, logits, shape=(3, 400))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_truncated_normal_leaves_out_its_bounds_in_narrow_dtypes(dtype):
+    x = random.truncated_normal(KEY, -0.3, 0.3, (10_000,), dtype)
+    low, high = (x.dtype.type(bound) for bound in (-0.3, 0.3))
+    assert low < x.min() < -0.29
+    assert 0.29 < x.max() < high
+
+
+def test_permutation_of_a_number_has_one_axis():
+    with pytest.raises(AxisError, match="axis 3 is out of bounds"):
+        random.permutation(KEY, 10, axis=3)

@@ -79,6 +79,31 @@ def test_operations_are_counted() -> None:
     assert operations(program) == 2 * 3 * 4 * 5 + 7 * 2 * 15
 
 
+def count(f: Any, *args: Any) -> int:
+    return operations(make_program(f)(*args))
+
+
+def test_operations_of_convolutions_windows_and_systems_are_counted() -> None:
+    x, w = np.ones((2, 6, 9, 8)), np.ones((4, 3, 3, 2))
+
+    def convolved(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (2, 1), "SAME", feature_group_count=2)
+
+    products = 2 * 4 * 5 * 8 * (3 * 3 * 2)
+    assert count(convolved, x, w) == 2 * products
+    by_both = af.grad(lambda x, w: convolved(x, w)[0, 0, 0, 0], argnums=(0, 1))
+    # The convolution is linear in each: its gradients are two products as large.
+    assert count(by_both, x, w) == 2 * 3 * products
+    pooled = lambda x: lax.reduce_window(  # noqa: E731
+        x, -np.inf, lax.max, (1, 1, 3, 2), (1, 1, 3, 2), "VALID"
+    )
+    assert count(pooled, x) == x.size
+    assert count(lambda x: anp.cumsum(x, axis=1), x) == x.size
+    assert count(lambda x: anp.argmax(x, axis=1), x) == x.size
+    a, b = np.eye(12), np.ones((12, 3))
+    assert count(anp.linalg.solve, a, b) == 2 * 12**3 // 3 + 2 * 12 * 12 * 3
+
+
 def test_operands_are_arrays() -> None:
     with pytest.raises(ArgumentError, match="an operand is a str"):
         af.compare(anp.sum, "x")

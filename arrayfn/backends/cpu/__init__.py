@@ -22,6 +22,7 @@ __all__ = ["CpuBackend"]
 
 
 def _try_plan(compiled: CompiledProgram) -> bool:
+    """Run a plan in checked memory (``checked_run``)."""
     from arrayfn.backends.cpu.checked_run import try_plan
 
     return try_plan(compiled)

@@ -98,6 +98,7 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
     symbol = f"arrayfn_kernel_{key[:32]}"
 
     def prepare() -> Callable[[], bytes]:
+        """The LLVM IR of the library kernel, and what compiles it."""
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
             text = compiler.function_ir(kernel, parameters, symbol, constants)
@@ -107,6 +108,10 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
+    """What compiles ``kernel``, whose LLVM IR is made now.
+
+    Numba makes the IR, with the GIL held; LLVM compiles it without.
+    """
     with no_garbage_collection():
         text, interleave = _ir(kernel, symbol)
     return partial(target.compile_vectorized, text, interleave=interleave)
@@ -115,7 +120,8 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
     """The LLVM IR of a kernel, and whether all its loops are to be interleaved.
 
-    An edited kernel is as a printed one, if it uses no more of Python.
+    It exports the kernel's entry as ``symbol``. An edited kernel is as a printed one,
+    if it uses no more of Python.
     """
     definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     try:

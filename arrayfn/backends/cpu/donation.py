@@ -24,7 +24,7 @@ class DonatingExecutable:
     donors: Mapping[int, int]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run; a donated input's array is overwritten, and is the result.
+        """Run on ``inputs``; a donated one's array is overwritten, and is the result.
 
         A number, a view, or an array that overlaps another argument is copied instead.
         """
@@ -47,7 +47,11 @@ class DonatingExecutable:
 
 
 def _can_be_written(inputs: Sequence[Any], donor: int) -> bool:
-    """Whether input ``donor`` is an array, no view, that overlaps no other input."""
+    """Whether input ``donor`` of ``inputs`` is an array that a result may replace.
+
+    A view is not, nor is an array that overlaps another input. Raises ArgumentError for
+    a read-only array.
+    """
     array = inputs[donor]
     if not isinstance(array, np.ndarray) or array.base is not None:
         return False

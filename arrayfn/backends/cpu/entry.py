@@ -171,7 +171,12 @@ def output_make(image: Image, spec: Spec) -> PyArrayObject | None:
 def call_with(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int, single: bool
 ) -> PyObject | None:
-    """Check ``arguments``, run the plan on new outputs, and return them."""
+    """Check ``arguments``, run the plan on new outputs, and return them.
+
+    ``self`` is a capsule of the plan's Image, ``count`` the number of arguments. The
+    result is one array if ``single``, else a tuple; an int, 1 + its number, says that
+    an argument does not fit.
+    """
     image = cast(Image, PyCapsule_GetPointer(self, None))
     inputs = image.input_count
     if count != inputs:
@@ -225,7 +230,10 @@ def tuple_make(image: Image, bases: Array[int]) -> PyObject | None:
 def call_tuple(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call(*inputs)``: the tuple of outputs, or an int."""
+    """``call(*inputs)``: the tuple of outputs, or an int, as ``call_with``.
+
+    ``count`` is the number of ``arguments``.
+    """
     return call_with(self, arguments, count, False)
 
 
@@ -233,7 +241,10 @@ def call_tuple(
 def call_single(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_single(*inputs)``: the one output, or an int."""
+    """``call_single(*inputs)``: the one output, or an int, as ``call_with``.
+
+    ``count`` is the number of ``arguments``.
+    """
     return call_with(self, arguments, count, True)
 
 
@@ -241,7 +252,10 @@ def call_single(
 def call_into(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_into(*inputs, *outputs)``: 0 after running, or 1 + the first mismatch."""
+    """``call_into(*inputs, *outputs)``: 0 after running, or 1 + the first mismatch.
+
+    ``self`` is a capsule of the plan's Image, ``count`` the number of ``arguments``.
+    """
     image = cast(Image, PyCapsule_GetPointer(self, None))
     inputs = image.input_count
     wanted = inputs + image.output_count

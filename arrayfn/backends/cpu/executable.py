@@ -67,7 +67,7 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """The text of an error: why input ``number`` does not fit."""
+        """The text of an error: why input ``number`` of ``inputs`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         given = inputs[number]

@@ -98,7 +98,7 @@ def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
 
 @native
 def patch_arguments(frame: Frame, patches: Array[Patch], count: int) -> None:
-    """Set arguments from bases."""
+    """Set arguments that point into buffers: one for each of ``count`` patches."""
     for k in range(count):
         patch = patches[k]
         frame.arguments[patch.argument] = frame.bases[patch.base] + patch.offset

@@ -106,7 +106,10 @@ def heap_shrink(heap: Heap, count: int, limit: int) -> None:
 
 @native
 def heap_give(heap: Heap, address: int, size: int) -> None:
-    """Keep a dead block that ``heap_take`` gave for ``size``, or free it."""
+    """Keep the dead block at ``address``, or free it.
+
+    ``heap_take`` gave it for ``size`` bytes.
+    """
     size = heap_round(size)
     if size > heap.limit:
         free(address)
@@ -127,7 +130,7 @@ def handler_malloc(heap: Heap, size: int) -> int:
 
 @native
 def handler_calloc(heap: Heap, count: int, size: int) -> int:
-    """``calloc`` of the memory handler."""
+    """``calloc`` of NumPy's memory handler: ``count`` elements of ``size`` bytes."""
     address = heap_take(heap, count * size)
     if address != 0:
         memset(address, 0, count * size)

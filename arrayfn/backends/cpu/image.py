@@ -85,7 +85,7 @@ class _Tables:
         self.kept: list[object] = []
 
     def integers(self, values: Sequence[int]) -> int:
-        """The address of integers; 0 if there are none."""
+        """The address of ``values`` as 64-bit integers; 0 if there are none."""
         if not values:
             return 0
         made = array("q", values)
@@ -124,7 +124,7 @@ class _Arguments:
         self.moving_patches: list[Patch] = []
 
     def add_buffer(self, number: int, offset: int = 0) -> None:
-        """An argument that points into buffer ``number``."""
+        """Add an argument that points ``offset`` bytes into buffer ``number``."""
         buffer = self.plan.buffers[number]
         word = len(self.template)
         self.template.append(0)
@@ -143,13 +143,16 @@ class _Arguments:
         return taken
 
     def add_scratch(self, offset: int) -> None:
-        """An argument that points into the running thread's scratch memory."""
+        """Add an argument that points ``offset`` bytes into the thread's scratch."""
         patch = WorkspacePatch(len(self.template), self.arena + offset)
         self.workspace_patches.append(patch)
         self.template.append(0)
 
     def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
-        """Add a step's arguments; return the numbers of those that point to scratch."""
+        """Add a step's arguments, after those of ``prefix``.
+
+        Returns the numbers of those that point to scratch memory.
+        """
         first = len(self.template)
         slots: list[int] = []
         self.template += prefix
@@ -198,6 +201,7 @@ class _Steps:
         return {"patches": address, "patch_count": len(patches)}
 
     def call(self, step: KernelCall) -> Step:
+        """The structure of a kernel call."""
         first = len(self.arguments.template)
         entry = self.entries[step.kernel]
         slots = self.arguments.add_call(step, entry.prefix)
@@ -220,6 +224,7 @@ class _Steps:
         )
 
     def loop(self, step: plans.Loop) -> Step:
+        """The structure of a loop, with those of its body."""
         arguments = self.arguments
         first = len(arguments.template)
         slices: list[Slice] = []
@@ -253,6 +258,7 @@ class _Steps:
         return Step(kind=StepKind.LOOP, loop=address, **moving)
 
     def branch(self, step: plans.Branch) -> Step:
+        """The structure of a branch, with those of all its steps."""
         self.arguments.add_buffer(step.index)
         moving = self.moving()
         blocks = [
@@ -282,7 +288,11 @@ def _count(plan: ExecutionPlan, kind: BufferKind) -> int:
 
 
 def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
-    """The spec of an input or output."""
+    """What the call entry checks an array of type ``kind`` by.
+
+    Inputs may be Python numbers too. Raises BackendError for an output whose elements
+    would have gaps or overlap.
+    """
     strides = [step * kind.dtype.itemsize for step in kind.layout.strides(kind.shape)]
     number = Number.NONE
     if is_input and kind.weak and kind.shape == ():
@@ -365,6 +375,7 @@ def encode(
 
 
 def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
+    """How a plan runs: over threads, without the GIL, with BLAS."""
     flags = 0
     calls = list(kernel_calls(plan.steps))
     if any(call.items > call.grain for call in calls):

@@ -12,6 +12,7 @@ from arrayfn.backends.native.objects import immortal
 
 
 def _make_signals() -> int:
+    """The address of the state of ``signals``, which a forked process resets."""
     signals = immortal(Signals)
     signals.main = threading.main_thread().ident or 0
 

@@ -27,8 +27,8 @@ def kernel_ir(
 ) -> str:
     """The LLVM IR of a printed kernel; it exports the uniform entry under ``symbol``.
 
-    Executes nothing of ``source``. Raises UntypedKernelError for what no printed kernel
-    has.
+    ``name`` is that of its function. Nothing of ``source`` is executed. Raises
+    UntypedKernelError for what no printed kernel has.
     """
     made = printed_function(source, name, {VOCABULARY: scalars})
     return function_ir(made, parameters, symbol)
@@ -42,7 +42,8 @@ def function_ir(
 ) -> str:
     """The LLVM IR of a kernel that is a Python function, with the uniform entry.
 
-    ``constants`` are the values of parameters, by position, that are no arguments.
+    The entry is exported as ``symbol``. ``constants`` are the values of parameters, by
+    position, that are no arguments.
     """
     has_rest = bool(parameters) and parameters[-1].kind == "rest"
     kinds = [_KINDS.get(p.kind, p.kind) for p in parameters]

@@ -183,6 +183,7 @@ class KernelPipeline(compiler.CompilerBase):
 
 
 def _flags() -> Any:
+    """Numba's flags for kernels: no wrappers for Python, NumPy's division by 0."""
     flags: Any = compiler.Flags()
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
@@ -201,14 +202,18 @@ class KernelFrontEnd:
         self.target = KernelContext(self.typing)
 
     def module(self, function: Any, arguments: tuple[Any, ...]) -> ir.Module:
-        """The module of a kernel; its function is called ``kernel``.
+        """The LLVM module of a kernel; its function is called ``kernel``.
 
-        Raises UntypedKernelError.
+        ``arguments`` are the Numba types of its parameters. Raises UntypedKernelError
+        for what has no type without inference.
         """
         return self._compile("kernel", function, arguments, types.void, _flags()).module
 
     def part(self, module: ir.Module, function: Any, signature: Any) -> Any:
-        """A function that a kernel calls, in the kernel's module; LLVM inlines it."""
+        """A function that a kernel calls, in the kernel's module; LLVM inlines it.
+
+        ``signature`` is the Numba signature of the call.
+        """
         symbol = ".".join([function.__name__, *map(str, signature.args)])
         known = module.globals.get(symbol)
         if known is None:
@@ -229,6 +234,10 @@ class KernelFrontEnd:
         flags: Any,
         module: ir.Module | None = None,
     ) -> KernelLibrary:
+        """Compile ``function`` as ``symbol``, into ``module`` if one is given.
+
+        Raises UntypedKernelError for what Numba refuses.
+        """
         library = KernelLibrary(self.target.codegen(), symbol)
         library.module, library.front_end = module, self
         pipeline: Any = KernelPipeline

@@ -18,6 +18,7 @@ class Pointer:
         self.begin = begin
 
     def _checked(self, index: int) -> int:
+        """The offset in memory of element ``index``; IndexError if it lies outside."""
         position = self.begin + int(index)
         if not 0 <= position < self.memory.size:
             raise IndexError(

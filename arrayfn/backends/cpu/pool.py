@@ -268,7 +268,7 @@ def pool_claim(pool: Pool) -> int:
 
 @native
 def pool_work(pool: Pool, worker: int) -> None:
-    """Claim and run chunks until none is left."""
+    """Claim and run chunks, as the thread ``worker``, until none is left."""
     remaining = pool_claim(pool)
     while remaining:
         pool_chunk(pool.job, worker, pool.job.chunks - remaining)
@@ -278,7 +278,10 @@ def pool_work(pool: Pool, worker: int) -> None:
 
 @native
 def pool_chunk(job: Job, worker: int, chunk: int) -> None:
-    """Run one chunk; with arguments of its own if some point to scratch memory."""
+    """Run one chunk, as the thread ``worker``.
+
+    It has arguments of its own if some point to scratch memory.
+    """
     begin = chunk * job.chunk
     end = min(begin + job.chunk, job.items)
     arguments = job.arguments
@@ -296,7 +299,10 @@ def pool_chunk(job: Job, worker: int, chunk: int) -> None:
 def pool_launch(
     pool: Pool, entry: KernelEntry, arguments: Array[int], items: int, grain: int
 ) -> None:
-    """Run ``items`` of a kernel on the pool; the job's other fields are set."""
+    """Run ``items`` of a kernel on the pool; the job's other fields are set.
+
+    A chunk has ``grain`` items at least.
+    """
     threads = pool.threads
     if pool.started < threads - 1:
         pool_grow(pool, threads - 1)

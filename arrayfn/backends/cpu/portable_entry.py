@@ -48,7 +48,10 @@ def _call_single(*given: Any) -> Any:
 def _call(
     capsule: Any, inputs: Types, outputs: Types, *arguments: Any
 ) -> tuple[Any, ...] | int:
-    """The results, or 1 + the number of the first argument that does not fit."""
+    """The results, or 1 + the number of the first argument that does not fit.
+
+    ``capsule`` holds the plan's Image.
+    """
     if len(arguments) != len(inputs):
         return 1 + min(len(arguments), len(inputs))
     results = tuple(map(_empty, outputs))
@@ -57,6 +60,7 @@ def _call(
 
 
 def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> int:
+    """Run on inputs and outputs: 0, or 1 + the first argument that does not fit."""
     types = (*inputs, *outputs)
     if len(arguments) != len(types):
         return 1 + min(len(arguments), len(types))
@@ -89,7 +93,10 @@ def _field(frame: Frame, name: str) -> int:
 
 
 def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
-    """Whether a value is an ndarray of this very type; outputs must be writable."""
+    """Whether a value is an ndarray of this very type; an output must be writable.
+
+    ``is_output`` says that it is one.
+    """
     if type(value) is not np.ndarray or not value.flags.aligned:
         return False
     if value.dtype != kind.dtype or value.shape != kind.shape:
@@ -104,7 +111,10 @@ def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
 
 
 def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
-    """Write a Python number given for a weakly typed array of rank 0, if it is one."""
+    """Write a Python number, given for a weakly typed array of rank 0.
+
+    ``storage`` is the address to write to. False if ``value`` is no such number.
+    """
     if not kind.weak or kind.shape or type(value) is not _NUMBERS.get(kind.dtype):
         return False
     if type(value) is int and not -(2**63) <= value < 2**63:

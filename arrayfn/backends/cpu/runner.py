@@ -92,7 +92,10 @@ def run_plan(image: Image, frame: Frame) -> None:
 
 @native
 def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -> bool:
-    """Run steps, on ``pool`` if there is one; True if the plan is to end before."""
+    """Run ``count`` steps, on ``pool`` if there is one.
+
+    True if a signal has come, and the plan is to end before the rest.
+    """
     for k in range(count):
         step = steps[k]
         if step.patch_count:

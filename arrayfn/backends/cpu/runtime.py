@@ -78,12 +78,13 @@ def _callable(routine: Routine[..., Any]) -> Callable[..., None]:
 
 
 def _c_function(name: str) -> int:
-    """The address of a function of the C library; 0 if it has no such function."""
+    """The address of the C library's function ``name``; 0 if it has none."""
     function = getattr(ctypes.CDLL(None), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 
 
 def _heap_limit() -> int:
+    """The most bytes that the heap keeps: a 16th of the machine's memory at most."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -99,6 +100,7 @@ def runtime() -> Runtime:
 
 
 def _make() -> Runtime:
+    """The runtime, which lives as long as the process."""
     entries = _native_entries if reads_objects() else portable_entry.entries
     the_heap = immortal(Heap)
     the_heap.limit = _heap_limit()
@@ -120,7 +122,10 @@ def _make() -> Runtime:
 
 
 def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
-    """The builtin functions that read their arguments themselves."""
+    """The builtin functions that read their arguments themselves.
+
+    ``capsule`` holds the plan's Image, which becomes their ``self``.
+    """
     routines = (entry.call_tuple, entry.call_single, entry.call_into)
     names = ("call", "call_single", "call_into")
     return {
@@ -139,6 +144,7 @@ def with_own_pool(threads: int) -> Runtime:
 
 
 def _make_pool(threads: int) -> Pool:
+    """A pool of ``threads``; it is reset after a fork, and stops at exit."""
     made = immortal(Pool)
     made.threads = threads
     made.spins = SPINS
@@ -152,6 +158,7 @@ def _make_pool(threads: int) -> Pool:
 
 
 def _memory_handler(the_heap: Heap) -> MemoryHandler:
+    """NumPy's memory handler (NEP 49) whose routines take from ``the_heap``."""
     made = immortal(MemoryHandler)
     names = ("malloc", "calloc", "realloc", "free")
     routines = (

@@ -16,6 +16,7 @@ class ClockedExecutable:
 
     run: Executable
     state: Any
+    backend: str = "cpu"
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
         """Run the plan."""

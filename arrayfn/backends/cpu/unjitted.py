@@ -41,20 +41,25 @@ Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[obj
 def not_watched(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
 ) -> AbstractContextManager[object]:
-    """Nobody looks."""
+    """Watch nothing: for runs whose ``arguments`` nobody inspects."""
     return nullcontext()
 
 
 def run_unjitted(
-    compiled: CompiledProgram, inputs: Sequence[Array], watch: Watch = not_watched
+    compiled: CompiledProgram,
+    inputs: Sequence[Array],
+    watch: Watch = not_watched,
+    *,
+    over_donors: bool = False,
 ) -> list[Array]:
     """The outputs of ``compiled`` for ``inputs``, which must have its input types.
 
     Each kernel's work items are done in two parts, the second first: the result must
-    not depend on it. ``watch`` surrounds each call of a generated kernel.
+    not depend on it. ``watch`` surrounds each call of a generated kernel. Results over
+    donated inputs have memory of their own unless ``over_donors``.
     """
     compiled = completed(compiled, lambda once: run_unjitted(once, ()))
-    buffers = allocated(compiled, inputs, _zeros, over_donors=False)
+    buffers = allocated(compiled, inputs, _zeros, over_donors=over_donors)
     return _Run(compiled, buffers, watch).run()
 
 
@@ -110,6 +115,7 @@ def _value(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> Any:
+    """What an un-jitted kernel gets for ``argument``: an integer or a Pointer."""
     if isinstance(argument, int):
         return np.int64(argument)
     if isinstance(argument, BufferArgument):
@@ -118,7 +124,10 @@ def _value(
 
 
 def _pointer(buffer: HostBuffer, offset: int, kind: str) -> Pointer:
-    """What points ``offset`` bytes from the first element of a buffer."""
+    """A Pointer to ``offset`` bytes from the first element of a buffer.
+
+    ``kind`` is the parameter's, as "f32*".
+    """
     name = kind.removesuffix("*")
     dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
     begin = buffer.start + offset

@@ -67,7 +67,8 @@ def signature_of(
 ) -> Any:
     """The signature of a function that is no scalar one; None if it has none.
 
-    Of functions of the kernel's own module the result is annotated.
+    ``arguments`` are Numba types. Of functions of the kernel's own module the result is
+    annotated.
     """
     if function is interrupted:
         return signature(types.boolean, types.int64)
@@ -104,6 +105,8 @@ def _register() -> dict[Any, Any]:
 
 
 def _typer(function: Any) -> Callable[..., Any]:
+    """What types a call of ``function`` for Numba: it has the call's parameters."""
+
     def row(pointer: Any, begin: Any, count: Any) -> Any:
         return signature_of(function, (pointer, begin, count))
 
@@ -117,7 +120,10 @@ def _typer(function: Any) -> Callable[..., Any]:
 
 
 def _lowering(function: Any) -> Callable[..., Any]:
+    """What emits a call of ``function`` for Numba."""
+
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        """Emit the call, whose arguments are LLVM values of the signature's types."""
         if function is interrupted:
             if not getattr(context.active_code_library, "looks_at_signals", False):
                 return _I1(0)  # numba.njit compiles: Python sees to its signals
@@ -141,7 +147,11 @@ def _lowering(function: Any) -> Callable[..., Any]:
 
 
 def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any:
-    """A call by address; for Fortran, integers by reference and ``info`` added."""
+    """Emit a call of the function whose address is the first of ``args``.
+
+    If ``is_fortran``, integers go by reference, ``info`` is added, and its value is the
+    result.
+    """
     address, *values = args
     info = None
     if is_fortran:
@@ -158,6 +168,7 @@ def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any
 
 
 def _stored(builder: Any, value: Any) -> Any:
+    """The address of a stack variable that holds ``value``."""
     with builder.goto_entry_block():
         slot = builder.alloca(value.type)
     builder.store(value, slot)
@@ -184,6 +195,7 @@ def memory_function(module: ir.Module, name: str, size: int) -> Any:
 
 
 def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
+    """Emit the prefetches of the cache lines of a row of ``size``-byte elements."""
     pointer, begin, count = function.args
     kind = ir.FunctionType(_VOID, [_POINTER, _I32, _I32, _I32])
     module = function.module
@@ -199,6 +211,10 @@ def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -
 
 
 def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
+    """Emit the copy of a row of ``size``-byte elements.
+
+    Far rows, which are not read soon, bypass the caches.
+    """
     target, begin, source, count, far = function.args
     start = b.gep(target, [begin], source_etype=element)
 
@@ -211,6 +227,7 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
     def several(index: ir.Value) -> None:
+        """Copy a vector of elements past the caches."""
         position = b.gep(source, [index], source_etype=element)
         value = b.load(position, align=size, typ=vector)
         address = b.gep(start, [index], source_etype=element)
@@ -249,6 +266,7 @@ def _loop(
     step: int,
     body: Callable[[ir.Value], None],
 ) -> None:
+    """Emit a loop: ``body`` of each index from ``start`` to ``stop``, by ``step``."""
     before = b.block
     head, inside, after = (b.append_basic_block(n) for n in ("head", "body", "after"))
     b.branch(head)

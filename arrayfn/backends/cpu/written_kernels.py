@@ -89,7 +89,10 @@ def written_kernel_ir(
 
 
 def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
-    """The parsed LLVM module of a kernel, and the name of its function."""
+    """The parsed LLVM module of a kernel, and the name of its function.
+
+    ``arguments`` are the Numba types of its parameters.
+    """
     target: Any = cpu_target.target_context
     library: Any = WrittenLibrary(target.codegen(), function.__name__)
     flags: Any = compiler.Flags()
@@ -109,7 +112,10 @@ def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
 
 
 def _with_entry(module: Any, function: str, symbol: str) -> str:
-    """The text of ``module`` with the uniform entry, which alone is exported."""
+    """The text of ``module`` with the uniform entry, which alone is exported.
+
+    ``function`` is the kernel's name in the module, ``symbol`` the entry's.
+    """
     kernel = module.get_function(function)
     entry = ir.Module("entry")
     kinds = [_pointer_or_i64(argument.type) for argument in kernel.arguments]

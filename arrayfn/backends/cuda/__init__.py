@@ -64,7 +64,7 @@ class CudaBackend:
         return (DeviceArray,)
 
     def put(self, x: Any) -> DeviceArray:
-        """A DeviceArray."""
+        """A copy of ``x``, an array or a number, in the memory of this GPU."""
         with on(gpu(self.number)):
             return device_put(x)
 
@@ -109,7 +109,7 @@ class CudaBackend:
         from arrayfn.backends.cuda import timed
 
         with on(gpu(self.number)):
-            return timed.TimedExecutable(compiled)
+            return timed.TimedExecutable(compiled, self.name)
 
 
 @per_device

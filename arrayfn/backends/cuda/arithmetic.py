@@ -68,6 +68,10 @@ class CudaArithmetic(LLVMArithmetic):
         return self._libdevice("trunc", x)
 
     def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
+        """Call libdevice's function ``name`` in the dtype of ``arguments``.
+
+        That is f32 or f64.
+        """
         dtype = arguments[0].dtype
         t = self.type(dtype)
         suffix = "f" if dtype == "f32" else ""

@@ -30,7 +30,7 @@ class Call:
     one.
     """
 
-    b: Any
+    b: ir.IRBuilder
     function: DeviceFunction
     args: Sequence[Any]
     element: Any
@@ -69,6 +69,8 @@ def emits_f32(**instructions: str) -> None:
     """Register emitters of one instruction that makes float32 of float32, by kind."""
 
     def emitter(instruction: str) -> Emitter:
+        """An emitter of ``instruction`` with the call's arguments as float operands."""
+
         def emit(c: Call) -> Any:
             operands = "".join(f", ${k}" for k in range(1, len(c.args) + 1))
             constraints = "=f" + ",f" * len(c.args)
@@ -81,38 +83,53 @@ def emits_f32(**instructions: str) -> None:
         emits(kind)(emitter(instruction))
 
 
-def intrinsic(b: Any, name: str, result: Any, arguments: Sequence[Any] = ()) -> Any:
-    """A call of the LLVM intrinsic ``name``."""
+def intrinsic(
+    b: ir.IRBuilder, name: str, result: Any, arguments: Sequence[Any] = ()
+) -> Any:
+    """Call the LLVM intrinsic ``name``, which returns the LLVM type ``result``."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     known = b.module.globals.get(name)
     return b.call(known or ir.Function(b.module, kind, name), arguments)
 
 
 def assembly(
-    b: Any, text: str, constraints: str, arguments: Sequence[Any], result: Any = VOID
+    b: ir.IRBuilder,
+    text: str,
+    constraints: str,
+    arguments: Sequence[Any],
+    result: Any = VOID,
 ) -> Any:
-    """Inline PTX that is neither moved nor removed."""
+    """Inline PTX that is neither moved nor removed.
+
+    ``text`` refers to its operands as $0, $1, ...: the result, unless it is VOID, and
+    then ``arguments``. ``constraints`` says which registers hold them, as LLVM writes
+    it ("=r,l").
+    """
     kind = ir.FunctionType(result, [a.type for a in arguments])
     clobbers = ",".join(filter(None, (constraints, "~{memory}")))
     return b.call(ir.InlineAsm(kind, text, clobbers, side_effect=True), arguments)
 
 
 def pure_assembly(
-    b: Any, text: str, constraints: str, arguments: Sequence[Any], result: Any
+    b: ir.IRBuilder, text: str, constraints: str, arguments: Sequence[Any], result: Any
 ) -> Any:
-    """Inline PTX that is a function of its arguments alone."""
+    """Inline PTX that is a function of its arguments alone.
+
+    LLVM may move it, and removes it if nothing uses the result. The parameters are
+    those of ``assembly``.
+    """
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return b.call(ir.InlineAsm(kind, text, constraints), arguments)
 
 
-def shared_address(b: Any, pointer: Any) -> Any:
-    """The address of a generic pointer within shared memory, as 32 bits."""
+def shared_address(b: ir.IRBuilder, pointer: Any) -> Any:
+    """``pointer``, a generic one into shared memory, as a 32-bit address within it."""
     kind = pointer.type.pointee.as_pointer(SHARED)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I32)
 
 
-def global_address(b: Any, pointer: Any) -> Any:
-    """The address of a generic pointer within global memory."""
+def global_address(b: ir.IRBuilder, pointer: Any) -> Any:
+    """``pointer``, a generic one into global memory, as a 64-bit address within it."""
     kind = pointer.type.pointee.as_pointer(1)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I64)
 

@@ -24,7 +24,11 @@ _H200_HEAD = 256  # elements of a head that cuDNN supports there
 def _generated_supports(
     q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
 ) -> bool:
-    """Whether dtypes are float16 or bfloat16, and a row's sums fit into registers."""
+    """Whether the generated kernel can compute attention of these operands.
+
+    The dtype must be float16 or bfloat16, ``scale`` finite, and a row's sums must fit
+    into registers.
+    """
     from arrayfn.lowering.cuda.attention import calls
 
     if q.dtype not in dtypes.HALF_PRECISION or not math.isfinite(scale):
@@ -43,6 +47,10 @@ def _generated_supports_bias(
 
 
 def _generated_reads(type: ArrayType, offset: int) -> bool:
+    """Whether the generated kernel reads an array that lies so.
+
+    ``offset`` is that of the array's first element in its memory, in elements.
+    """
     from arrayfn.lowering.cuda.attention import calls
 
     return calls.reads_layout(type, offset)
@@ -101,7 +109,10 @@ def _cudnn_supports(
 
 
 def _cudnn_reads(type: ArrayType, offset: int) -> bool:
-    """Whether all rows of heads begin at multiples of 128 bits."""
+    """Whether all rows of heads begin at multiples of 128 bits, as cuDNN needs.
+
+    ``offset`` is that of the array's first element in its memory, in elements.
+    """
     if type.ndim != 4:
         return False
     strides = type.layout.strides(type.shape)
@@ -113,7 +124,11 @@ def _cudnn_reads(type: ArrayType, offset: int) -> bool:
 def cudnn_attention(
     *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
 ) -> Any:
-    """cuDNN's scaled dot-product attention, for these types."""
+    """cuDNN's scaled dot-product attention of operands of ``types``.
+
+    Logits are multiplied by ``scale``. Keys after a query are left out where ``window``
+    ends at it. ``given`` is for other kernels of the operator.
+    """
     from arrayfn.backends.cuda.libraries import cudnn
 
     made: Any = cudnn.attention
@@ -127,7 +142,10 @@ def cudnn_attention_gradient(
     given: tuple[str, ...],
     is_deterministic: bool = True,
 ) -> Any:
-    """cuDNN's gradient of attention, for these types."""
+    """cuDNN's gradient of attention; parameters are those of ``cudnn_attention``.
+
+    With ``is_deterministic`` the sum of a query's gradient has a fixed order.
+    """
     from arrayfn.backends.cuda.libraries import cudnn
 
     made: Any = cudnn.attention_gradient

@@ -76,13 +76,16 @@ class CachingAllocator:
         return made
 
     def block(self, nbytes: int) -> tuple[int, object] | None:
-        """An address and the object that frees it; None if memory is exhausted."""
+        """Allocate ``nbytes``: the address, and an object whose destructor frees them.
+
+        None if memory is exhausted.
+        """
         free_list = self.free_list(nbytes)
         pointer = self._take(free_list)
         return (pointer, self._object(free_list, pointer)) if pointer else None
 
     def take(self, nbytes: int) -> int:
-        """Memory for ``give`` to free; 0 if memory is exhausted."""
+        """Allocate ``nbytes``, which ``give`` frees; 0 if memory is exhausted."""
         free_list = self.free_list(nbytes)
         pointer: int = self._take(free_list)
         if pointer:

@@ -108,9 +108,11 @@ class CallEntry:
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The entries that return a tuple and a single result; fallbacks for the rest.
+        """The native entries: the first returns a tuple of results, the second the one.
 
-        The fallbacks themselves, where native code cannot read Python's objects.
+        ``call`` and ``call_single`` do the same in Python. An entry calls its own for
+        what it cannot do. They are returned themselves where native code cannot read
+        Python's objects.
         """
         if not reads_objects():
             return call, call_single
@@ -137,7 +139,7 @@ def slot_numbers() -> dict[str, int]:
 
 
 def _offset(descriptor: Any) -> int:
-    """The offset of a slot in bytes."""
+    """The byte offset in an object of the slot that a class's ``descriptor`` reads."""
     member = _MemberDescriptor.from_address(id(descriptor)).member
     return _Member.from_address(member).offset
 

@@ -109,7 +109,8 @@ def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
 def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
     """Machine code of ``kernel``, whose entry is ``ENTRY``.
 
-    Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
+    ``modules`` are LLVM modules as text. Where NVIDIA's linker is not installed the
+    result is PTX, which the driver compiles.
     """
     text = _ptx(kernel, modules, arch).encode() + b"\0"
     try:

@@ -35,7 +35,11 @@ MAX_COPIED: Final = 1 << 30
 
 
 def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
-    """How the convolution is computed: by cuDNN where it can, if that is fastest."""
+    """How a convolution is computed: by cuDNN where it can, if that is fastest.
+
+    ``provider`` is the name of the library kernel, ``integers`` its extents and
+    strides. The choice is kept in the disk cache.
+    """
     if not is_supported(provider, integers):
         return "product"
     ways = ways_of(provider, integers)
@@ -51,7 +55,10 @@ def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
 
 
 def ways_of(provider: str, p: Mapping[str, int]) -> tuple[ConvolutionAlgorithm, ...]:
-    """The ways that are worth being timed, the library's first."""
+    """The ways of computing a convolution that are worth timing, the library's first.
+
+    ``provider`` is the name of the library kernel, ``p`` its extents and strides.
+    """
     ways: list[ConvolutionAlgorithm] = ["library"]
     axes = range(p["axes"])
     if has_blocks(p):
@@ -69,7 +76,10 @@ def ways_of(provider: str, p: Mapping[str, int]) -> tuple[ConvolutionAlgorithm, 
 
 
 def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
-    """The fastest way; the library's where it is not much slower, or memory short."""
+    """The fastest of ``ways_of``, as bytes for the cache.
+
+    It is the library's where this is not much slower, or where memory is short.
+    """
     seconds: dict[ConvolutionAlgorithm, float] = {}
     for way in ways_of(provider, integers):
         try:
@@ -82,6 +92,7 @@ def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
 
 
 def _seconds(provider: str, p: Mapping[str, int], way: ConvolutionAlgorithm) -> float:
+    """Seconds that a convolution of random data takes if computed in ``way``."""
     gpu = replace(GPU, choose_convolution=lambda provider, integers: way)
     program = program_of(provider, p)
     options = Options(deterministic=not provider.endswith("_any"))

@@ -142,11 +142,16 @@ class Library:
             raise BackendError(f"cuBLASLt says: {meaning} ({status})")
 
     def _new(self, function: str, *arguments: Any) -> ctypes.c_void_p:
+        """The handle that a ``function`` of cuBLASLt creates from ``arguments``."""
         made = ctypes.c_void_p()
         self.check(getattr(self.library, function)(ctypes.byref(made), *arguments))
         return made
 
     def _set(self, function: str, what: Any, attribute: int, value: Any) -> None:
+        """Set an ``attribute`` of the descriptor ``what``.
+
+        ``function`` is the name of cuBLASLt's setter, and ``value`` a ctypes object.
+        """
         self.check(
             getattr(self.library, function)(
                 what, attribute, ctypes.byref(value), ctypes.sizeof(value)
@@ -156,6 +161,11 @@ class Library:
     def _layout(
         self, data: int, rows: int, columns: int, leading: int, batch: int, stride: int
     ) -> ctypes.c_void_p:
+        """The descriptor of a column-major matrix, or of a batch of them.
+
+        ``data`` is its cudaDataType. ``leading`` elements lie between columns,
+        ``stride`` elements between the matrices of a batch.
+        """
         layout = self._new(
             "cublasLtMatrixLayoutCreate",
             data,
@@ -175,11 +185,14 @@ class Library:
         """Row-major ``c[m, n] = a @ b``, as parameters ``p`` of the kernel say.
 
         cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``. Operands begin
-        ``offsets`` bytes into their arrays.
+        ``offsets`` bytes into their arrays. ``provider`` is the kernel's name, which
+        says dtypes and epilogue. The fastest algorithm is measured once, and kept in
+        the disk cache.
         """
         asked = self._described(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
+            """The best of cuBLASLt's proposals, measured if there are several."""
             choices = self._proposals(asked, p)
             single = len(choices) == 1
             return bytes(choices[0 if single else self._fastest(asked, choices, p)])
@@ -194,13 +207,20 @@ class Library:
         return self._made(asked, Choice.from_buffer_copy(kept))
 
     def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
-        """The product by each of the algorithms, as cuBLASLt ranks them."""
+        """The product by each of the algorithms, as cuBLASLt ranks them.
+
+        ``provider`` and ``p`` are as for ``product``.
+        """
         asked = self._described(provider, p, alignment_of(()))
         return [self._made(asked, c) for c in self._proposals(asked, p)]
 
     def _described(
         self, provider: str, p: Mapping[str, int], alignment: int
     ) -> _Described:
+        """The descriptors of a product, which leave the algorithm open.
+
+        ``alignment`` is that of all operands in bytes.
+        """
         form = form_of(provider)
         operation = self._new(
             "cublasLtMatmulDescCreate", form.compute, form.operand.scale
@@ -239,9 +259,10 @@ class Library:
         return _Described(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
-        """The workspace of a product: small ones get parts of it in rotation.
+        """The address of a workspace of ``nbytes`` for a product.
 
-        Products with different parts can run concurrently.
+        Small ones get parts of it in rotation: products with different parts can run
+        concurrently.
         """
         if nbytes > _PART:
             return self.workspace
@@ -249,6 +270,7 @@ class Library:
         return self.workspace + self._part * _PART
 
     def _made(self, asked: _Described, choice: Choice) -> Product:
+        """The product that was ``asked`` for, by the algorithm of ``choice``."""
         return Product(
             handle=self.handle,
             operation=int(asked.operation.value or 0),
@@ -290,7 +312,10 @@ class Library:
         return [*proposed, *tiles.beyond(proposed, which, WORKSPACE)]
 
     def call(self, product: Product, addresses: Sequence[int], stream: int) -> int:
-        """Enqueue ``product`` on b, a, what is added and c at these addresses."""
+        """Enqueue ``product`` on ``stream``; the status.
+
+        ``addresses`` are those of b, a, what is added, and c.
+        """
         b, a, d, c = addresses
         second, first, added, result = product.layouts
         return self._call(
@@ -374,9 +399,10 @@ def small_work(provider: str) -> int:
 
 
 def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
-    """Fill memory with copies of a block of numbers.
+    """Fill ``nbytes`` of GPU memory at ``pointer`` with copies of a block of numbers.
 
-    They differ: a GPU that multiplies equal numbers draws less power and runs faster.
+    The numbers differ: a GPU that multiplies equal numbers draws less power and runs
+    faster.
     """
     gpu = device()
     done = min(nbytes, block.nbytes)

@@ -204,6 +204,7 @@ class DeviceArray(ArrayOnDevice):
         return f"DeviceArray({text}, dtype={self.dtype})"
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: type, size and device, and the elements."""
         from arrayfn.display import markup
         from arrayfn.display.units import in_bytes
 
@@ -302,7 +303,7 @@ def device_put(x: Any) -> DeviceArray:
 
 
 def put(x: Any, type: ArrayType) -> DeviceArray:
-    """A copy on the GPU of a number or an array of type ``type``."""
+    """A copy of ``x``, a number or an array that lies as ``type`` says, on the GPU."""
     host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
     low, count = type.span()
@@ -328,7 +329,10 @@ def _moved(x: DeviceArray) -> DeviceArray:
 
 
 def from_cuda(x: Any) -> DeviceArray:
-    """The array of ``__cuda_array_interface__``, in its own memory, which is kept."""
+    """An array of an object with ``__cuda_array_interface__``, in its own memory.
+
+    The memory lives as long as the array. It is copied only if it is not aligned.
+    """
     given = x.__cuda_array_interface__
     if given.get("mask") is not None:
         raise ArgumentError(
@@ -350,7 +354,7 @@ def from_cuda(x: Any) -> DeviceArray:
 
 
 def _gpu_of(pointer: int) -> Device:
-    """The GPU that has the memory at an address."""
+    """The GPU that has the memory at the address ``pointer``."""
     here = device()
     if not pointer or gpu_count() < 2:
         return here
@@ -359,7 +363,10 @@ def _gpu_of(pointer: int) -> Device:
 
 
 def from_dlpack(x: Any) -> DeviceArray:
-    """The array of an object with ``__dlpack__``, in its own memory on the GPU."""
+    """An array of an object with ``__dlpack__``, in its own memory on the GPU.
+
+    An array in a host's memory is copied to the GPU.
+    """
     kind, number = x.__dlpack_device__()
     if kind != dlpack.CUDA:
         return device_put(np.from_dlpack(x))
@@ -372,13 +379,17 @@ def from_dlpack(x: Any) -> DeviceArray:
 
 
 def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
+    """The layout with ``steps`` (elements); LayoutError unless these are integers."""
     if any(step != int(step) for step in steps):
         raise LayoutError("an array that does not lie on whole elements cannot be read")
     return layout.from_strides(shape, [int(step) for step in steps])
 
 
 def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
-    """An array in another library's memory, copied if that is not aligned."""
+    """An array in another library's memory, copied if that is not aligned.
+
+    ``pointer`` is the address of the element with index 0; ``owner`` keeps the memory.
+    """
     type = interned(type)
     low, count = type.span()
     size = type.dtype.itemsize

@@ -63,6 +63,7 @@ emits_ptx(
 
 @emits("block_index", "thread_index")
 def _index(c: Call) -> Any:
+    """Emit ``block_index`` or ``thread_index``, as int64."""
     register = "ctaid" if c.function.kind == "block_index" else "tid"
     value = intrinsic(c.b, f"llvm.nvvm.read.ptx.sreg.{register}.x", I32)
     return c.b.zext(value, I64)
@@ -83,6 +84,7 @@ def _division(c: Call) -> Any:
 
 @emits("byte")
 def _byte(c: Call) -> Any:
+    """Emit the byte of a word that begins at bit ``shift``."""
     b, (value, shift) = c.b, c.args
     shifted = b.lshr(value, shift if value.type == I64 else b.trunc(shift, I32))
     word = shifted if value.type == I32 else b.trunc(shifted, I32)
@@ -94,6 +96,7 @@ def _byte(c: Call) -> Any:
 
 @emits("atomic_add")
 def _atomic_add(c: Call) -> None:
+    """Emit an atomic addition to an element of an array; floats use PTX's ``red``."""
     b, (array, at, value) = c.b, c.args
     element = b.gep(array, [at])
     if not is_float(c.dtype):
@@ -105,10 +108,11 @@ def _atomic_add(c: Call) -> None:
 
 
 def _alignment(function: DeviceFunction, nbytes: int) -> int:
-    """The alignment of a shared array: mbarriers, and arrays of a line, begin one.
+    """The alignment in bytes of a shared array of ``nbytes``.
 
-    Smaller ones share a line: a layer norm of rows of 16384, whose warps exchange two
-    sums, took 76 us where each of these arrays had its own, and 68 in one.
+    mbarriers, and arrays of a line of shared memory, begin a line. Smaller ones share a
+    line: a layer norm of rows of 16384, whose warps exchange two sums, took 76 us where
+    each of these arrays had its own, and 68 in one.
     """
     if function.kind == "mbarriers":
         return SHARED_LINE
@@ -117,6 +121,7 @@ def _alignment(function: DeviceFunction, nbytes: int) -> int:
 
 @emits("shared", "mbarriers")
 def _shared(c: Call) -> Any:
+    """Emit a static array in shared memory; the value is a generic pointer to it."""
     b = c.b
     array = ir.ArrayType(c.element, c.count)
     name = f"{c.function.name}.{len(b.module.globals)}"
@@ -130,6 +135,7 @@ def _shared(c: Call) -> Any:
 
 @emits("dynamic_shared")
 def _dynamic_shared(c: Call) -> Any:
+    """Emit a pointer into the dynamic shared memory, at a byte offset."""
     b, name = c.b, "dynamic_shared"
     variable: Any = b.module.globals.get(name)
     if variable is None:
@@ -143,8 +149,9 @@ def _dynamic_shared(c: Call) -> Any:
 
 @emits("registers")
 def _registers(c: Call) -> Any:
+    """Emit an array of the thread's own, which LLVM keeps in registers."""
     with c.b.goto_entry_block():
-        memory = c.b.alloca(ir.ArrayType(c.element, c.count), name=c.function.name)
+        memory: Any = c.b.alloca(ir.ArrayType(c.element, c.count), name=c.function.name)
     memory.align = 16
     return c.b.gep(memory, [I32(0), I32(0)])
 
@@ -156,7 +163,11 @@ def _subarray(c: Call) -> Any:
 
 
 def _words(dtype: str, lanes: int) -> tuple[Any, int, int]:
-    """A vector's words: their type, how many there are, and at most in one access."""
+    """How a vector of ``lanes`` elements is accessed, as words.
+
+    Returns the words' LLVM type, how many there are, and at most how many in one
+    access.
+    """
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
     bits = width(dtype)
@@ -209,13 +220,14 @@ def _vector(c: Call) -> None:
 # Asynchronous copies.
 
 
-def _mbarrier(b: Any, mbarriers: Any, k: Any) -> Any:
+def _mbarrier(b: ir.IRBuilder, mbarriers: Any, k: Any) -> Any:
     """The address of an mbarrier in shared memory."""
     return shared_address(b, b.gep(mbarriers, [k]))
 
 
 @emits("mbarrier_init")
 def _mbarrier_init(c: Call) -> None:
+    """Emit the initialization of ``count`` mbarriers, for one arrival each."""
     for k in range(c.count):
         address = _mbarrier(c.b, c.args[0], I64(k))
         assembly(c.b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
@@ -230,6 +242,7 @@ def _fence_mbarrier_init(c: Call) -> None:
 
 @emits("mbarrier_expect_tx")
 def _mbarrier_expect_tx(c: Call) -> None:
+    """Emit an arrival at an mbarrier, which expects so many bytes more."""
     mbarriers, k, nbytes = c.args
     address = _mbarrier(c.b, mbarriers, k)
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
@@ -238,6 +251,7 @@ def _mbarrier_expect_tx(c: Call) -> None:
 
 @emits("mbarrier_wait")
 def _mbarrier_wait(c: Call) -> None:
+    """Emit a spinning wait until an mbarrier's phase of ``parity`` is complete."""
     mbarriers, k, parity = c.args
     address = _mbarrier(c.b, mbarriers, k)
     text = (
@@ -250,6 +264,7 @@ def _mbarrier_wait(c: Call) -> None:
 
 @emits("bulk_copy")
 def _bulk_copy(c: Call) -> None:
+    """Emit a bulk asynchronous copy to shared memory; an mbarrier counts its bytes."""
     b, (array, at, shared, shared_at, elements, mbarriers, k) = c.b, c.args
     source = global_address(b, b.gep(array, [at]))
     target = shared_address(b, b.gep(shared, [shared_at]))
@@ -318,6 +333,7 @@ bar.sync 0;
 
 @emits("grid_barrier")
 def _grid_barrier(c: Call) -> None:
+    """Emit a barrier of all blocks of the grid, counted in global memory."""
     barrier_state, blocks = c.args
     arguments = [global_address(c.b, barrier_state), c.b.trunc(blocks, I32)]
     assembly(c.b, _GRID_BARRIER, "l,r", arguments)
@@ -326,12 +342,12 @@ def _grid_barrier(c: Call) -> None:
 # Divisions of many numbers by one.
 
 
-def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+def _fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
     text = "fma.rn.f32 $0, $1, $2, $3;"
     return pure_assembly(b, text, "=f,f,f,f", (x, y, z), F32)
 
 
-def _negated(b: Any, x: Any) -> Any:
+def _negated(b: ir.IRBuilder, x: Any) -> Any:
     return b.fsub(F32(-0.0), x)
 
 

@@ -123,7 +123,7 @@ class Device:
         return text.value.decode()
 
     def attribute(self, attribute: int) -> int:
-        """The value of a CUdevice_attribute."""
+        """The value of the CUdevice_attribute numbered ``attribute``."""
         value = ctypes.c_int()
         self.check(
             self.library.cuDeviceGetAttribute(
@@ -139,12 +139,15 @@ class Device:
         return stream
 
     def _function(self, name: str, words: int) -> Any:
-        """A function of ``words`` 64-bit arguments, called with the GIL held."""
+        """The driver's function ``name`` of ``words`` 64-bit arguments.
+
+        It is called with the GIL held.
+        """
         kind = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words)
         return kind(self.address(name))
 
     def address(self, name: str) -> int:
-        """The address of a function of the driver."""
+        """The address of the driver's function ``name``."""
         # The header gives some names a suffix: the version it declares.
         for suffix in ("_v2", ""):
             function = getattr(self.library, name + suffix, None)
@@ -159,7 +162,8 @@ class Device:
     def check(self, status: int, what: str = "") -> None:
         """Raise BackendError unless the driver's ``status`` is success.
 
-        It is OutOfMemoryError where the driver has no memory.
+        It is OutOfMemoryError where the driver has no memory. ``what`` says in the
+        message what was tried.
         """
         if status == _SUCCESS:
             return
@@ -183,7 +187,7 @@ class Device:
     # Memory.
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory. Raises OutOfMemoryError if there is none.
+        """The address of ``nbytes`` of new memory; OutOfMemoryError if there is none.
 
         Freed blocks are reused, the lowest addresses first: all work is on one stream,
         so what was enqueued before no longer uses them. A training step, whose results
@@ -197,7 +201,10 @@ class Device:
         return pointer
 
     def block(self, nbytes: int) -> tuple[int, object]:
-        """As ``allocate``, with an object whose destructor frees the memory."""
+        """Allocate ``nbytes``: the address, and an object whose destructor frees them.
+
+        Raises OutOfMemoryError if there is no memory.
+        """
         made = self._allocator.block(nbytes)
         while made is None:
             self._make_room(block_size(nbytes))
@@ -213,7 +220,10 @@ class Device:
         self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:
-        """Make the driver's pool large enough for a block, or raise the error."""
+        """Make the driver's pool large enough for a block of ``size`` bytes.
+
+        Raises OutOfMemoryError if it cannot.
+        """
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
@@ -269,7 +279,7 @@ class Device:
     # Copies and waiting.
 
     def fill(self, pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
-        """Set each byte of memory; on ``stream`` if one is given."""
+        """Set ``nbytes`` at ``pointer`` to ``byte``; on ``stream`` if one is given."""
         self.enter()
         self.check(
             self.library.cuMemsetD8Async(
@@ -281,7 +291,10 @@ class Device:
         )
 
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
-        """Copy from the host; the source may change once this returns."""
+        """Copy ``nbytes`` from the host's ``address`` to the GPU's ``pointer``.
+
+        The source may change once this returns.
+        """
         self.enter()
         self.check(
             self.waiting.cuMemcpyHtoDAsync_v2(
@@ -295,7 +308,10 @@ class Device:
             self.synchronize()  # it is read only now
 
     def _is_page_locked(self, address: int) -> bool:
-        """Whether memory of the host is page-locked: the driver reads it directly."""
+        """Whether the host's memory at ``address`` is page-locked.
+
+        The GPU reads such memory directly, once it comes to the copy.
+        """
         attribute, kind = ctypes.c_int(_POINTER_MEMORY_TYPE), ctypes.c_uint()
         value = ctypes.c_void_p(ctypes.addressof(kind))
         self.check(
@@ -309,7 +325,10 @@ class Device:
         return kind.value != 0
 
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
-        """Copy to the host once the enqueued work has run. Ctrl-C ends the wait."""
+        """Copy ``nbytes`` from the GPU's ``pointer`` to the host's ``address``.
+
+        This waits until the enqueued work has run. Ctrl-C ends the wait.
+        """
         # The driver copies to memory that may be paged out only once it has waited for
         # the stream itself, deaf to Ctrl-C.
         if nbytes > _STAGED_BYTES or not self._staged_lock.acquire(blocking=False):
@@ -325,6 +344,7 @@ class Device:
             self._staged_lock.release()
 
     def _begin_copy_out(self, address: int, pointer: int, nbytes: int) -> None:
+        """Enqueue a copy of ``nbytes`` from the GPU's ``pointer`` to the host."""
         self.enter()
         self.check(
             self.waiting.cuMemcpyDtoHAsync_v2(
@@ -336,7 +356,7 @@ class Device:
         )
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy within the GPU's memory; on ``stream`` if one is given."""
+        """Copy ``nbytes`` within the GPU's memory; on ``stream`` if one is given."""
         self.enter()
         self.check(
             self.library.cuMemcpyDtoDAsync_v2(
@@ -348,7 +368,7 @@ class Device:
         )
 
     def owner_of(self, pointer: int) -> int:
-        """The number of the GPU whose memory has an address."""
+        """The number of the GPU whose memory has the address ``pointer``."""
         number = ctypes.c_int()
         self.check(
             self.library.cuPointerGetAttribute(
@@ -358,7 +378,11 @@ class Device:
         return number.value
 
     def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
-        """Copy from the memory of another GPU."""
+        """Copy ``nbytes`` from another GPU's memory.
+
+        ``source`` is an address in the memory of ``other``, ``target`` one in this
+        GPU's.
+        """
         self.enter()
         self.check(
             self.library.cuMemcpyPeerAsync(
@@ -398,6 +422,7 @@ class Device:
         self._after(stream, self.stream)
 
     def _after(self, later: int, earlier: int) -> None:
+        """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
         self.enter()
         event = ctypes.c_void_p()
         self.check(self.library.cuEventCreate(ctypes.byref(event), 2))  # no timing

@@ -93,7 +93,7 @@ class EncodedPlan:
         return len(self.nodes) == 1 and isinstance(self.nodes[0], NativeRun)
 
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
-        """Enqueue a run of steps on the buffers at ``addresses``."""
+        """Enqueue a run of steps on ``stream``, on the buffers at ``addresses``."""
         self._part.part(node.first, node.count, stream)
         self.run(self._part, addresses)
 
@@ -148,7 +148,7 @@ class EncodedPlan:
         return self._accesses[node.first] if is_run else node.accesses
 
     def address(self, buffer: int, addresses: Any) -> int:
-        """The address of a buffer."""
+        """The address of a buffer; ``addresses`` has those of all but temporaries."""
         allocation = self._buffers[buffer]
         if allocation.kind == "temporary":
             return int(addresses[self._arena]) + allocation.offset
@@ -163,7 +163,10 @@ class EncodedPlan:
         return self._buffers[buffer].nbytes
 
     def own(self, node: LoopNode, number: int, nbytes: int) -> int:
-        """The address of memory of a loop's own, the same whenever it is asked for."""
+        """The address of ``nbytes`` of memory for a loop alone.
+
+        It is the same whenever it is asked for with the same ``number``.
+        """
         key = id(node), number
         if key not in self._own:
             self._own[key] = device().allocate(nbytes)
@@ -177,6 +180,7 @@ class EncodedPlan:
     # Encoding.
 
     def _nodes(self, steps: Sequence[Step]) -> tuple[Node, ...]:
+        """The nodes of ``steps``: consecutive native ones become one run."""
         nodes: list[Node] = []
         for step in steps:
             if isinstance(step, Loop):
@@ -200,6 +204,7 @@ class EncodedPlan:
         return tuple(nodes)
 
     def _loop(self, loop: Loop) -> LoopNode:
+        """The node of ``loop``, with a window if its slices may be copied."""
         body = self._nodes(loop.body)
         written = writes_in(loop)
         if not is_apart(loop, written, self._buffers):
@@ -223,6 +228,10 @@ class EncodedPlan:
         return self._address(self._slots.setdefault(location, len(self._slots)))
 
     def _call(self, step: KernelCall) -> runner.Step | HostCall:
+        """``step`` for the native runner, or as a call from Python.
+
+        Raises BackendError if it has more blocks than a grid can have.
+        """
         kernel = self._kernels[step.kernel]
         if isinstance(kernel, LibraryKernel):
             if kernel.provider.startswith("gemm_"):
@@ -255,6 +264,10 @@ class EncodedPlan:
         )
 
     def _step_accesses(self, step: KernelCall, made: runner.Step) -> StepAccesses:
+        """What ``step`` reads and writes, and how long it runs.
+
+        ``made`` is the step as the native runner gets it.
+        """
         own, nbytes = (0, 0), self._bytes(step)
         lasts = _launches(nbytes)
         small = not lasts
@@ -290,6 +303,7 @@ class EncodedPlan:
         return arrays, integers
 
     def _product(self, step: KernelCall, kernel: LibraryKernel) -> runner.Step:
+        """A matrix product for the native runner; a fill with zeros if k is 0."""
         arrays, values = self._named(step, kernel)
         if not values["k"]:
             output = self._buffers[step.writes[0]]
@@ -332,8 +346,9 @@ class EncodedPlan:
         )
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
+        """A call of a library other than cuBLASLt, from Python."""
         arrays, integers = self._named(step, kernel)
-        call = libraries.call(kernel.provider, integers, step.items)
+        call = libraries.call(kernel.provider, integers)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
         lasts = 0 if call.beside else _launches(self._bytes(step))
         own = self._channels.of(call.beside) if call.beside else _HANDLES
@@ -368,6 +383,7 @@ def _raise_status(status: int) -> None:
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:
+    """The number of arguments of all calls in ``steps``, and in loops and branches."""
     total = 0
     for step in steps:
         if isinstance(step, KernelCall):

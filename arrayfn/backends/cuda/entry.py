@@ -102,7 +102,11 @@ PyObject_Vectorcall = CFunction[
 def call_single(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_single(*inputs)``: the one result, or what the fallback returns."""
+    """``call_single(*inputs)``: the one result, or what the fallback returns.
+
+    ``self`` holds the address of the ``Call`` and the fallback; ``count`` is the number
+    of ``arguments``.
+    """
     return call_with(self, arguments, count, True)
 
 
@@ -110,7 +114,10 @@ def call_single(
 def call_tuple(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call(*inputs)``: the tuple of results, or what the fallback returns."""
+    """``call(*inputs)``: the tuple of results, or what the fallback returns.
+
+    The parameters are those of ``call_single``.
+    """
     return call_with(self, arguments, count, False)
 
 
@@ -118,7 +125,11 @@ def call_tuple(
 def call_with(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int, single: bool
 ) -> PyObject | None:
-    """Run the plan on ``arguments``, or have the fallback do it."""
+    """Run the plan on ``arguments``, or have the fallback do it.
+
+    If ``single``, the result is an array, else a tuple. ``count`` is the number of
+    arguments.
+    """
     made = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
     if count == made.input_count:
         result = results_new(made, single)
@@ -132,7 +143,10 @@ def call_with(
 
 @native
 def results_new(made: Call, single: bool) -> PyObject | None:
-    """Empty DeviceArrays: one, or a tuple; None with an exception set."""
+    """Empty DeviceArrays: one if ``single``, else a tuple.
+
+    None with an exception set if there is no memory.
+    """
     if single:
         return PyType_GenericAlloc(made.array_type, 0)
     result = PyTuple_New(made.output_count)
@@ -237,7 +251,10 @@ def recorded_find(made: Call) -> LaunchPlan | None:
 
 @native
 def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
-    """Set the slots of the results; None with an exception set without memory."""
+    """Set the slots of ``result``, which is one array if ``single``, else a tuple.
+
+    Returns it, or None with an exception set if there is no memory.
+    """
     is_filled = True
     if single:
         is_filled = result_fill(made, result, made.outputs[0])

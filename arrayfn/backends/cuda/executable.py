@@ -102,7 +102,7 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """An error text: why input ``number`` does not fit."""
+        """An error text: why input ``number`` of ``inputs`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         given, wanted = inputs[number], self.input_types[number]
@@ -128,6 +128,10 @@ class Executable:
             return self._run(inputs)
 
     def _run(self, inputs: tuple[Any, ...]) -> tuple[DeviceArray, ...] | int:
+        """Run with this plan's GPU current; the results are as those of ``_call``.
+
+        The lock lets one thread at a time set the addresses and launch.
+        """
         addresses = self._addresses
         with self._lock:
             held = self._enter(inputs)

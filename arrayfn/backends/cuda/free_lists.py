@@ -132,7 +132,7 @@ def free_list_clear(free_list: FreeList) -> None:
 
 @native
 def block_free(memory: DeviceMemory, block: int) -> None:
-    """Give memory back to the driver, once what is enqueued has run."""
+    """Give the memory at the address ``block`` back to the driver, in stream order."""
     memory.set_current(memory.context)
     memory.free(block, memory.stream)
 

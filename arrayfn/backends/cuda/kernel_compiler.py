@@ -47,7 +47,10 @@ def printed_ir(kernel: Kernel) -> str:
 
 
 def _annotate(entry: Any, kernel: Kernel) -> None:
-    """Say to NVVM that a function is a kernel of so many threads to a block."""
+    """Say to NVVM that the LLVM function ``entry`` is a kernel.
+
+    It is told the number of threads in a block, too, which bounds registers.
+    """
     module = entry.module
     for name, number in (("kernel", 1), ("maxntidx", kernel.threads)):
         words = [entry, ir.MetaDataString(module, name), _I32(number)]
@@ -55,7 +58,10 @@ def _annotate(entry: Any, kernel: Kernel) -> None:
 
 
 def ptx_of(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
-    """The PTX of a kernel from its LLVM IR."""
+    """The PTX of a kernel from its LLVM IR.
+
+    ``modules`` are the texts of its LLVM modules, ``arch`` the compute capability.
+    """
     nvvm = importlib.import_module("cuda.bindings.nvvm")
     program = nvvm.create_program()
     options = [f"-arch=compute_{arch[0]}{arch[1]}", *_OPTIONS]

@@ -109,8 +109,11 @@ _WORD: Final = "dynamic_block_id"
 emits_ptx(fence="fence.acq_rel.gpu;")
 
 
-def _word(b: Any) -> Any:
-    """The block's copy, in shared memory, of the flag buffer's first word."""
+def _word(b: ir.IRBuilder) -> Any:
+    """The block's copy, in shared memory, of the flag buffer's first word.
+
+    It is a variable of the module that ``b`` builds, made at the first call.
+    """
     known: Any = b.module.globals.get(_WORD)
     if known is None:
         known = ir.GlobalVariable(b.module, I64, _WORD, addrspace=SHARED)
@@ -121,6 +124,7 @@ def _word(b: Any) -> Any:
 
 @emits("dynamic_block_id")
 def _dynamic_block_id(c: Call) -> Any:
+    """Emit the block's number in the order in which blocks begin."""
     b, (flag_buffer, blocks) = c.b, c.args
     variable = _word(b)
     arguments = [global_address(b, flag_buffer), b.ptrtoint(variable, I32), blocks]
@@ -136,6 +140,7 @@ def _begin_work_queue(c: Call) -> None:
 
 @emits("next_work_item")
 def _next_work_item(c: Call) -> Any:
+    """Emit an atomic fetch of the next work items' first number."""
     b, (flag_buffer, at, numbers) = c.b, c.args
     address = global_address(b, b.gep(flag_buffer, [at]))
     return assembly(b, _NEXT_WORK_ITEM, "=l,l,l", [address, numbers], I64)
@@ -143,12 +148,13 @@ def _next_work_item(c: Call) -> Any:
 
 @emits("end_work_queue")
 def _end_work_queue(c: Call) -> None:
+    """Emit what says that the block is done: the last one resets the queue."""
     b, (flag_buffer, at, blocks) = c.b, c.args
     counted = global_address(b, b.gep(flag_buffer, [at]))
     assembly(b, _END, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
 
 
-def _launch(b: Any) -> Any:
+def _launch(b: ir.IRBuilder) -> Any:
     """The number of this launch, from 1, as 32 bits: the mark of its flags.
 
     The first word of the flag buffer counts the launches before it.
@@ -158,6 +164,7 @@ def _launch(b: Any) -> Any:
 
 
 def _flag_address(c: Call, flag_buffer: Any, at: Any) -> Any:
+    """The address of the words of slot ``at``, which follow the counter."""
     words = max(1, bytes_of(c.dtype) // 4)
     offset = c.b.add(c.b.mul(at, I64(words)), I64(1))
     return global_address(c.b, c.b.gep(flag_buffer, [offset]))
@@ -177,11 +184,13 @@ def _publish(c: Call) -> None:
 
 @emits("wait_for")
 def _wait_for(c: Call) -> Any:
+    """Emit a spinning wait for a slot; its value."""
     b, (flag_buffer, at) = c.b, c.args
     launch = _launch(b)
     address = _flag_address(c, flag_buffer, at)
 
     def read(k: int) -> Any:
+        """Emit a wait for word ``k`` of the slot."""
         own = [b.add(address, I64(8 * k)), launch]
         return assembly(b, _WAIT_FOR, "=r,l,r", own, I32)
 
@@ -212,8 +221,11 @@ def _wait_for_many(c: Call) -> None:
         b.store(_value_of_words(b, c.dtype, read), register)
 
 
-def _value_of_words(b: Any, dtype: str, read: Callable[[int], Any]) -> Any:
-    """A value, a complex one too, from the words of its bits."""
+def _value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> Any:
+    """A value of ``dtype``, a complex one too, from the words of its bits.
+
+    ``read(k)`` is word k, of 32 bits.
+    """
     if dtype not in COMPLEXES:
         return _of_words(b, dtype, read, 0)
     part = REAL_PART[dtype]
@@ -223,8 +235,8 @@ def _value_of_words(b: Any, dtype: str, read: Callable[[int], Any]) -> Any:
     return b.insert_value(half, parts[1], 1)
 
 
-def _words_of(b: Any, value: Any) -> list[Any]:
-    """The bits of a value, as words of 32 bits."""
+def _words_of(b: ir.IRBuilder, value: Any) -> list[Any]:
+    """The bits of ``value``, as LLVM values of 32 bits each."""
     kind = value.type
     if isinstance(kind, ir.LiteralStructType):
         parts = (b.extract_value(value, k) for k in range(2))
@@ -238,8 +250,13 @@ def _words_of(b: Any, value: Any) -> list[Any]:
     return [b.zext(value, I32) if kind.width < 32 else value]
 
 
-def _of_words(b: Any, dtype: str, read: Callable[[int], Any], first: int) -> Any:
-    """A number from the words of its bits."""
+def _of_words(
+    b: ir.IRBuilder, dtype: str, read: Callable[[int], Any], first: int
+) -> Any:
+    """A real number of ``dtype`` from the words of its bits.
+
+    ``read(k)`` is word k, of 32 bits; the number's begin at ``first``.
+    """
     bits = read(first)
     if width(dtype) == 64:
         high = b.shl(b.zext(read(first + 1), I64), I64(32))

@@ -48,23 +48,27 @@ emits_f32(
 )
 
 
-def _pairs(b: Any, tile: Any, at: Any) -> Any:
+def _pairs(b: ir.IRBuilder, tile: Any, at: Any) -> Any:
     """Registers from ``tile[at]`` on as words, each a pair."""
     return b.bitcast(b.gep(tile, [at]), I32.as_pointer())
 
 
-def _at(b: Any, pointer: Any, k: int) -> Any:
+def _at(b: ir.IRBuilder, pointer: Any, k: int) -> Any:
     return b.gep(pointer, [I32(k)])
 
 
-def _address_in_shared(b: Any, shared: Any, at: Any, bits: int) -> Any:
-    """The address of element ``at`` in shared memory, in arithmetic of 32 bits."""
+def _address_in_shared(b: ir.IRBuilder, shared: Any, at: Any, bits: int) -> Any:
+    """The address of element ``at`` of ``shared``, whose elements have ``bits``.
+
+    It is computed in 32 bits.
+    """
     offset = b.mul(b.trunc(at, I32), I32(bits // 8))
     return b.add(shared_address(b, shared), offset)
 
 
 @emits("ldmatrix", "ldmatrix_trans")
 def _ldmatrix(c: Call) -> None:
+    """Emit ldmatrix: four 8x8 matrices from shared memory to a warp's registers."""
     b, (shared, at, tile, tile_at) = c.b, c.args
     transposed = ".trans" if c.function.kind == "ldmatrix_trans" else ""
     text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
@@ -79,6 +83,7 @@ def _ldmatrix(c: Call) -> None:
 
 @emits("mma")
 def _mma(c: Call) -> None:
+    """Emit mma.m16n8k16: add a product of fragments to the sums in registers."""
     b, (sums, i, left, j, right, k) = c.b, c.args
     sums = b.gep(sums, [i])
     left, right = _pairs(b, left, j), _pairs(b, right, k)
@@ -98,6 +103,7 @@ def _mma(c: Call) -> None:
 
 @emits("pack")
 def _pack(c: Call) -> None:
+    """Emit the rounding of two floats to a pair of fp16 or bf16 in a register."""
     x, y, tile, at = c.args
     text = f"cvt.rn.{c.dtype}x2.f32 $0, $1, $2;"
     pair = pure_assembly(c.b, text, "=r,f,f", [y, x], I32)
@@ -105,7 +111,10 @@ def _pack(c: Call) -> None:
 
 
 def rounded_pairs(c: Call, tile: Any, at: Any) -> Any:
-    """Float32 registers rounded to the call's dtype, in others, as pairs."""
+    """Float32 registers rounded to the call's dtype, in others, as pairs.
+
+    The registers are ``tile``, from element ``at`` on.
+    """
     b, count = c.b, c.function.lanes // 2
     text = f"cvt.rn.{c.dtype}x2.f32 $0, $1, $2;"
     with b.goto_entry_block():
@@ -158,6 +167,7 @@ _OF_BYTES: Final = 0x5140, 0x7362
 
 @emits("transpose")
 def _transpose(c: Call) -> None:
+    """Emit the transposition of 2x2 elements of 16 bits, or 4x4 of 8, in registers."""
     b, (tile, at) = c.b, c.args
     words = _pairs(b, tile, at)
     rows = [b.load(_at(b, words, k)) for k in range(c.function.lanes)]
@@ -172,7 +182,7 @@ def _transpose(c: Call) -> None:
         b.store(word, _at(b, words, k))
 
 
-def _permuted(b: Any, digits: int, pair: Sequence[Any]) -> Any:
+def _permuted(b: ir.IRBuilder, digits: int, pair: Sequence[Any]) -> Any:
     return intrinsic(b, "llvm.nvvm.prmt", I32, [*pair, I32(digits)])
 
 
@@ -183,6 +193,7 @@ def _opaque(c: Call) -> Any:
 
 @emits("cp_async")
 def _cp_async(c: Call) -> None:
+    """Emit an asynchronous copy of a vector to shared memory; of zeros if not live."""
     b, (array, at, shared, shared_at, live) = c.b, c.args
     source = global_address(b, b.gep(array, [at]))
     target = _address_in_shared(b, shared, shared_at, width(c.dtype))

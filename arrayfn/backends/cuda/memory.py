@@ -86,13 +86,17 @@ class Pool:
         self._check(self._library.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
 
     def stats(self, idle: int, free: int, total: int) -> MemoryStats:
-        """What is in use, if ``idle`` bytes of it are kept for the next arrays."""
+        """What is in use, if ``idle`` bytes of it are kept for the next arrays.
+
+        ``free`` and ``total`` are the bytes of the whole GPU.
+        """
         used, used_high, reserved, reserved_high = map(
             self._bytes, (_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH)
         )
         return MemoryStats(used - idle, used_high, reserved, reserved_high, free, total)
 
     def _bytes(self, attribute: int) -> int:
+        """The value of a CUmemPool_attribute that is a number of bytes."""
         value = ctypes.c_uint64()
         pool = ctypes.c_void_p(self.handle)
         status = self._library.cuMemPoolGetAttribute(

@@ -154,14 +154,21 @@ def kernel_module(
     *,
     noalias: bool,
 ) -> Any:
-    """The module of a kernel, whose entry is called ``name``."""
+    """The LLVM module of a kernel, whose entry is called ``name``.
+
+    ``arguments`` are the Numba types of its parameters; with ``noalias`` its arrays are
+    promised not to overlap.
+    """
     library = KernelLibrary(_TARGET.codegen(), name)
     _compile(library, function, arguments, name, noalias=noalias)
     return library.module
 
 
 def part(module: Any, function: FunctionType, arguments: tuple[Any, ...]) -> Any:
-    """A function that a kernel calls, in the kernel's module; NVVM inlines it."""
+    """A function that a kernel calls, in the kernel's module; NVVM inlines it.
+
+    ``arguments`` are the Numba types of its parameters.
+    """
     symbol = ".".join([function.__name__, *map(str, arguments)])
     known = module.globals.get(symbol)
     if known is None:
@@ -182,6 +189,10 @@ def _compile(
     *,
     noalias: bool,
 ) -> None:
+    """Compile ``function`` into ``library`` as ``symbol``, by Numba's pipeline.
+
+    Raises UntypedKernelError for what its types do not fit.
+    """
     flags = compiler.CUDAFlags()
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True

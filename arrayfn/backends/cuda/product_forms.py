@@ -139,7 +139,10 @@ def sizes_of(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
 
 
 def random_block(name: str) -> np.ndarray[Any, Any]:
-    """The bytes of a block of random numbers: normal ones, or integers."""
+    """The bytes of a block of random numbers of dtype ``name``, as "f32".
+
+    They are normally distributed, or uniform integers.
+    """
     rng = np.random.default_rng(0)
     if name.startswith("i"):
         return rng.integers(0, 256, _BLOCK, np.uint8)

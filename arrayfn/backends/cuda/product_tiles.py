@@ -93,6 +93,7 @@ class Tiles:
                 yield self._checked(made, {_TILE: tile, _STAGES: stages, _PARTS: 1})
 
     def _algorithm_id(self, choice: Choice) -> int:
+        """cuBLASLt's number of the algorithm of ``choice``."""
         number, written = ctypes.c_int(), ctypes.c_size_t()
         self.library.cublasLtMatmulAlgoConfigGetAttribute(
             ctypes.byref(choice.algorithm),
@@ -104,7 +105,10 @@ class Tiles:
         return number.value
 
     def _able(self, algorithm: Any, attribute: int) -> list[int]:
-        """The values of a capability; 0, which stands for none, if it has none."""
+        """The values of a capability of ``algorithm``; 0, for none, if it has none.
+
+        ``attribute`` is the capability's number.
+        """
         nbytes = ctypes.c_size_t()
         get = self.library.cublasLtMatmulAlgoCapGetAttribute
         given, size = ctypes.byref(algorithm), ctypes.byref(nbytes)

@@ -28,6 +28,7 @@ def missing_packages() -> str:
 
 
 def _is_found(module: str) -> bool:
+    """Whether ``module`` is installed; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # nor the package that it is in
@@ -60,7 +61,7 @@ def missing_gpu() -> str:
 
 
 def _attribute(driver: Any, attribute: int) -> int:
-    """An attribute of the first GPU."""
+    """The value of a CUdevice_attribute of the first GPU."""
     value = ctypes.c_int()
     driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
     return value.value

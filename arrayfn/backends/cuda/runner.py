@@ -332,7 +332,10 @@ class Plan:
         slots: Sequence[tuple[int, int, int]] | None = None,
         kept: object = None,
     ) -> Plan:
-        """Another one of these ``steps``, with the same ``slots`` if none are given."""
+        """Another one of these ``steps``, with the same ``slots`` if none are given.
+
+        It keeps ``kept`` alive, to which the steps may point.
+        """
         slots = self._slots if slots is None else slots
         made = Plan(self._given, slots, steps, kept, self.code)
         if self.launches.attribute_count:
@@ -340,7 +343,7 @@ class Plan:
         return made
 
     def part(self, first: int, count: int, stream: int) -> None:
-        """Have only some of the steps run, and on another stream."""
+        """Have only ``count`` steps from ``first`` on run, and on ``stream``."""
         begin = (
             ctypes.addressof(self._step_table) + ctypes.sizeof(ctypes.c_int64) * first
         )

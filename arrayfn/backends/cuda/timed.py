@@ -9,7 +9,7 @@ the time of the launch, and steps that a graph runs beside each other run one by
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from arrayfn.backends.cuda.driver import device, on
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
-from arrayfn.backends.cuda.executable import Executable
+from arrayfn.backends.cuda.executable import Call, Executable
 from arrayfn.backends.cuda.graphs.dispatch import Dispatch
 from arrayfn.backends.cuda.graphs.walk import Walk
 from arrayfn.backends.cuda.plan_nodes import (
@@ -37,20 +37,35 @@ _MOST_EVENTS: Final = 1 << 12  # before they are read, which waits for the GPU
 
 
 class TimedExecutable:
-    """A plan of ``compiled`` on the GPU; calling it waits for the results."""
+    """A plan of ``compiled`` on this thread's GPU; calling it waits for the results.
 
-    def __init__(self, compiled: CompiledProgram) -> None:
+    ``call`` and ``mismatch`` are those of ``Executable``, which do not wait.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledProgram,
+        backend: str = "cuda",
+        through: Callable[[Call], Call] = lambda call: call,
+    ) -> None:
+        self.backend = backend
         self._gpu = device()
         self._events = Events()
         made = partial(TimedDispatch, self._events)
-        self._executable = Executable(compiled, made)
+        self._executable = Executable(compiled, made, through)
+        self.call = self._executable.call
+        self.mismatch = self._executable.mismatch
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
-        """Run the plan."""
+        """Run the plan on ``inputs`` and read the times of its steps."""
         results = self._executable(inputs)
+        self.wait()
+        return results
+
+    def wait(self) -> None:
+        """Wait for what was enqueued."""
         with on(self._gpu):
             self._events.read()
-        return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """How often each step has run so far, and the seconds it took, by number."""
@@ -90,6 +105,7 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
     found: dict[object, int] = {}
 
     def pair(nodes: Sequence[Node], steps: Sequence[Step]) -> None:
+        """Note the numbers of the steps that ``nodes`` were made of."""
         launched = [s for s in steps if not isinstance(s, KernelCall) or s.items]
         for node, step in zip(one_by_one(nodes), launched, strict=True):
             if isinstance(node, (LoopNode, BranchNode)):

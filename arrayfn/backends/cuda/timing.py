@@ -54,7 +54,7 @@ def measured(
     fastest of these in more rounds. A hot card lowers its clock, for some ways more
     than for others: long ways run until it is hot. A way is left out if it fails, is
     much slower than the fastest in its first calls, or would come after ``budget``
-    seconds.
+    seconds. Each way rotates among ``sets`` sets of memory.
     """
     first: dict[int, float] = {}
     spent = 0.0

@@ -39,7 +39,7 @@ def _loop_back(head: Any, ends: list[Any]) -> None:
 
 
 def _loop_after(before: Any) -> tuple[Any, list[Any]]:
-    """The head of the first loop after a block, and what is reached from it."""
+    """The head of the first loop after the block ``before``, and its other blocks."""
     for head in _reachable(before, before):
         inside = _reachable(head, before)
         if head in inside:

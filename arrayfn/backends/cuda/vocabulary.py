@@ -178,7 +178,10 @@ def signature_of(
 def lower_call(
     context: Any, builder: Any, function: DeviceFunction, sig: Any, values: Any
 ) -> Any:
-    """The value of a call of a device function, of a signature's types."""
+    """The value of a call of a device function; Numba's hook to emit it.
+
+    ``values`` are the arguments' LLVM values, of the types of the signature ``sig``.
+    """
     element, count = None, 0
     if function.kind in COUNTED:
         count = sig.args[-1].literal_value
@@ -201,7 +204,10 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         super().__init__(f"DeviceFunction({function.name})")
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """The signature of a call."""
+        """The signature of a call with arguments of types ``args``; Numba's hook.
+
+        Raises TypeError if the function does not take them, or for keywords.
+        """
         constants = [getattr(a, "literal_value", None) for a in args]
         plain = [types.unliteral(a) for a in args]
         found = None if kws else signature_of(self.function, plain, constants)
@@ -219,7 +225,10 @@ class DeviceFunctionType(types.Callable, types.Opaque):
 
 
 def _implementation(function: DeviceFunction) -> Any:
+    """What Numba calls to emit a call of ``function``."""
+
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        """Emit the call; a dummy value stands for none."""
         if function is UNROLLED:
             mark(builder)
             return context.get_function(range, sig)(builder, args)
@@ -235,6 +244,7 @@ def _load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _store(context: Any, builder: Any, sig: Any, args: Any) -> None:
+    """Emit ``pointer[index] = value`` for bools, which are bytes in memory."""
     pointer, index, value = args
     address = builder.gep(pointer, [index])
     builder.store(builder.zext(value, address.type.pointee), address)
@@ -248,7 +258,7 @@ class Helper(_Dispatcher):
         self.arch: Any = None
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
-        """The function compiled for these types, without a GPU."""
+        """The function compiled for arguments of types ``args``, without a GPU."""
         arch = _stack().top().compute_capability
         if arch != self.arch:
             self.overloads.clear()

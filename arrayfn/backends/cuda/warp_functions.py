@@ -28,6 +28,7 @@ _SHUFFLES: Final = {
 
 @emits(*_SHUFFLES)
 def _shuffle(c: Call) -> Any:
+    """Emit a shuffle: the value of another lane of the warp."""
     b, (value, lanes) = c.b, c.args
     lanes = b.trunc(lanes, I32)
     mode, clamp = _SHUFFLES[c.function.kind]
@@ -40,8 +41,12 @@ def _shuffle(c: Call) -> Any:
     return _exchange(b, value, lanes, mode, clamp)
 
 
-def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
-    """``value`` of another lane, in words of 32 bits."""
+def _exchange(b: ir.IRBuilder, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
+    """Emit the exchange of ``value``, in words of 32 bits.
+
+    ``mode`` and ``clamp`` are operands of PTX's shfl; ``lanes`` is the lane, the
+    distance or the mask that the mode takes.
+    """
     kind = value.type
 
     def exchanged(word: Any) -> Any:

@@ -56,6 +56,9 @@ def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
 
 
 def _without_environments(text: str) -> str:
-    """A module without the globals for Python objects, which kernels do not have."""
+    """``text``, an LLVM module, without globals for Python objects.
+
+    Kernels have no Python objects, and NVVM refuses the globals.
+    """
     lines = text.splitlines()
     return "\n".join(line for line in lines if "NumbaEnv" not in line)

@@ -44,7 +44,10 @@ class Calls(Expressions):
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
 
     def extreme(self, kind: str, values: list[str]) -> Value:
-        """``min`` or ``max`` of integers."""
+        """The ``min`` or ``max``, as ``kind`` says, of int64 operands.
+
+        ``values`` are the operands as LLVM writes them.
+        """
         order = "slt" if kind == "min" else "sgt"
         chosen, *others = values
         for other in others:
@@ -54,7 +57,7 @@ class Calls(Expressions):
         return Value(chosen)
 
     def operation(self, node: ast.Call, word: str, given: list[ast.expr]) -> Value:
-        """An operation of the vocabulary."""
+        """A call of the vocabulary's ``word`` with the arguments ``given``."""
         if word == "cast":
             return self.cast(node, self.annotation(given[0]), self.value(given[1]))
         if word == "local":
@@ -75,7 +78,10 @@ class Calls(Expressions):
         return Value(operations.OPERATIONS[word](self))
 
     def cast(self, node: ast.AST, kind: Any, value: Value) -> Value:
-        """A pointer as one of another type, as an integer, or made of one."""
+        """A pointer as one of another type, as an integer, or made of one.
+
+        ``kind`` is the annotated type that it becomes.
+        """
         kind = value_type(kind)
         if kind is int and value.llvm == "ptr":
             return Value(self.value_of(f"ptrtoint ptr {value.operand} to i64"))
@@ -120,7 +126,11 @@ class Calls(Expressions):
         given: list[ast.expr],
         target: CFunction[..., Any] | Routine[..., Any] | None,
     ) -> Value:
-        """A call with arguments of the annotated types."""
+        """A call of ``pointer`` with the arguments ``given``, converted to ``kinds``.
+
+        ``kinds`` and ``result`` are annotated types; an Ellipsis stands for any type.
+        ``target`` is what is called, if that is known.
+        """
         if len(given) != len(kinds):
             name = ast.unparse(node.func) if target is None else target.symbol
             raise self.error(node, f"{name} takes {len(kinds)} arguments")

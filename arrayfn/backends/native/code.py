@@ -69,6 +69,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
     modules: dict[str, Module] = {}
 
     def add(routine: Routine[..., Any]) -> None:
+        """Note the routine's module, after the modules whose routines it calls."""
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
             for used in routines_in(module):
@@ -82,6 +83,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
 
 
 def _unit(module: Module) -> Unit:
+    """The routines of a module as one unit of compilation."""
     symbols = tuple(
         routine.symbol for routine in routines_in(module) if routine.module is module
     )
@@ -114,7 +116,7 @@ def _key(module: Module) -> str:
 
 
 def _imported(value: object) -> str:
-    """What code depends on of one name of its module."""
+    """What compiled code depends on of ``value``, one name of its module, as text."""
     if isinstance(value, Routine):
         return f"{value.symbol}{value.function.__annotations__}"
     if isinstance(value, type) and issubclass(value, IntEnum):

@@ -119,7 +119,7 @@ class _Compiler(Calls):
                 raise self.error(node, "not a statement of native routines")
 
     def assign(self, node: ast.AST, name: str, value: Value) -> None:
-        """Give a variable a value: its type from then on, if it is the first."""
+        """Give the variable ``name`` a value, whose type it keeps."""
         if name not in self.locals:
             if value.type is None:
                 raise self.error(node, f"{name} needs a type: '{name}: T | None = ...'")
@@ -204,6 +204,7 @@ class _Compiler(Calls):
         test = ast.Compare(variable, [ast.Lt()], [ast.Name(id=bound, ctx=ast.Load())])
 
         def advance() -> None:
+            """Add 1 to the loop's counter."""
             old = self.value_of(f"load i64, ptr %{name}")
             new = self.value_of(f"add i64 {old}, 1")
             self.emit(f"store i64 {new}, ptr %{name}")

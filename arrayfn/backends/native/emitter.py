@@ -24,14 +24,14 @@ class Value:
 
 
 def llvm_type(kind: Any) -> str:
-    """LLVM's type of values of a type."""
+    """LLVM's type of values of ``kind``: int, float, or a pointer."""
     if kind is int:
         return "i64"
     return "double" if kind is float else "ptr"
 
 
 def is_pointer(kind: Any) -> bool:
-    """Whether values of a type are pointers."""
+    """Whether values of the type ``kind`` are pointers."""
     origin = typing.get_origin(kind)
     return (
         is_struct(kind) or Array in (kind, origin) or origin is collections.abc.Callable
@@ -74,17 +74,17 @@ class Emitter:
         return f".b{self.count}"
 
     def branch(self, label: str) -> None:
-        """End the block with a jump."""
+        """End the block with a jump to the block ``label``."""
         self.emit(f"br label %{label}")
         self.terminated = True
 
     def branch_if(self, condition: str, yes: str, no: str) -> None:
-        """End the block with a jump to one of two blocks."""
+        """End the block with a jump: to ``yes`` if ``condition``, else to ``no``."""
         self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
         self.terminated = True
 
     def begin(self, label: str) -> None:
-        """Start a block, falling into it where the last one is open."""
+        """Start the block ``label``, falling into it where the last one is open."""
         if not self.terminated:
             self.branch(label)
         self.terminated = False

@@ -67,7 +67,10 @@ class Engine:
         return len(self._kernels)
 
     def load_kernel(self, key: str, code: bytes, symbol: str) -> KernelCode:
-        """Load ``code``, which defines ``symbol`` and may call what is loaded."""
+        """Load ``code``, which defines ``symbol`` and may call what is loaded.
+
+        A kernel of the same ``key``, its hash, is loaded once.
+        """
         with self._lock:
             known = self._kernels.get(key)
             if known is not None:
@@ -117,6 +120,7 @@ class Engine:
 
 
 def _immortal_engine() -> Any:
+    """An engine for native routines, which lives as long as the process."""
     target.initialize()
     module = llvm().parse_assembly(f'target triple = "{target.host().triple}"')
     execution = llvm().create_mcjit_compiler(module, target.target_machine())
@@ -125,6 +129,7 @@ def _immortal_engine() -> Any:
 
 
 def _immortal_linker() -> Any:
+    """A linker for kernels, which lives as long as the process."""
     target.initialize()
     linker = llvm().create_lljit_compiler(target.target_machine())
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))

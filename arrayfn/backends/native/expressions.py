@@ -74,12 +74,12 @@ class Expressions(Emitter):
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
-        """An error at ``node``."""
+        """An error with this ``message`` at ``node``."""
         line = getattr(node, "lineno", self.node.lineno)
         return NativeSyntaxError(message, (self.path, line, None, ast.unparse(node)))
 
     def declare(self, name: str, kind: Any) -> None:
-        """Make a variable."""
+        """Make a variable ``name`` of the type ``kind``."""
         self.locals[name] = kind
         self.entry.append(f"  %{name} = alloca {llvm_type(kind)}")
 
@@ -88,7 +88,10 @@ class Expressions(Emitter):
         return eval(ast.unparse(node), dict(self.module))
 
     def converted(self, node: ast.AST, value: Value, kind: Any) -> Value:
-        """A value as one of a type that it can stand for."""
+        """A value as one of the type ``kind``, if it can stand for one.
+
+        Raises NativeSyntaxError if it cannot.
+        """
         if value.llvm != llvm_type(kind):
             raise self.error(node, f"{named(value.type)} is not {named(kind)}")
         return Value(value.operand, kind)
@@ -217,7 +220,7 @@ class Expressions(Emitter):
         raise self.error(node, "not an operator of native routines")
 
     def name(self, node: ast.AST, name: str) -> Value:
-        """A variable, a constant of the module, or the address of a function."""
+        """What ``name`` is: a variable, a constant, or a function's address."""
         if name in self.locals:
             kind = self.locals[name]
             return Value(self.value_of(f"load {llvm_type(kind)}, ptr %{name}"), kind)

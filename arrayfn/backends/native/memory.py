@@ -72,7 +72,7 @@ def write(r: Emitter, location: Location, value: Value) -> None:
 
 
 def memory_type(kind: Any) -> str:
-    """LLVM's type of an annotated type in memory, or in a call of C."""
+    """LLVM's type of the annotated type ``kind`` in memory, or in a call of C."""
     kind = _bare(kind)
     if kind in INTEGERS:
         return INTEGERS[kind][0]
@@ -80,7 +80,10 @@ def memory_type(kind: Any) -> str:
 
 
 def widened(r: Emitter, operand: str, kind: Any) -> Value:
-    """What was read of an annotated type, as a value."""
+    """What was read, of the annotated type ``kind``, as a value of 64 bits.
+
+    ``operand`` is it as LLVM writes it.
+    """
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
         memory, extend = INTEGERS[bare]
@@ -91,7 +94,7 @@ def widened(r: Emitter, operand: str, kind: Any) -> Value:
 
 
 def narrowed(r: Emitter, operand: str, kind: Any) -> str:
-    """A value's operand as it is written to an annotated type."""
+    """The operand of a value as it is written to the annotated type ``kind``."""
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
         return r.value_of(f"trunc i64 {operand} to {INTEGERS[bare][0]}")
@@ -101,6 +104,7 @@ def narrowed(r: Emitter, operand: str, kind: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
+    """The type ``kind`` without what ``Annotated`` adds."""
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return kind

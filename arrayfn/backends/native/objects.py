@@ -27,7 +27,10 @@ class MethodDef(ctypes.Structure):
 
 @cache
 def method(routine: Routine[..., Any], flags: int) -> MethodDef:
-    """What a builtin function of ``routine`` is made of."""
+    """What a builtin function of ``routine`` is made of.
+
+    ``flags`` are those of a PyMethodDef.
+    """
     name = routine.function.__name__.encode()
     return MethodDef(name, native_address(routine), flags, None)
 
@@ -56,7 +59,10 @@ _CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
 
 
 def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
-    """A PyCapsule; its name lives as long as the process."""
+    """A PyCapsule of ``pointer``; its name lives as long as the process.
+
+    ``destructor`` is the address of a C function, or 0.
+    """
     new = ctypes.pythonapi.PyCapsule_New
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)

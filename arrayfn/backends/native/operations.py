@@ -25,14 +25,17 @@ _PAUSE_DECLARATION: Final = {
 
 
 def declarations(architecture: str) -> tuple[str, ...]:
-    """What a module declares so that its routines can use the vocabulary."""
+    """What a module declares so that its routines can use the vocabulary.
+
+    ``architecture`` is LLVM's name of the processor's, as "x86_64".
+    """
     if architecture in _PAUSE_DECLARATION:
         return *_FUNCTIONS, _PAUSE_DECLARATION[architecture]
     return _FUNCTIONS
 
 
 def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
-    """A store that releases what was written before."""
+    """Store ``value`` at ``pointer``, and release what was written before."""
     r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
     return "0"
 

@@ -141,7 +141,10 @@ def external(kind: type[T], symbol: str) -> T:
 
 
 def _evaluated(text: Any, names: dict[str, Any]) -> Any:
-    """A field's type; that of a structure that comes later is not known yet."""
+    """The type that a field's annotation ``text`` names, among ``names``.
+
+    That of a structure that comes later is not known yet.
+    """
     if not isinstance(text, str):
         return text
     try:
@@ -156,7 +159,10 @@ def _marks(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def value_type(kind: Any) -> Any:
-    """What a value of an annotated type is: int, float, None, or what it points to."""
+    """What a value of the annotated type ``kind`` is.
+
+    It is int, float, None, or the type of what it points to.
+    """
     while typing.get_origin(kind) is Annotated:
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) in (typing.Union, UnionType):
@@ -187,7 +193,7 @@ def is_inline(kind: Any) -> bool:
 
 
 def c_type(kind: Any) -> Any:
-    """What ctypes calls a field of an annotated type."""
+    """What ctypes calls a field of the annotated type ``kind``."""
     counts = [mark for mark in _marks(kind) if isinstance(mark, int)]
     value = value_type(kind)
     if counts:
@@ -202,7 +208,7 @@ def c_type(kind: Any) -> Any:
 
 
 def element_c_type(kind: Any) -> Any:
-    """What ctypes calls an element of an array of an annotated type."""
+    """What ctypes calls an element of an array of the annotated type ``kind``."""
     if is_struct(kind):
         return kind
     return c_type(kind)

@@ -38,7 +38,7 @@ def llvm() -> Any:
 
 
 def has_room(size: int) -> bool:
-    """Whether so many bytes can be mapped."""
+    """Whether ``size`` bytes can be mapped."""
     try:
         mmap.mmap(-1, size).close()
     except OSError:
@@ -82,9 +82,10 @@ def initialize() -> None:
 def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
     """A code generator for the host. LLVM's are not shared between threads.
 
-    Addresses are whole words: the sections of an object may come to lie more than 2 GB
-    apart in a crowded process, which code with short addresses does not survive. Code
-    that is ``linked`` into a program is independent of its position instead.
+    Without ``optimize`` it compiles fast and its code is slow. Addresses are whole
+    words: the sections of an object may come to lie more than 2 GB apart in a crowded
+    process, which code with short addresses does not survive. Code that is ``linked``
+    into a program is independent of its position instead.
     """
     initialize()
     processor = host()
@@ -136,19 +137,23 @@ def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
 
 
 def assembly(text: str, *, interleave: bool) -> str:
-    """What ``compile_vectorized`` makes of LLVM IR, as assembly."""
+    """What ``compile_vectorized`` makes of the LLVM IR ``text``, as assembly."""
     machine, module = _vectorized(text, interleave=interleave)
     return machine.emit_assembly(module)
 
 
 def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
-    """The code generator, and the optimised module."""
+    """The code generator, and the optimised module of the LLVM IR ``text``.
+
+    With ``interleave`` LLVM runs several iterations of loops side by side.
+    """
     machine = target_machine()
     context = llvm().create_context()
     return machine, _optimized(text, machine, context, interleave=interleave)
 
 
 def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> Any:
+    """The module of the LLVM IR ``text``, optimised for ``machine``."""
     module = _parse(text, machine, context)
     options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
@@ -178,13 +183,17 @@ def compile_quickly(text: str) -> bytes:
 
 
 def _parse(text: str, machine: Any, context: Any) -> Any:
+    """The module of the LLVM IR ``text``, with the memory layout of ``machine``."""
     module = llvm().parse_assembly(text, context)
     module.data_layout = str(machine.target_data)
     return module
 
 
 def _emit(machine: Any, module: Any) -> bytes:
-    """The object code of a module, as llvmlite's ``emit_object``, without its lock."""
+    """The object code of a module, as llvmlite's ``emit_object``, without its lock.
+
+    ``machine`` is the code generator.
+    """
     library = _library()
     with library.OutputString() as problem:
         emit = _unlocked("LLVMPY_TargetMachineEmitToMemory")
@@ -205,7 +214,7 @@ def _library() -> Any:
 
 @cache
 def _unlocked(name: str) -> Any:
-    """A function of LLVM's as llvmlite calls it, without the lock that it holds.
+    """LLVM's function ``name`` as llvmlite calls it, without the lock that it holds.
 
     LLVM itself works in many threads, as long as they share no context.
     """

@@ -41,7 +41,10 @@ class Dialect:
         return self.types.CPointer(element)
 
     def parameter_type(self, kind: str) -> Any:
-        """The type of a kernel's parameter: ``"i64"``, or a pointer, ``"f32*"``."""
+        """The type of a kernel's parameter.
+
+        ``kind`` is a dtype, as "i64", or a pointer to its elements, "f32*".
+        """
         if kind.endswith("*"):
             return self.pointer_type(kind[:-1])
         return self.value_type(kind)

@@ -23,7 +23,7 @@ Function = Callable[..., None]
 def printed_function(
     source: str, name: str, vocabularies: Mapping[str, ModuleType]
 ) -> Function:
-    """The function ``name`` of a printed kernel; its text is not executed.
+    """The function ``name`` of the kernel text ``source``, which is not executed.
 
     ``vocabularies`` are the modules that it may import from, by name. Raises
     UntypedKernelError for a text that has more than imports and functions.
@@ -53,7 +53,7 @@ def printed_function(
 
 
 def executed_function(source: str, name: str) -> Function:
-    """The function ``name`` of a hand-written kernel, whose text is executed.
+    """The function ``name`` of a hand-written kernel, whose ``source`` is executed.
 
     Tracebacks and debuggers see its lines.
     """

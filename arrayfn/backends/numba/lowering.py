@@ -86,14 +86,14 @@ class KernelLowering:
         return self.values[variable.name] if slot is None else self.builder.load(slot)
 
     def read_as(self, variable: Any, kind: Any) -> Any:
-        """The value of a variable as a type of an operation's signature."""
+        """The value of a variable, cast to the type ``kind``."""
         value, own = self.read(variable), self.types.variables[variable.name]
         if own == kind:
             return value
         return self.context.cast(self.builder, value, own, kind)
 
     def write(self, name: str, value: Any) -> None:
-        """Give a variable a value."""
+        """Give the variable ``name`` a value."""
         if name not in self.types.shared or not hasattr(value, "type"):
             self.values[name] = value
             return
@@ -106,18 +106,18 @@ class KernelLowering:
     # Statements
 
     def lower_set_item(self, statement: Any) -> None:
-        """``target[index] = value``."""
+        """Lower the statement ``target[index] = value``."""
         signature = self.types.signatures[statement]
         operands = (statement.target, statement.index, statement.value)
         self.implement(operator.setitem, signature, operands)
 
     def lower_branch(self, statement: Any) -> None:
-        """A branch by a truth value."""
+        """Lower the statement that branches by a truth value."""
         yes, no = self.blkmap[statement.truebr], self.blkmap[statement.falsebr]
         self.builder.cbranch(self.read(statement.cond), yes, no)
 
     def lower_jump(self, statement: Any) -> None:
-        """A branch; back to the head of a loop by its latch."""
+        """Lower the statement that branches; a loop's end goes by its latch."""
         target = self.blkmap[statement.target]
         loop = self.types.loops.get(statement.target)
         if loop is not None and statement.target <= self.offset:
@@ -146,20 +146,26 @@ class KernelLowering:
     # Values
 
     def implement(self, function: Any, signature: Any, operands: Any) -> Any:
-        """The target's implementation for a signature, on variables."""
+        """The target's implementation of ``function`` for a signature, on ``operands``.
+
+        These are variables.
+        """
         values = list(map(self.read_as, operands, signature.args))
         function = self.dialect.functions.get(function, function)
         return self.context.get_function(function, signature)(self.builder, values)
 
     def constant(self, name: str, node: Any) -> Any:
-        """A constant, or a number that the kernel imports; nothing for a function."""
+        """The value of the IR's constant or global ``node``, assigned to ``name``.
+
+        That is a constant, or a number that the kernel imports; nothing for a function.
+        """
         if name in self.types.functions or node.value is None:
             return None
         kind = self.types.variables[name]
         return self.context.get_constant(kind, node.value)
 
     def lower_expression(self, name: str, node: Any) -> Any:
-        """An operation."""
+        """The value of the IR's expression ``node``, assigned to ``name``."""
         match node.op:
             case "binop":
                 return self.emit_infix(node, node.fn)
@@ -186,7 +192,7 @@ class KernelLowering:
                 )
 
     def emit_infix(self, node: Any, function: Any) -> Any:
-        """An infix operation."""
+        """The value of the infix operation ``node``; ``function`` is its operator."""
         signature = self.types.signatures[node]
         if isinstance(signature.return_type, self.dialect.types.CPointer):
             start, count = (
@@ -201,7 +207,7 @@ class KernelLowering:
         return floor_division(self.builder, x, y, remainder=function is operator.mod)
 
     def emit_call(self, node: Any) -> Any:
-        """A call: of an imported function, a number's type or ``range``."""
+        """The value of the call ``node``: of a function, a type or ``range``."""
         signature = self.types.signatures[node]
         function = self.types.functions[node.func.name]
         if function is range:
@@ -237,8 +243,8 @@ class KernelLowering:
         return value, b.select(b.icmp_signed(">", loop.step, _I64(0)), up, down)
 
 
-def floor_division(b: Any, x: Any, y: Any, *, remainder: bool) -> Any:
-    """Python's ``//`` or ``%`` of int64.
+def floor_division(b: llvm.IRBuilder, x: Any, y: Any, *, remainder: bool) -> Any:
+    """Python's ``x // y``, or ``x % y`` for the ``remainder``, of int64.
 
     It has no branch, so that loops around it are vectorised: to divide by 0 is to
     divide by 1.

@@ -19,7 +19,10 @@ from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
 
 
 def function_type(types: ModuleType, signature: Any) -> type:
-    """The class of Numba types of scalar functions, for one set of Numba's types."""
+    """The class of Numba types of scalar functions, for one set of Numba's types.
+
+    ``signature`` is that set's function of that name.
+    """
 
     class ScalarFunctionType(types.Callable, types.Opaque):
         """The type of one scalar function."""
@@ -33,6 +36,7 @@ def function_type(types: ModuleType, signature: Any) -> type:
             super().__init__(f"ScalarFunction({function.name})")
 
         def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+            """The signature of a call; TypeError for another number of arguments."""
             if kws or len(args) != len(self.signature.args):
                 raise TypeError(
                     f"{self.function.name} takes {len(self.signature.args)} positional "
@@ -110,6 +114,8 @@ def register(
 
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
+    """What emits a call of ``function`` for Numba, in this ``arithmetic``."""
+
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return emit(arithmetic(builder, "arrayfn"), function, args)
 

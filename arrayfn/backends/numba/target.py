@@ -29,7 +29,7 @@ class KernelLibrary:
         super().__init__(*arguments)
 
     def create_ir_module(self, name: str) -> Any:
-        """The module for what is lowered."""
+        """The module for what is lowered, called ``name`` if it is new."""
         if self.module is None:
             self.module = super().create_ir_module(name)  # type: ignore[misc]
         return self.module
@@ -72,14 +72,14 @@ class KernelCallConv:
         return None
 
     def return_value(self, builder: Any, retval: Any) -> None:
-        """Return."""
+        """Emit the return of ``retval``, or of nothing from a function of void."""
         if isinstance(builder.function.function_type.return_type, ir.VoidType):
             builder.ret_void()
         else:
             builder.ret(retval)
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
-        """The LLVM type of a function."""
+        """The LLVM type of a function of Numba's types ``argtypes`` to ``restype``."""
         kinds = self._get_arg_packer(argtypes).argument_types
         if str(restype) == "none":
             return ir.FunctionType(_VOID, kinds)
@@ -88,7 +88,10 @@ class KernelCallConv:
     def decorate_function(
         self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
     ) -> None:
-        """Kernels' arrays do not overlap: the plan keeps buffers apart."""
+        """With ``noalias``, say that the array arguments of ``fn`` do not overlap.
+
+        They do not, as the plan keeps buffers apart. The other parameters are Numba's.
+        """
         for argument in fn.args:
             if noalias and isinstance(argument.type, ir.PointerType):
                 argument.add_attribute("noalias")
@@ -117,7 +120,10 @@ class KernelContext:
         self._implementations: dict[Any, Any] = {}
 
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
-        """The implementation of ``fn`` for a signature: Numba's search takes 50 us."""
+        """The implementation of ``fn`` for the signature ``sig``, which is kept.
+
+        Numba's own search takes 50 us.
+        """
         known = self._implementations.get((fn, sig))
         if known is None:
             known = super().get_function(fn, sig, _firstcall)  # type: ignore[misc]
@@ -143,7 +149,10 @@ class KernelTranslationPass:
         super().__init__()
 
     def run_pass(self, state: Any) -> Any:
-        """Set the compiler's ``func_ir``; refuse another number of parameters."""
+        """Set ``func_ir`` of the compiler's ``state``.
+
+        Raises UntypedKernelError for a wrong number of parameters.
+        """
         names = state.func_id.arg_names
         if len(names) != len(state.args):
             raise UntypedKernelError(f"parameters {names} of types {state.args}")
@@ -161,7 +170,7 @@ class KernelTypePass:
         super().__init__()
 
     def run_pass(self, state: Any) -> Any:
-        """Set the compiler's ``typemap`` and ``calltypes``."""
+        """Set the compiler ``state``'s ``typemap`` and ``calltypes``."""
         given = state.args, state.return_type
         found = kernel_types(state.func_ir, *given, self.dialect)
         state.typemap, state.calltypes = found.variables, found.signatures

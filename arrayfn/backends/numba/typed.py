@@ -69,6 +69,11 @@ def kernel_types(
 
 
 class _Typing:
+    """Types the variables of one kernel, from the first block to the last.
+
+    A variable has the type of its first assignment; another one later is refused.
+    """
+
     def __init__(
         self, function: Any, arguments: tuple[Any, ...], result: Any, d: Dialect
     ) -> None:
@@ -90,6 +95,10 @@ class _Typing:
         self.floats = {types.float32, types.float64}
 
     def found(self) -> KernelTypes:
+        """The types of all variables and calls, and the loops.
+
+        Raises UntypedKernelError for what has no type without inference.
+        """
         ir: Any = self.dialect.ir
         blocks: Mapping[int, Any] = self.function.blocks
         for name, kind in zip(self.function.arg_names, self.arguments, strict=True):
@@ -144,7 +153,10 @@ class _Typing:
         return known
 
     def assign(self, statement: Any) -> None:
-        """Give the target the type of its value; raise if it had another."""
+        """Give the target of ``statement`` the type of its value.
+
+        Raises UntypedKernelError if the target had another type.
+        """
         name, value, ir = statement.target.name, statement.value, self.dialect.ir
         if isinstance(value, ir.Expr):
             kind = self.expression(value, name)
@@ -176,6 +188,7 @@ class _Typing:
             raise UntypedKernelError(f"line {line}: {name} is {kind}, and was {known}")
 
     def store(self, statement: Any) -> None:
+        """Note the signature of ``pointer[index] = value``."""
         pointer = self.variable(statement.target)
         index, value = map(self.variable, (statement.index, statement.value))
         if not isinstance(pointer, self.types.CPointer) or index not in self.indices:
@@ -191,6 +204,7 @@ class _Typing:
         self.result.signatures[statement] = signature
 
     def constant(self, node: Any) -> Any:
+        """The type of a Python constant."""
         match node.value:
             case bool():
                 return self.types.boolean
@@ -204,7 +218,10 @@ class _Typing:
                 raise self.unknown(node)
 
     def named(self, node: Any, name: str) -> Any:
-        """The type of what a kernel imports: a number, or a function."""
+        """The type of what a kernel imports, ``node``: a number, or a function.
+
+        A function is noted as the variable ``name``.
+        """
         value = node.value
         if isinstance(value, np.floating):
             return self.dialect.value_type(f"f{8 * value.itemsize}")
@@ -216,7 +233,10 @@ class _Typing:
         raise self.unknown(node)
 
     def expression(self, node: Any, name: str) -> Any:
-        """The type of an operation; notes its signature."""
+        """The type of the operation ``node``, whose signature is noted.
+
+        It is assigned to ``name``.
+        """
         signature = self.operation(node, name)
         if signature is None:
             raise self.unknown(node)
@@ -224,6 +244,10 @@ class _Typing:
         return signature.return_type
 
     def operation(self, node: Any, name: str) -> Any:
+        """The signature of the operation ``node``; None if unknown.
+
+        It is assigned to ``name``.
+        """
         types, signature = self.types, self.signature
         match node.op:
             case "binop":
@@ -266,7 +290,10 @@ class _Typing:
         return None
 
     def binary(self, node: Any, function: Any) -> Any:
-        """Integers are indices (int64) as soon as one computes with them."""
+        """The signature of the infix ``function`` in ``node``; None if unknown.
+
+        Integers are indices (int64) as soon as one computes with them.
+        """
         types = self.types
         x, y = self.variable(node.lhs), self.variable(node.rhs)
         is_pointer = isinstance(x, types.CPointer)
@@ -287,6 +314,7 @@ class _Typing:
         return self.signature(x, x, y) if known else None
 
     def call(self, node: Any, name: str) -> Any:
+        """The signature of a call; None if unknown."""
         types, signature = self.types, self.signature
         function = self.result.functions.get(node.func.name)
         given = [self.variable(argument) for argument in node.args]

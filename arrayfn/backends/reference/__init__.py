@@ -67,6 +67,7 @@ class ReferenceBackend:
         run_program = self.prepare(program)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
+            """Interpret the Program; results are arrays of their own."""
             # Numbers come as they were given; their types are the Program's.
             typed = zip(arrays, compiled.input_types, strict=True)
             given = [self.operand(x, kind.dtype) for x, kind in typed]

@@ -27,7 +27,7 @@ _SPLIT: Final = 134217729.0  # 2**27 + 1: Dekker's constant for float64
 
 
 def reduce_sum(x: Array, *, axes: Axes) -> Array:
-    """The sum over ``axes``."""
+    """The sum of ``x`` over ``axes``."""
     if np.iscomplexobj(x):
         return reduce_sum(x.real, axes=axes) + 1j * reduce_sum(x.imag, axes=axes)
     if x.dtype != np.float64 or not x.size:
@@ -39,7 +39,10 @@ def reduce_sum(x: Array, *, axes: Axes) -> Array:
 
 
 def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
-    """The sums of the elements up to each, from the end if ``reverse``."""
+    """The sums of the elements of ``x`` up to each along ``axis``.
+
+    They begin at the end if ``reverse``.
+    """
     if np.iscomplexobj(x):
         parts = (cumsum(v, axis=axis, reverse=reverse) for v in (x.real, x.imag))
         real, imaginary = parts
@@ -70,7 +73,7 @@ def dot_general(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    """The contraction: products are exact pairs of doubles."""
+    """The contraction of ``x`` and ``y``: products are exact pairs of doubles."""
     dtype = preferred_element_type or x.dtype
     left = _as_matrices(x.astype(dtype), batch[0], contract[0])
     right = _as_matrices(y.astype(dtype), batch[1], contract[1])
@@ -90,6 +93,7 @@ def _as_matrices(x: Array, batch: Axes, contract: Axes) -> Array:
 
 
 def _product(left: Array, right: Array) -> Array:
+    """``left`` times the transpose of ``right``: [member, row, depth] each."""
     if np.iscomplexobj(left):
         a, b = (left.real, left.imag), (right.real, right.imag)
         joined = [np.concatenate(parts, -1) for parts in (a, (b[1], b[0]))]
@@ -113,14 +117,17 @@ def _product(left: Array, right: Array) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum, and exactly what it lacks."""
+    """The rounded sum ``a + b``, and exactly what it lacks."""
     total = a + b
     of_b = total - a
     return total, (a - (total - of_b)) + (b - of_b)
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded product, and exactly what it lacks (0 if that is not finite)."""
+    """The rounded product ``a * b``, and exactly what it lacks.
+
+    That is 0 where it is not finite.
+    """
     with np.errstate(all="ignore"):
         product = a * b
         (a1, a2), (b1, b2) = _halves(a), _halves(b)
@@ -163,6 +170,7 @@ def _sum_rows(high: Array, low: Array) -> Array:
 
 
 def _fsum(terms: list[float], plain: float) -> float:
+    """The exact sum of ``terms``, rounded once; ``plain`` if that is not finite."""
     if not math.isfinite(plain):
         return plain
     try:

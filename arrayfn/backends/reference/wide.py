@@ -78,11 +78,13 @@ def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
     known: dict[Var, Var] = {}
 
     def var(v: Var) -> Var:
+        """The wide Var that stands for ``v``."""
         if v not in known:
             known[v] = Var(_wide_type(v.type), v.hint)
         return known[v]
 
     def atom(a: Atom) -> Atom:
+        """The wide Var or Literal that stands for ``a``."""
         if isinstance(a, Var):
             return var(a)
         dtype = a.type.dtype
@@ -120,6 +122,7 @@ def _wide_type(type: ArrayType) -> ArrayType:
 
 
 def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
+    """A param of a widened equation: Programs and dtypes in it become wide."""
     if isinstance(value, Program):
         return widened(value, hooks)
     if isinstance(value, np.dtype):
@@ -140,6 +143,7 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
+        """The results in wide dtypes; the hooks see operands and results."""
         if hooks is not None:
             operands = tuple(hooks.operands(equation, operands))
         if hooks is not None and primitive.name == "while_loop":

@@ -63,7 +63,6 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     Stages are merged where exchanges between warps are expensive: in large row groups.
     """
     schedule = _unmerged_rows(nest, gpu)
-    # Stages are merged where exchanges between warps are expensive.
     is_large = schedule.threads_per_row >= gpu.merged_threads
     merged = schedule.register_resident and is_large
     return replace(schedule, merged=merged and bool(row_merges(nest, schedule)))
@@ -278,20 +277,51 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     blocks: each multiprocessor gets one.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
-    length = math.prod(reduced)
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
-    vectors = max(1, -(-length // lanes))
+    vectors = max(1, -(-math.prod(reduced) // lanes))
     words = kept_words(nest, lanes)
-    size = max((o.dtype.itemsize for o in nest.operands), default=1)
-    threads_per_row = power_of_two(-(-vectors // gpu.tiles))
-    if WARP < threads_per_row <= 2 * WARP and fits(
-        nest, words, -(-vectors // WARP), WARP, gpu
+    threads_per_row, tiles, register_resident = _row_group(nest, vectors, words, gpu)
+    threads = threads_per_row if threads_per_row > WARP else 4 * WARP
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    while (
+        register_resident
+        and threads_per_row < WARP
+        and tiles > 1
+        and rows * threads_per_row < gpu.multiprocessors * WARP
     ):
-        threads_per_row = WARP
-    threads_per_row = min(
-        threads_per_row if threads_per_row <= WARP else max(4 * WARP, threads_per_row),
-        gpu.max_threads,
-    )
+        threads_per_row, tiles = 2 * threads_per_row, tiles // 2
+    is_few = rows * threads_per_row < gpu.multiprocessors * threads
+    if threads_per_row <= WARP and is_few:
+        threads = WARP
+    schedule = Rows(threads, threads_per_row, lanes, tiles, register_resident)
+    # The row of one operand leaves room for another block if registers are limited.
+    limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
+    if not limits or 2 * words * tiles < gpu.row_words:
+        return schedule
+    blocks = gpu.resident_threads // threads_per_row
+    if not blocks:
+        return schedule
+    limited = replace(schedule, blocks_per_multiprocessor=blocks)
+    return with_shared_memory(nest, limited, words, gpu)
+
+
+def _row_group(
+    nest: Nest, vectors: int, words: int, gpu: GpuConfig
+) -> tuple[int, int, bool]:
+    """How a row of ``vectors`` vectors is shared: threads, vectors of each, residency.
+
+    The last says whether the threads keep the whole row in registers, of which a vector
+    takes up ``words``. The threads are a power of two, at most those of a block: first
+    as many as have ``gpu.tiles`` vectors each, then as many as can keep the row. Above
+    a warp, a block has at least four warps.
+    """
+    threads_per_row = power_of_two(-(-vectors // gpu.tiles))
+    warp_tiles = -(-vectors // WARP)
+    if WARP < threads_per_row <= 2 * WARP and fits(nest, words, warp_tiles, WARP, gpu):
+        threads_per_row = WARP  # shuffles alone, without exchange between warps
+    if threads_per_row > WARP:
+        threads_per_row = max(4 * WARP, threads_per_row)
+    threads_per_row = min(threads_per_row, gpu.max_threads)
     tiles = power_of_two(-(-vectors // threads_per_row))
     while threads_per_row < gpu.max_threads and not fits(
         nest, words, tiles, threads_per_row, gpu
@@ -303,46 +333,14 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     while threads_per_row > limit and 2 * words * tiles <= gpu.row_words:
         # Of several smaller blocks one computes while another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
-    if not register_resident:
-        threads_per_row, tiles = min(threads_per_row, gpu.max_threads // 2), gpu.tiles
-        resident_bytes = gpu.multiprocessors * length * size
-        if nest.stages > 1 and resident_bytes <= gpu.cache_bytes:
-            # A row for each multiprocessor: later stages find it in the cache.
-            threads_per_row, tiles = gpu.max_threads, gpu.tiles // 2
-    threads = threads_per_row if threads_per_row > WARP else 4 * WARP
-    count = math.prod(a.extent for a in nest.axes if not a.reduced)
-    while (
-        register_resident
-        and threads_per_row < WARP
-        and tiles > 1
-        and count * threads_per_row < gpu.multiprocessors * WARP
-    ):
-        threads_per_row, tiles = 2 * threads_per_row, tiles // 2
-    if (
-        threads_per_row <= WARP
-        and count * threads_per_row < gpu.multiprocessors * threads
-    ):
-        threads = WARP
-    # The row of one operand leaves room for another block if registers are limited.
-    limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
-    is_large = 2 * words * tiles >= gpu.row_words
-    blocks_per_multiprocessor = (
-        gpu.resident_threads // threads_per_row if limits and is_large else 0
-    )
-    schedule = Rows(
-        threads,
-        threads_per_row,
-        lanes,
-        tiles,
-        register_resident,
-        1,
-        blocks_per_multiprocessor,
-    )
-    return (
-        with_shared_memory(nest, schedule, words, gpu)
-        if blocks_per_multiprocessor
-        else schedule
-    )
+    if register_resident:
+        return threads_per_row, tiles, True
+    itemsize = max((o.dtype.itemsize for o in nest.operands), default=1)
+    row_bytes = math.prod(a.extent for a in nest.axes if a.reduced) * itemsize
+    if nest.stages > 1 and gpu.multiprocessors * row_bytes <= gpu.cache_bytes:
+        # A row for each multiprocessor: later stages find it in the cache.
+        return gpu.max_threads, gpu.tiles // 2, False
+    return min(threads_per_row, gpu.max_threads // 2), gpu.tiles, False
 
 
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:

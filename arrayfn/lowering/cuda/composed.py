@@ -126,13 +126,13 @@ class _Composer(ComposedText):
             Parameter("barrier_state", "u32*"),
         )
         title = "# " + " ".join(p.kind for p in self.parameters)
-        own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
+        head = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
         if self.readable:
             done = ", ".join(self.parts.values())
             title = f"# {name}: {len(self.parts)} kernels as one: {done}"
             text = f"{THREADS} threads a block, {self.blocks} blocks at the same time."
-            own.append(f'    """{text}"""')
-        self.source = self.text_of(title, own)
+            head.append(f'    """{text}"""')
+        self.source = self.text_of(title, head)
 
     # Pointers.
 
@@ -148,9 +148,9 @@ class _Composer(ComposedText):
         """
         root = self.root_of(var)
         if root in self.moving_pointers:
-            name, own = self.moving_pointers[root]
-            if own != kind:
-                raise CannotComposeError
+            name, own_kind = self.moving_pointers[root]
+            if own_kind != kind:
+                raise CannotComposeError  # a pointer variable has one type
             size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
             return self.subarray(name, kind, str(offset // size)) if offset else name
         name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")
@@ -232,14 +232,14 @@ class _Composer(ComposedText):
                 step.pointers, kernel.parameters, strict=False
             )
         ]
-        given = ", ".join([*pointers, *map(str, step.integers)])
+        arguments = ", ".join([*pointers, *map(str, step.integers)])
         shares = "barrier()" in kernel.key
         if shares and part in self.hazards.sharing:
             self.line("barrier()")
         if step.items > self.blocks:
             span = f"block_index(), {step.items}, {self.blocks}"
             with self.open(f"for block in range({span}):"):
-                self.call_part(part, f"block, {given}")
+                self.call_part(part, f"block, {arguments}")
                 if shares:
                     # The block that comes next has the same shared memory.
                     self.line("barrier()")
@@ -248,15 +248,18 @@ class _Composer(ComposedText):
             self.hazards.sharing.add(part)
         if kernel.threads == 1:
             with self.open(f"if block_index() == {first} and thread_index() == 0:"):
-                self.call_part(part, given)
+                self.call_part(part, arguments)
             return
-        condition, own = "", "block_index()"
+        condition, own_block = "", "block_index()"
         if first:
-            condition, own = f"{first} <= {own} < {last}", f"{own} - {first}"
+            condition, own_block = (
+                f"{first} <= {own_block} < {last}",
+                f"{own_block} - {first}",
+            )
         elif last < self.blocks:
-            condition = f"{own} < {last}"
+            condition = f"{own_block} < {last}"
         with self.open_if(condition):
-            self.call_part(part, f"{own}, {given}")
+            self.call_part(part, f"{own_block}, {arguments}")
 
     def assign_blocks(self, items: int) -> tuple[int, int]:
         """The range of blocks for a step of ``items`` blocks: idle ones if possible."""
@@ -296,20 +299,20 @@ class _Composer(ComposedText):
                 self.pointer(v, 0, kind) for v in (c.initial, c.first, c.second)
             ]
             base = self.hint(self.root_of(c.current))
-            own = [
+            pointer_names = [
                 self.name_for((id(step), id(c), suffix), base + suffix)
                 for suffix in ("_now", "_next", "_after")
             ]
-            for name, pointer in zip(own, pointers, strict=True):
+            for name, pointer in zip(pointer_names, pointers, strict=True):
                 self.line(f"{name} = {pointer}")
-            self.moving_pointers[self.root_of(c.current)] = own[0], kind
-            self.moving_pointers[self.root_of(c.next)] = own[1], kind
+            self.moving_pointers[self.root_of(c.current)] = pointer_names[0], kind
+            self.moving_pointers[self.root_of(c.next)] = pointer_names[1], kind
             three = (c.initial, c.first, c.second)
             pointees = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
             self.pointees[self.root_of(c.current)] = self.pointees[
                 self.root_of(c.next)
             ] = pointees
-            rotating.append((own[0], own[1], own[2]))
+            rotating.append((pointer_names[0], pointer_names[1], pointer_names[2]))
         iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
             self.open(f"for {iteration} in range({step.count}):")
@@ -349,13 +352,13 @@ class _Composer(ComposedText):
         """
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
-        whole = self.pointer(outer, 0, kind)
+        outer_pointer = self.pointer(outer, 0, kind)
         at = f"{iteration} * {stride // size}"
         if offset:
             at = f"{offset // size} + {at}"
         root = self.root_of(inner)
         name = self.name_for((root, "slice"), self.hint(root))
-        self.line(f"{name} = {self.subarray(whole, kind, at)}")
+        self.line(f"{name} = {self.subarray(outer_pointer, kind, at)}")
         self.moving_pointers[root] = name, kind
         self.pointees[root] = self.arrays(outer)
 

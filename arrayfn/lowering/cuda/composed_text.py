@@ -73,28 +73,28 @@ class ComposedText(Body):
             self.parts[kernel.name] = name
             text = kernel.source if self.readable else kernel.key
             text = _IMPORTED.sub("", text)
-            own = kernel.name if self.readable else "kernel"
-            begin = text.index(f"def {own}(")
+            kernel_name = kernel.name if self.readable else "kernel"
+            begin = text.index(f"def {kernel_name}(")
             comment = text[:begin].strip() if self.readable else ""
             text = text[begin:].rstrip()
             first = "" if kernel.threads == 1 else "block, "
-            text = text.replace(f"def {own}(", f"def {name}({first}", 1)
+            text = text.replace(f"def {kernel_name}(", f"def {name}({first}", 1)
             text = text.replace("block_index()", "block")
             text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
             text = f"@device_function\n{text}"
             self.functions.append(f"{comment}\n{text}" if comment else text)
         return self.parts[kernel.name]
 
-    def text_of(self, title: str, own: Sequence[str]) -> str:
+    def text_of(self, title: str, first_lines: Sequence[str]) -> str:
         """The source of the composed kernel: comment, imports, parts, its function.
 
-        ``title`` is the comment. ``own`` are the first lines of the function, before
+        ``title`` is the comment. ``first_lines`` are those of the function, before
         ``lines``.
         """
-        head = [title if len(title) <= WIDTH or not self.readable else _cut(title)]
+        comment = title if len(title) <= WIDTH or not self.readable else _cut(title)
         functions = [line for part in self.functions for line in ("", "", part)]
-        text = "\n".join([*functions, "", "", *own, *self.lines, ""])
-        return "\n".join([*head, *imports(text.splitlines()), text])
+        text = "\n".join([*functions, "", "", *first_lines, *self.lines, ""])
+        return "\n".join([comment, *imports(text.splitlines()), text])
 
 
 def _cut(title: str) -> str:

@@ -7,8 +7,11 @@ copy nor its source is needed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from typing_extensions import override
 
 from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.ir.layout import RowMajor, from_strides
@@ -38,9 +41,10 @@ class Copy:
     axes: tuple[AxisStrides, ...]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The target's strides for the source's elements, taken in row-major ``shape``.
+        """The strides in the target for an index into the source, of ``shape``.
 
-        None if an axis of ``shape`` has no single stride in the target.
+        The source is indexed as row-major in ``shape``. None if one of these indices
+        has no single stride in the target.
         """
         return strides_along(self.axes, shape)
 
@@ -48,8 +52,8 @@ class Copy:
 def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
     """Whether ``axes`` cover ``size`` contiguous elements of the first array once."""
     step = 1
-    for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
-        if extent != 1 and own != step:
+    for extent, stride, _ in sorted(axes, key=lambda axis: axis[1]):
+        if extent != 1 and stride != step:
             return False
         step *= extent
     return step == size
@@ -58,42 +62,48 @@ def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
 def strides_along(
     axes: Sequence[AxisStrides], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The strides in the second array of the first one's elements, as ``shape``.
+    """The strides in the second array for an index into the first, of ``shape``.
 
-    The first array is seen as row-major in ``shape``. None if an axis of that has no
-    single stride in the second: it is several of ``axes`` that do not merge.
+    ``axes`` are the axes that both arrays share. The first array, which is contiguous,
+    is indexed as row-major in ``shape``. None if one of these indices has no single
+    stride in the second array: it runs over several of ``axes`` that do not merge
+    there.
     """
     found: list[int] = []
-    for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
-        stride = 0 if extent == 1 else _stride_along(axes, extent, own)
+    for extent, stride_in_first in zip(
+        shape, RowMajor().strides(tuple(shape)), strict=True
+    ):
+        stride = 0 if extent == 1 else _stride_along(axes, extent, stride_in_first)
         if stride is None:
             return None
         found.append(stride)
     return tuple(found)
 
 
-def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | None:
-    """The stride in the second array of an axis with stride ``own`` in the first.
+def _stride_along(
+    axes: Sequence[AxisStrides], extent: int, own_stride: int
+) -> int | None:
+    """The stride in the second array of an axis with ``own_stride`` in the first.
 
     The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
     several that merge in both arrays. None if there is no such stride.
     """
     covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
     stride: int | None = None
-    end = own * extent
+    end = own_stride * extent
     for count, step, theirs in covered:
-        if step * count <= own or step >= end:
+        if step * count <= own_stride or step >= end:
             continue
         # Elements of the axis that this one begins at, and those that it spans.
-        first = max(step, own)
-        if first % step or first % own or min(step * count, end) % first:
+        first = max(step, own_stride)
+        if first % step or first % own_stride or min(step * count, end) % first:
             return None
-        here = theirs * (first // step)
+        candidate = theirs * (first // step)
         if stride is None:
-            if first != own:
+            if first != own_stride:
                 return None
-            stride = here
-        elif here != stride * (first // own):
+            stride = candidate
+        elif candidate != stride * (first // own_stride):
             return None
     return stride
 
@@ -121,8 +131,11 @@ class Product:
         added = self.library_call.reads.get("added")
         if added is None or added.offset or target.offset:
             return ()
-        lies = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
-        is_same = lies == (p["ldc"], p["batch_stride_c"] if p["batch"] > 1 else 0)
+        added_strides = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
+        is_same = added_strides == (
+            p["ldc"],
+            p["batch_stride_c"] if p["batch"] > 1 else 0,
+        )
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
@@ -173,7 +186,7 @@ class OperatorCall:
     def redirected(self, copy: Copy) -> OperatorCall | None:
         """The call that writes where ``copy`` would copy a result to.
 
-        None if its kernel cannot write an array of those strides.
+        None if its kernel cannot write an array with the strides there.
         """
         type = copy.source.type
         strides = copy.strides(type.shape)
@@ -182,83 +195,142 @@ class OperatorCall:
         placed = ArrayType(type.shape, type.dtype, from_strides(type.shape, strides))
         if not self.kernel.views(placed, copy.target.offset):
             return None
-        places = {**self.places, copy.source: (copy.target, placed)}
-        return replace(self, places=places)
+        redirected = {**self.places, copy.source: (copy.target, placed)}
+        return replace(self, places=redirected)
 
 
 Producer = Product | OperatorCall
 
 
-def write_where_copied(
-    steps: Sequence[PlanStep],
-    producers: Mapping[int, Producer],
-    outputs: Iterable[Var],
-    root_of: Callable[[Var], Var],
-) -> tuple[list[PlanStep], dict[int, Producer]]:
-    """Elide copies whose source a nest or one of ``producers`` writes just for them.
+class StepRewrite(ABC):
+    """A rewrite of the steps of a block, once all of them are known.
 
     Args:
-        steps: The steps of a block.
+        steps: The steps, in order.
         producers: The library calls among them, by position.
         outputs: Arrays that are read after the steps.
         root_of: Gives the array whose memory an array has.
-
-    Returns:
-        The remaining steps; and the producers that write elsewhere now, by their new
-            positions.
     """
-    steps = list(steps)
-    users: dict[Var, list[int]] = {}
-    for position, step in enumerate(steps):
-        for root in dict.fromkeys(root_of(var) for var in step.arrays()):
-            users.setdefault(root, []).append(position)
-    needed = {root_of(var) for var in outputs}
-    changed: dict[int, Producer] = {}
-    moved: dict[int, list[tuple[Var, Box]]] = {}  # what changed producers write
-    dropped: set[int] = set()
-    for position, step in enumerate(steps):
-        copy = copy_of(step.nest) if isinstance(step, NestStep) else None
-        if copy is None:
-            continue
-        if root_of(copy.source).type.nbytes != copy.source.type.nbytes:
-            continue  # of a larger array, all of which is written
-        copy = replace(copy, source=root_of(copy.source))
-        first, last = users[copy.source][0], users[copy.source][-1]
-        root = root_of(copy.target.array)
-        box = box_of(((n, s) for n, _, s in copy.axes), copy.target.offset, root.type)
-        producer = changed.get(first, producers.get(first, steps[first]))
-        is_nest = isinstance(producer, NestStep) and not producer.partials
-        if (
-            not (is_nest or isinstance(producer, (Product, OperatorCall)))
-            or last != position
-            or users[copy.source] != [first, position]
-            or copy.source in needed
-            or not any(root_of(var) is copy.source for var in steps[first].writes)
-            or any(_reads(s, root, root_of) for s in steps[first:position])
-            or any(
-                _may_write(s, root, box, root_of, moved.get(k))
-                for k, s in enumerate(steps[first:position], first)
-            )
-        ):
-            continue
-        if isinstance(producer, NestStep):
-            nest = _nest_redirected(producer.nest, copy, root_of)
-            if nest is None:
-                continue
-            steps[first] = NestStep(nest, [])
+
+    def __init__(
+        self,
+        steps: Sequence[PlanStep],
+        producers: Mapping[int, Producer],
+        outputs: Iterable[Var],
+        root_of: Callable[[Var], Var],
+    ) -> None:
+        self.steps = list(steps)
+        self.producers = dict(producers)
+        self.outputs = {root_of(var) for var in outputs}
+        self.root_of = root_of
+        self.users: dict[Var, list[int]] = {}
+        """Positions of the steps that read or write an array, in order."""
+        for position, step in enumerate(steps):
+            for root in dict.fromkeys(root_of(var) for var in step.arrays()):
+                self.users.setdefault(root, []).append(position)
+        self.dropped: set[int] = set()
+        """Positions of the steps that are not needed any more."""
+
+    @abstractmethod
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        """The steps that are left, and the changed producers by new position."""
+
+
+class CopyElision(StepRewrite):
+    """Drops steps that copy, once other steps write where the copies would.
+
+    The source of such a copy is written by a nest or a producer just for the copy.
+    """
+
+    @override
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        self.redirected: dict[int, list[tuple[Var, Box]]] = {}
+        """What the producers write that were changed, by position."""
+        for position, step in enumerate(list(self.steps)):
+            copy = copy_of(step.nest) if isinstance(step, NestStep) else None
+            if copy is not None:
+                self.elide(position, copy)
+        kept = [k for k in range(len(self.steps)) if k not in self.dropped]
+        changed = {
+            new: self.producers[old]
+            for new, old in enumerate(kept)
+            if old in self.redirected
+        }
+        return [self.steps[k] for k in kept], changed
+
+    def elide(self, position: int, copy: Copy) -> None:
+        """Drop the step at ``position``, which is ``copy``, if that is possible.
+
+        The step that writes the source then writes the target, earlier than the copy
+        would. So no step in between may read the target's array, or write in the part
+        of it that is copied to.
+        """
+        source, root = self.root_of(copy.source), self.root_of(copy.target.array)
+        if source.type.nbytes != copy.source.type.nbytes:
+            return  # a part of a larger array, all of which is written
+        copy = replace(copy, source=source)
+        pattern = ((n, stride) for n, _, stride in copy.axes)
+        box = box_of(pattern, copy.target.offset, root.type)
+        writer = self.users[source][0]
+        is_free = self.is_only_copied(source, writer, position) and not any(
+            _reads(self.steps[k], root, self.root_of) or self.may_write(k, root, box)
+            for k in range(writer, position)
+        )
+        if is_free and self.redirect(writer, copy, (root, box)):
+            self.dropped.add(position)
+            # In ``users`` the writer takes the copy's place: the target may be copied.
+            users = {writer, *self.users[root]} - {position}
+            self.users[root] = sorted(users)
+
+    def is_only_copied(self, source: Var, writer: int, position: int) -> bool:
+        """Whether the step at ``position`` alone reads what ``writer`` writes.
+
+        ``source`` is the array, ``writer`` the position of the step that writes it.
+        """
+        return (
+            self.users[source] == [writer, position]
+            and source not in self.outputs
+            and any(self.root_of(v) is source for v in self.steps[writer].writes)
+        )
+
+    def may_write(self, position: int, array: Var, box: Box) -> bool:
+        """Whether the step at ``position`` may write in ``box`` of ``array``."""
+        step = self.steps[position]
+        if position in self.redirected:
+            boxes = [b for root, b in self.redirected[position] if root is array]
+        elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
+            extents = [axis.extent for axis in step.nest.axes]
+            boxes = [
+                box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
+                for o in step.nest.operands
+                if o.written and self.root_of(o.array) is array
+            ]
         else:
-            assert isinstance(producer, (Product, OperatorCall))
-            made = producer.redirected(copy)
-            if made is None:
-                continue
-            changed[first] = made
-            moved.setdefault(first, []).append((root, box))
-        dropped.add(position)
-        # The producer writes now what the copy did: a copy of that finds it there.
-        users[root] = sorted({first, *users[root]} - {position})
-    kept = [k for k in range(len(steps)) if k not in dropped]
-    positions = {old: new for new, old in enumerate(kept)}
-    return [steps[k] for k in kept], {positions[k]: p for k, p in changed.items()}
+            return any(self.root_of(var) is array for var in step.writes)
+        return any(
+            all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
+            for other in boxes
+        )
+
+    def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
+        """Have the step at ``writer`` write what ``copy`` would; whether it can.
+
+        ``written`` is where that is.
+        """
+        step = self.steps[writer]
+        producer = self.producers.get(writer)
+        if producer is not None:
+            changed = producer.redirected(copy)
+            if changed is not None:
+                self.producers[writer] = changed
+                self.redirected.setdefault(writer, []).append(written)
+            return changed is not None
+        if not isinstance(step, NestStep) or step.partials:
+            return False
+        nest = _nest_redirected(step.nest, copy, self.root_of)
+        if nest is not None:
+            self.steps[writer] = NestStep(nest, [])
+        return nest is not None
 
 
 def _nest_redirected(
@@ -280,13 +352,13 @@ def _nest_redirected(
     ):
         return None
     strides: list[int] = []
-    for axis, own in zip(nest.axes, operand.strides, strict=True):
-        there = 0 if axis.extent == 1 or own == 0 else None
-        if there is None:
-            there = _stride_along(copy.axes, axis.extent, own)
-        if there is None:
+    for axis, own_stride in zip(nest.axes, operand.strides, strict=True):
+        target_stride = 0 if axis.extent == 1 or own_stride == 0 else None
+        if target_stride is None:
+            target_stride = _stride_along(copy.axes, axis.extent, own_stride)
+        if target_stride is None:
             return None
-        strides.append(there)
+        strides.append(target_stride)
     moved = replace(
         operand,
         array=copy.target.array,
@@ -323,40 +395,6 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
             found[k] = offset // strides[k], last // strides[k]
         outside = strides[k]
     return tuple(found)
-
-
-def _may_write(
-    step: PlanStep,
-    array: Var,
-    box: Box,
-    root_of: Callable[[Var], Var],
-    moved: Sequence[tuple[Var, Box]] | None,
-) -> bool:
-    """Whether ``step`` may write in ``box`` of ``array``.
-
-    Args:
-        step: A step; ``array`` is the root of its memory.
-        array: The array.
-        box: A box of the array.
-        root_of: Gives the array whose memory an array has.
-        moved: The arrays and boxes that the step writes if it is a producer that was
-            changed, else None.
-    """
-    if moved is not None:
-        boxes = [other for root, other in moved if root is array]
-    elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
-        extents = [axis.extent for axis in step.nest.axes]
-        boxes = [
-            box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
-            for o in step.nest.operands
-            if o.written and root_of(o.array) is array
-        ]
-    else:
-        return any(root_of(var) is array for var in step.writes)
-    return any(
-        all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
-        for other in boxes
-    )
 
 
 def _reads(step: PlanStep, array: Var, root_of: Callable[[Var], Var]) -> bool:
@@ -412,5 +450,5 @@ def copied_last(
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:
         return None
-    moved = any(n > 1 and own != new for n, own, new in copy.axes)
+    moved = any(n > 1 and stride != new for n, stride, new in copy.axes)
     return None if moved or copy.target != Pointer(atom) else copy.source

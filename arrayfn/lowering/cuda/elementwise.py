@@ -92,14 +92,16 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             # By powers of two it is fast to divide.
             self.vectors_of_row = "vectors"
             self.line(f"vectors = {self.extent(inner)} // {lanes}")
-        place = f"vector * {lanes}"
+        register = f"vector * {lanes}"
         with self.open_tile(inner, total, stores=False) as at:
             for s in uniform:
                 self.emit(s, at)
             for operand in loads:
-                self.load_vector(operand, lanes, at, place)
+                self.load_vector(operand, lanes, at, register)
             for s in indexed:
-                self.move_indexed_vector("load", s, lanes, at, place)
+                name = self.vector_name(s.operand, lanes)
+                source = self.full_index(s, at)
+                self.move_vector("load", s.operand, name, source, register)
         with self.open_tile(inner, total, stores=True) as at:
             rest = [s for s in body if s not in uniform]
             needed = {
@@ -108,7 +110,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             if any(not isinstance(s, Store) and s.result in needed for s in uniform):
                 for s in uniform:
                     self.emit(s, at)
-            self.staged = {k: f"{self.tile_name(k)}[{place} + lane]" for k in loaded}
+            self.staged = {k: f"{self.tile_name(k)}[{register} + lane]" for k in loaded}
             self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
             self.vector_elements(rest, at, inner, lanes)
             self.staged = {}
@@ -172,8 +174,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         self.declare_tiles(tiles, lanes)
         for operand in loads:
             self.load_vector(operand, lanes, first_indices, "0")
+        names = {s.operand: self.vector_name(s.operand, lanes) for s in indexed}
         for s in indexed_loads:
-            self.move_indexed_vector("load", s, lanes, first_indices)
+            at = self.full_index(s, first_indices)
+            self.move_vector("load", s.operand, names[s.operand], at, "0")
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
         self.vector_elements(
             [s for s in body if s not in uniform], variables, inner, lanes
@@ -183,7 +187,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             self.store_vector(operand, lanes, first_indices, "0")
         for s in indexed_stores:
             with self.open_if("" if s.where is None else self.name_of(s.where)):
-                self.move_indexed_vector("store", s, lanes, first_indices)
+                at = self.full_index(s, first_indices)
+                self.move_vector("store", s.operand, names[s.operand], at, "0")
 
     def indexed_vectors(
         self, body: Sequence[Statement], inner: int, lanes: int
@@ -231,28 +236,6 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         found = [step.index for step in s.indices]
         where = s.where if isinstance(s, Store) else None
         return found if where is None else [*found, where]
-
-    def move_indexed_vector(
-        self,
-        way: str,
-        s: Load | Store,
-        lanes: int,
-        variables: AxisIndices,
-        place: str = "0",
-    ) -> None:
-        """Load or store a vector at computed indices.
-
-        Args:
-            way: "load" or "store".
-            s: The statement; its operand has registers.
-            lanes: Elements of the vector.
-            variables: The indices of its first element.
-            place: The index of its first register.
-        """
-        function = f"{way}_{self.vector_name(s.operand, lanes)}"
-        at = self.full_index(s, variables)
-        tile = self.tile_name(s.operand)
-        self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, {place})")
 
     def vector_elements(
         self,

@@ -112,11 +112,11 @@ class HandwrittenCall:
 
     def step(self, kernel: str) -> CallStep:
         """The plan's step that launches the kernel named ``kernel``."""
-        places = (*self.reads.values(), *self._written.values())
+        pointers = (*self.reads.values(), *self._written.values())
         return CallStep(
             kernel=kernel,
             pointers=[
-                (p.array, p.offset * p.array.type.dtype.itemsize) for p in places
+                (p.array, p.offset * p.array.type.dtype.itemsize) for p in pointers
             ],
             scratch=[],
             integers=list(self.integers.values()),
@@ -132,15 +132,15 @@ class HandwrittenCall:
 def _function(
     name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
 ) -> str:
-    """The source of a kernel: what it imports, and its function.
+    """The source of a kernel: what it imports, and its function ``name``.
 
     ``body`` are the function's statements, ``doc`` the lines of its docstring or none.
     """
     lines = [line for line in body.splitlines() if line.strip()]
     head = wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):")
     text = [f'"""{doc[0]}', *doc[1:], '"""', ""] if doc else []
-    own = indented([*text, *lines], 1)
-    return "\n".join([*imports(lines), "", "", *head, own, ""])
+    statements = indented([*text, *lines], 1)
+    return "\n".join([*imports(lines), "", "", *head, statements, ""])
 
 
 Made = LibraryCall | Nest | HandwrittenCall

@@ -54,17 +54,17 @@ def _marked(
 
     ``kernels`` has the kernels that they call, by name.
     """
-    made: list[Step] = []
+    marked: list[Step] = []
     for step in steps:
         if isinstance(step, KernelCall):
-            made.append(step)
+            marked.append(step)
             continue
         calls = (call.kernel for call in kernel_calls([step]))
         host = next((name for name in calls if needs_host(kernels[name])), "")
         if isinstance(step, Loop):
             host = "" if step.predicate is None else host
-            made.append(replace(step, body=_marked(step.body, kernels), host=host))
+            marked.append(replace(step, body=_marked(step.body, kernels), host=host))
         else:
             branches = tuple(_marked(branch, kernels) for branch in step.branches)
-            made.append(replace(step, branches=branches, host=host))
-    return tuple(made)
+            marked.append(replace(step, branches=branches, host=host))
+    return tuple(marked)

@@ -10,80 +10,82 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from arrayfn.dtypes import short_name
-from arrayfn.ir import Equation, Var
+from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import factorizations, reflections
-from arrayfn.lowering.cuda.solvers.factorizations import Names, Reads
+from arrayfn.lowering.cuda.solvers.matrix_nests import (
+    LibraryEquation,
+    MatrixEquation,
+)
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.libraries import collectives
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.templates.nest_builder import (
-    NestBuilder,
     StridedArray,
     output_array,
 )
 from arrayfn.primitives.fourier import factor
 
-Maker = Callable[[Equation, Reads, Names], Iterable[Made]]
+Maker = Callable[[MatrixEquation], Iterable[Made]]
 
 
-def _fft(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def _fft(op: LibraryEquation) -> Iterable[Made]:
     """The steps of a Fourier transform: cuFFT's call, and nests around it.
 
-    ``reads`` says where operands lie, ``names`` what to call arrays. A nest copies the
-    operand if cuFFT writes over it, and another multiplies the result by its factor.
+    One nest copies the operand if cuFFT writes over it, and another multiplies the
+    result by its factor.
     """
-    (x,), (output,) = equation.inputs, equation.outputs
-    params = equation.params
+    (x,), (output,) = op.equation.inputs, op.equation.outputs
+    params = op.equation.params
     kind, length = params["kind"], params["length"]
     scale = factor(kind, length, params["norm"])
     raw = output if scale == 1.0 else Var(output.type)
-    given = pointer_of(x, reads)
+    source = op.operand()
     # cuFFT writes over the operand of a transform to real numbers.
     if kind == "irfft":
         copy = Var(x.type)
-        yield _copied(equation, names, given, copy)
-        given = Pointer(copy)
+        yield _copied(op, source, copy)
+        source = Pointer(copy)
     yield LibraryCall(
         provider=f"{kind}_{short_name(x.type.dtype)}",
-        reads={"x": given},
+        reads={"x": source},
         writes={"transformed": Pointer(raw)},
         integers={"rows": math.prod(x.type.shape[:-1]), "length": length},
         items=1 if output.type.size else 0,
         library="cuFFT",
     )
     if raw is not output:
-        yield _scaled(equation, names, raw, scale)
+        yield _scaled(op, raw, scale)
 
 
-def _scaled(equation: Equation, names: Names, raw: Var, scale: float) -> Nest:
+def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
     """The nest that multiplies ``raw``, an unscaled transform, by ``scale``."""
-    b = NestBuilder(equation, names)
-    target = output_array(equation)
+    b = op.builder()
+    target = output_array(op.equation)
     source = StridedArray(raw, target.dtype, target.strides)
-    name = names[equation.outputs[0]]
+    name = op.names[op.equation.outputs[0]]
     value = b.load(f"{name}_raw", b.operand(source))
     constant = Constant(scale, target.dtype)
     result = b.compute(
         name, "mul", value, constant, dtype=target.dtype, of=target.dtype
     )
     b.store(b.operand(target, written=True), result)
-    return b.nest(equation.outputs[0].type.shape, "a transform and its factor")
+    return b.nest(op.equation.outputs[0].type.shape, "a transform and its factor")
 
 
-def _copied(equation: Equation, names: Names, source: Pointer, copy: Var) -> Nest:
+def _copied(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
     """The nest that copies ``source``, the transform's operand, into ``copy``."""
-    b = NestBuilder(equation, names)
+    b = op.builder()
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype
-    given = StridedArray(source.array, dtype, strides, source.offset)
-    b.move(equation.inputs[0], given, StridedArray(copy, dtype, strides))
+    strided_source = StridedArray(source.array, dtype, strides, source.offset)
+    b.move(op.equation.inputs[0], strided_source, StridedArray(copy, dtype, strides))
     return b.nest(copy.type.shape, "a copy that may be written over")
 
 
-def _collective(equation: Equation, reads: Reads, _: Names) -> Iterable[Made]:
+def _collective(op: LibraryEquation) -> Iterable[Made]:
     """The step of a collective: a call of the engine between devices."""
-    return collectives.collective(equation, reads)
+    return collectives.collective(op.equation, op.reads)
 
 
 LIBRARIES: Final[dict[str, Maker]] = {

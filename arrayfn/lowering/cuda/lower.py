@@ -14,7 +14,7 @@ from typing_extensions import override
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Program, Var
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, with_types_of
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
@@ -22,11 +22,11 @@ from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotComposeError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
+    CopyElision,
     OperatorCall,
     Producer,
     Product,
     copied_last,
-    write_where_copied,
 )
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
@@ -52,9 +52,10 @@ from arrayfn.lowering.cuda.per_element_while import (
 )
 from arrayfn.lowering.cuda.printer import RESERVED
 from arrayfn.lowering.cuda.products.chains import sums_with_products
-from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
+from arrayfn.lowering.cuda.products.epilogues import EpilogueFolding
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
+from arrayfn.lowering.cuda.solvers.matrix_nests import MatrixEquation
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
@@ -114,14 +115,17 @@ def lower(
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
         laid_out = run_passes(part, check, (layouts,))
-        made = _CudaLowering(laid_out, donated, gpu, options).run()
+        compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.
-        called = {call.kernel for call in kernel_calls(made.plan.steps)}
-        kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
-        plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
-        return verified(replace(made, kernels=kernels, plan=plan), donated)
+        called = {call.kernel for call in kernel_calls(compiled.plan.steps)}
+        kernels = tuple(kernel for kernel in compiled.kernels if kernel.name in called)
+        plan = with_host_loops(
+            compiled.plan, {kernel.name: kernel for kernel in kernels}
+        )
+        return verified(replace(compiled, kernels=kernels, plan=plan), donated)
 
-    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
+    simplified = run_passes(program, check, tuple(passes))
+    return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 
 class _CudaLowering(Lowering):
@@ -168,13 +172,14 @@ class _CudaLowering(Lowering):
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
         if self.has_unread_steps:
             steps = without_unread(steps, outputs, self.storage)
-        for fold in (fold_epilogues, write_where_copied):
-            made = {
+        for rewrite in (EpilogueFolding, CopyElision):
+            producers = {
                 position: self.producers[id(step)]
                 for position, step in enumerate(steps)
                 if id(step) in self.producers
             }
-            steps, changed = fold(steps, made, outputs, self.storage.of)
+            rewritten = rewrite(steps, producers, outputs, self.storage.of)
+            steps, changed = rewritten.run()
             for position, producer in changed.items():
                 steps[position] = self.call_of(producer)
                 self.producers[id(steps[position])] = producer
@@ -217,10 +222,10 @@ class _CudaLowering(Lowering):
         if not isinstance(primitive.kernel, Contraction):
             super().single(equation, outputs)
             return
-        made = product(equation, self.reads, self.tiles, provider_of(equation))
-        skinny = None if self.control_depth else skinny_product(made, self.gpu)
+        call = product(equation, self.reads, self.tiles, provider_of(equation))
+        skinny = None if self.control_depth else skinny_product(call, self.gpu)
         if skinny is None:
-            self.produce(Product(made))
+            self.produce(Product(call))
         else:
             self.handwritten(skinny)
 
@@ -245,7 +250,7 @@ class _CudaLowering(Lowering):
         self.producers[id(self.steps[-1])] = producer
 
     def call_of(self, producer: Producer) -> CallStep:
-        """The step of a library's call, without appending it."""
+        """The step of a library's call, that of ``producer``, without appending it."""
         outside, self.steps = self.steps, []
         self.library(producer.call())
         (step,) = self.steps
@@ -257,9 +262,9 @@ class _CudaLowering(Lowering):
     @override
     def nest(self, nest: Nest) -> None:
         """Append the steps of ``nest``: it is fused with its indices, and split."""
-        made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
-        self.has_unread_steps |= made is not nest
-        self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
+        fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
+        self.has_unread_steps |= fused is not nest
+        self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
         """``nest``, where operands that are slices of a loop know their stride.
@@ -350,8 +355,8 @@ class _CudaLowering(Lowering):
             threads = threads_for(loop.lanes, self.gpu)
             if self.options.mode == "persistent":
                 threads = persistent.THREADS
-            made, call = print_lanes(loop, name, self.storage, self.names, threads)
-            call.kernel = self.add_kernel(made)
+            printed, call = print_lanes(loop, name, self.storage, self.names, threads)
+            call.kernel = self.add_kernel(printed)
             return call
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
@@ -359,8 +364,8 @@ class _CudaLowering(Lowering):
         if not kernel.threads:
             items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
             parameters = (*kernel.parameters, *items)
-            made = replace(kernel, threads=1, parameters=parameters)
-            self.kernels[call.kernel] = made
+            printed = replace(kernel, threads=1, parameters=parameters)
+            self.kernels[call.kernel] = printed
         call.integers = [*call.integers, 0, call.items]
         call.items = min(1, call.items)
         if call.scratch:
@@ -389,7 +394,8 @@ class _CudaLowering(Lowering):
         ):
             super().template(form, equation)
             return
-        fixed, vectors = self.options.deterministic, not self.control_depth
+        fixed = self.options.deterministic
+        vectors = not self.control_depth  # in loops, slices may begin unaligned
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
         parts = parts_for(
@@ -402,6 +408,7 @@ class _CudaLowering(Lowering):
         arguments = (equation, self.reads, self.names, self.gpu)
         if parts is not None:
             if source is not None:
+                # All targets are written anyway: they are read from the copy's source.
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)
@@ -453,11 +460,11 @@ class _CudaLowering(Lowering):
             return
         if form.in_place:
             self.take_over(equation)
-        self.add_all(make(equation, self.reads, self.names))
+        self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
-    def add_all(self, made: Iterable[Made]) -> None:
+    def add_all(self, steps: Iterable[Made]) -> None:
         """Append the steps of nests, of library calls and of handwritten kernels."""
-        for one in made:
+        for one in steps:
             if isinstance(one, Nest):
                 self.nest(one)
             elif isinstance(one, LibraryCall):
@@ -466,7 +473,7 @@ class _CudaLowering(Lowering):
                 self.handwritten(one)
 
     def handwritten(self, call: HandwrittenCall) -> None:
-        """Append the step that launches a handwritten kernel."""
+        """Append the step that launches the handwritten kernel of ``call``."""
         kernel = call.kernel(self.fresh(call.text.stem))
         if call.flag_buffer is not None:
             self.flag_buffer(call.flag_buffer)

@@ -85,17 +85,17 @@ def merged_parts(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != pieces.axis
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
-    own = _with_partial_shifts(nest, merge, size * others)
+    shifted = _with_partial_shifts(nest, merge, size * others)
     strided = has_narrow_rows(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = part_arrays(own, pieces.parts, chunks_innermost=not strided)
-    made = [partial(own, axis, 0, size, count, parts, strided=strided)]
+    parts = part_arrays(shifted, pieces.parts, chunks_innermost=not strided)
+    nests = [partial(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
-        own = _with_partial_shifts(nest, merge, rest * others)
-        made.append(partial(own, axis, count, rest, 1, parts, size * count))
+        shifted = _with_partial_shifts(nest, merge, rest * others)
+        nests.append(partial(shifted, axis, count, rest, 1, parts, size * count))
     elements = size * others, rest * others
     combined = _Combined(merge, parts, count, elements).statements
-    return [*made, combination(nest, parts, pieces.parts, combined)]
+    return [*nests, combination(nest, parts, pieces.parts, combined)]
 
 
 def whole_merge(nest: Nest) -> Merge | None:
@@ -177,7 +177,7 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
     the differences themselves is added.
     """
     pivots: dict[str, Value] = {}
-    made: dict[str, dict[str, Compute]] = {}
+    pivots_after: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
     for m in merge.rescaled:
         if isinstance(m, Exponentials) and m.shift == m.maximum.result:
@@ -195,14 +195,14 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
         arguments = (first.result, argument)
         pivot = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
         pivots[m.shift.name] = result
-        made.setdefault(first.result.name, {})[result.name] = pivot
+        pivots_after.setdefault(first.result.name, {})[result.name] = pivot
     statements: list[Statement] = []
     for s in nest.statements:
         if isinstance(s, Compute):
             s = replace(s, arguments=tuple(_renamed(a, pivots) for a in s.arguments))
         statements.append(s)
         if isinstance(s, Reduce):
-            statements += made.get(s.result.name, {}).values()
+            statements += pivots_after.get(s.result.name, {}).values()
     return replace(nest, statements=(*statements, *sums))
 
 
@@ -251,21 +251,24 @@ class _Combined:
     loaded: dict[str, Value] = field(default_factory=dict[str, Value])
 
     def __post_init__(self) -> None:
+        """Append the loads of partial results, the reductions, and the rescaling."""
         stage = self.merge.stage
         for k, part in enumerate(self.parts):
             self.loaded[part.reduce.result.name] = part.value
             self.statements.append(Load(part.value, k, "element", part.reduce.stage))
         for s in self.merge.reduces:
-            self.statements.append(replace(s, argument=self.of(s), stage=stage))
+            self.statements.append(
+                replace(s, argument=self.partial_result(s), stage=stage)
+            )
         for m in self.merge.rescaled:
-            term = self.of(m.reduce)
+            term = self.partial_result(m.reduce)
             if isinstance(m, Exponentials):
                 term = self.exponentials(m)
             elif isinstance(m, Squares):
                 term = self.squares(m)
             self.statements.append(replace(m.reduce, argument=term))
 
-    def of(self, s: Reduce) -> Value:
+    def partial_result(self, s: Reduce) -> Value:
         """The value of one part's result of the reduction ``s``."""
         return self.loaded[s.result.name]
 
@@ -275,10 +278,10 @@ class _Combined:
         The value is ``sum * exp(min(p - u, 0))``, where ``p`` is the part's maximum.
         """
         zero = Constant(0.0, m.reduce.result.dtype)
-        moved = self.made(m, "moved", "sub", self.of(m.maximum), m.shift)
-        clamped = self.made(m, "clamped", "accumulate_min", moved, zero)
-        growth = self.made(m, "growth", "exp", clamped)
-        return self.made(m, "term", "mul", self.of(m.reduce), growth)
+        moved = self.compute(m, "moved", "sub", self.partial_result(m.maximum), m.shift)
+        clamped = self.compute(m, "clamped", "accumulate_min", moved, zero)
+        growth = self.compute(m, "growth", "exp", clamped)
+        return self.compute(m, "term", "mul", self.partial_result(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:
         """Append a part's sum of squares, rescaled to the row's shift ``u``.
@@ -286,31 +289,34 @@ class _Combined:
         The value is ``squares + (p - u) * (2 * differences + n * (p - u))``, where
         ``p`` is the part's mean and ``n`` its number of elements (see ``merges``).
         """
-        elements, first = self.elements_of(m), self.of(_differences(m))
-        mean = self.made(m, "mean", "div", self.of(m.total), elements)
-        moved = self.made(m, "moved", "sub", mean, m.shift)
-        twice = self.made(m, "twice", "add", first, first)
-        all_moved = self.made(m, "all_moved", "mul", elements, moved)
-        grown = self.made(m, "grown", "add", twice, all_moved)
-        more = self.made(m, "more", "mul", moved, grown)
-        return self.made(m, "term", "add", self.of(m.reduce), more)
+        elements, first = self.elements_of(m), self.partial_result(_differences(m))
+        mean = self.compute(m, "mean", "div", self.partial_result(m.total), elements)
+        moved = self.compute(m, "moved", "sub", mean, m.shift)
+        twice = self.compute(m, "twice", "add", first, first)
+        all_moved = self.compute(m, "all_moved", "mul", elements, moved)
+        grown = self.compute(m, "grown", "add", twice, all_moved)
+        correction = self.compute(m, "more", "mul", moved, grown)
+        return self.compute(m, "term", "add", self.partial_result(m.reduce), correction)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """The number of elements of a part: the last part may be the rest."""
+        """The number of elements of a part, for the sum ``m``, in its dtype.
+
+        It is a constant, or a value that differs for the last part if that is shorter.
+        """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
         if not self.elements[1]:
             return size
-        place = Value(f"{m.reduce.result.name}_place", dtypes.int64)
+        part = Value(f"{m.reduce.result.name}_place", dtypes.int64)
         within = Value(f"{m.reduce.result.name}_within", dtypes.bool_)
         stage, last = m.reduce.stage, Argument("parts_before_rest", self.count)
         self.statements += [
-            Count(place, 0, "element", stage),
-            Compute(within, "lt_i64", (place, last), "element", stage, 1),
+            Count(part, 0, "element", stage),
+            Compute(within, "lt_i64", (part, last), "element", stage, 1),
         ]
-        return self.made(m, "elements", "select", within, size, rest)
+        return self.compute(m, "elements", "select", within, size, rest)
 
-    def made(
+    def compute(
         self, m: Exponentials | Squares, name: str, kind: str, *of: Scalar
     ) -> Value:
         """Append a statement and return its result.

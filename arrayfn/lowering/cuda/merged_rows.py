@@ -52,6 +52,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
     """
 
     def __post_init__(self) -> None:
+        """Find the pairs of stages that merge, before the stages are planned."""
         if self.schedule.merged:
             self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
@@ -174,7 +175,12 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # The row's values.
 
     def print_kept_factors(self, merge: Merge) -> None:
-        """Define factors that rescale kept exponentials to the row's maximum."""
+        """Define factors for the exponentials that later stages read from registers.
+
+        They were computed with the maximum of a warp as their shift; the factor
+        rescales them to the row's. ``factors`` has the variables, by the exponentials'
+        names.
+        """
         for name, m in merge.scaled.items():
             if name in self.plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"

@@ -206,7 +206,10 @@ def _rescaled(
 
 
 def _is_square(s: Compute, producers: Mapping[str, Statement]) -> bool:
-    """Whether ``s`` computes the square of a value, as a square or as a product."""
+    """Whether ``s`` computes the square of a value, as a square or as a product.
+
+    ``producers`` has the statement that computes each value, by the value's name.
+    """
     same = len({_resolved(x, producers) for x in s.arguments}) == 1
     return same and s.function.rpartition("_")[0] in ("square", "mul")
 
@@ -251,7 +254,8 @@ def _resolved(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
 def _producer(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
     """The statement that computes ``x``, once identity functions are looked through.
 
-    None if ``x`` is no value: a constant or an argument.
+    ``producers`` has the statement that computes each value, by the value's name. None
+    if ``x`` is no value: a constant or an argument.
     """
     value = _resolved(x, producers)
     return producers[value.name] if isinstance(value, Value) else None

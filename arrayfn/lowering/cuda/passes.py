@@ -16,7 +16,7 @@ from arrayfn.lowering.cuda.windows.convolutions import (
 )
 from arrayfn.lowering.cuda.windows.phases import windows_as_sums
 from arrayfn.lowering.cuda.windows.pools import is_pool, with_padded_windows
-from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.lowering.options import Options
 from arrayfn.passes.masks import masks_of_results
 from arrayfn.passes.pipeline import Pass, pipeline
@@ -29,23 +29,6 @@ MAX_SUM_PAIRS: Final = 1 << 23  # multiply-adds of a product in a persistent ker
 MAX_LOOP_PAIRS: Final = 1 << 20  # and of one that a loop computes without a library
 
 
-def _takes_view(
-    equation: Equation, type: ArrayType, offset: int, *, options: Options
-) -> bool:
-    """Whether the kernel of operator ``equation`` reads such an operand without a copy.
-
-    ``type`` has the operand's layout; it begins ``offset`` elements into its memory.
-    """
-    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None and kernel.views(type, offset)
-
-
-def _keeps(equation: Equation, *, options: Options) -> bool:
-    """Whether ``equation`` stays whole: a kernel or a library computes all of it."""
-    kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None or is_library_convolution(equation) or is_pool(equation)
-
-
 def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
     """``program`` rewritten for NVIDIA's libraries and the kernels beside them."""
     program = with_lapack_guards(program)
@@ -56,13 +39,28 @@ def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Pro
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     """The passes that ``lower`` runs, in order; the last assigns layouts."""
+
+    def operator_kernel(equation: Equation) -> OperatorKernel | None:
+        """The kernel that is registered for an operator's equation."""
+        return KERNELS.for_call(equation, "cuda", options.deterministic)
+
+    def stays_whole(equation: Equation) -> bool:
+        """Whether a kernel or a library computes all of ``equation``."""
+        has_kernel = operator_kernel(equation) is not None
+        return has_kernel or is_library_convolution(equation) or is_pool(equation)
+
+    def takes_view(equation: Equation, type: ArrayType, offset: int) -> bool:
+        """Whether an operator's kernel takes an operand of this layout and offset."""
+        kernel = operator_kernel(equation)
+        return kernel is not None and kernel.views(type, offset)
+
     *passes, layouts = pipeline(
         PRODUCTS,
-        partial(_keeps, options=options),
+        stays_whole,
         partial(_in_library_terms, gpu=gpu, options=options),
         pairs=MAX_LOOP_PAIRS,
         transforms=False,  # cuFFT has every processor do a transform
-        takes_view=partial(_takes_view, options=options),
+        takes_view=takes_view,
         along=along_contracted,
         aligned=VECTOR_BYTES,
     )

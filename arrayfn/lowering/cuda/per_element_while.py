@@ -40,21 +40,22 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     last = definitions.get(goes_on) if isinstance(goes_on, Var) else None
     if last is None or last.primitive.name != "reduce_or":
         return None
+    # The condition of each element, which is reduced to that of the mapped loop.
     mask = last.inputs[0]
     if mask not in following or last.outputs[0].type.ndim:
         return None
     number = following.index(mask)
-    if any(var.type.shape != mask.type.shape for var in current):
-        return None
-    own = current[number]
+    current_mask = current[number]
     combined = definitions.get(mask) if isinstance(mask, Var) else None
     if combined is None or combined.primitive.name != "and":
         return None
-    if own not in combined.inputs:
+    if current_mask not in combined.inputs:
+        return None  # an element that is done might go on
+    if any(var.type.shape != mask.type.shape for var in current) or not all(
+        k == number or _stays(value, current_mask, current[k], definitions)
+        for k, value in enumerate(following)
+    ):
         return None
-    for k, value in enumerate(following):
-        if k != number and not _stays(value, own, current[k], definitions):
-            return None
     equations = tuple(eq for eq in body.equations if eq is not last)
     if any(goes_on in eq.inputs for eq in equations) or goes_on in following:
         return None
@@ -119,13 +120,13 @@ def without_unread(
 
     ``storage`` says which array's memory an array has.
     """
-    wanted = {storage.of(var) for var in outputs}
+    needed = {storage.of(var) for var in outputs}
     kept: list[PlanStep] = []
     for step in reversed(steps):
         if isinstance(step, NestStep) and not any(
-            storage.of(var) in wanted for var in step.writes
+            storage.of(var) in needed for var in step.writes
         ):
             continue
-        wanted.update(storage.of(var) for var in step.arrays())
+        needed.update(storage.of(var) for var in step.arrays())
         kept.append(step)
     return kept[::-1]

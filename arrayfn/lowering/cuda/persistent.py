@@ -43,36 +43,36 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
-        threads_per_row = (
-            schedule.threads_per_row if schedule.threads_per_row <= WARP else THREADS
-        )
+        is_warp = schedule.threads_per_row <= WARP
+        threads_per_row = schedule.threads_per_row if is_warp else THREADS
         return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)
-    if isinstance(schedule, Pipeline):
-        return None
-    if isinstance(schedule, Rows):
-        if schedule.threads_per_row <= WARP:
+    if isinstance(schedule, (Rows, Columns)):
+        if isinstance(schedule, Pipeline):
+            return None
+        if isinstance(schedule, Rows) and schedule.threads_per_row <= WARP:
             return replace(schedule, threads=THREADS)
-        tiles = power_of_two(-(-schedule.tiles * schedule.threads_per_row // THREADS))
-        if not schedule.register_resident:
-            tiles = schedule.tiles
-        made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
-        return made if tiles <= _MAX_TILES else None
-    if isinstance(schedule, Columns):
-        threads_per_row = THREADS // WARP
-        if nest.is_in_order:
+        if isinstance(schedule, Columns) and nest.is_in_order:
             return None  # one thread goes through a column
-        tiles = power_of_two(
-            -(-schedule.tiles * schedule.threads_per_row // threads_per_row)
-        )
-        if not schedule.register_resident:
-            tiles = schedule.tiles
-        return (
-            replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
-            if tiles <= 32
-            else None
-        )
+        return _with_block_rows(schedule)
     assert isinstance(schedule, Transpose)
     return schedule if schedule.threads == THREADS else None
+
+
+def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
+    """``schedule`` with a row, or 32 columns, for each block of ``THREADS``.
+
+    None if a thread would have too many vectors.
+    """
+    is_columns = isinstance(schedule, Columns)
+    threads_per_row = THREADS // WARP if is_columns else THREADS
+    tiles = schedule.tiles
+    if schedule.register_resident:
+        tiles = power_of_two(-(-tiles * schedule.threads_per_row // threads_per_row))
+    if tiles > (2 * _MAX_TILES if is_columns else _MAX_TILES):
+        return None
+    if isinstance(schedule, Columns):
+        return replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
+    return Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
 
 
 def launches(steps: Iterable[PlanStep]) -> float:
@@ -150,5 +150,5 @@ def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
         for k in map(kernels.__getitem__, names)
         if isinstance(k, Kernel)
     )
-    pointers = {place for call in calls for place in call.pointers}
+    pointers = {pointer for call in calls for pointer in call.pointers}
     return shared <= MAX_SHARED and len(pointers) <= MAX_POINTERS

@@ -97,12 +97,12 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare an array before the loop over rows, which uses it in each iteration.
+        """Declare the array ``VALUE_suffix`` before the loop over rows, which uses it.
 
-        The array has ``count`` elements and is called ``VALUE_suffix``. Its size is a
-        multiple of a cache line. What blocks of a cluster send each other, the
-        mbarriers that count it and what a block uses meanwhile must not share a line:
-        softmax of rows of 131072 took up to 20 us more where they did.
+        It has ``count`` elements at least: its size is a multiple of a cache line. What
+        blocks of a cluster send each other, the mbarriers that count it and what a
+        block uses meanwhile must not share a line: softmax of rows of 131072 took up to
+        20 us more where they did.
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
@@ -339,7 +339,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """As in ``RowsPrinter``, for several rows.
+        """As in ``RowsPrinter``: where exchange ``number`` of a row takes place.
 
         With several exchanges a row, each has its mbarrier, and a phase each row: all
         blocks have passed another exchange before the next phase begins. Where a row

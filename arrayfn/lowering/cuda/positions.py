@@ -32,6 +32,7 @@ def extremum_positions_in_one(program: Program) -> Program:
     """
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The rewritten argmax or argmin of ``operands``; None for other equations."""
         row, params = equation.primitive, equation.params
         if row not in (argmax, argmin) or not _is_packed(operands[0], **params):
             return None

@@ -148,7 +148,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     @override
     def store(self, s: Store, variables: AxisIndices) -> None:
-        """Print the store ``s``; one that adds to its target is atomic."""
+        """Print the store ``s`` at the indices ``variables``.
+
+        One that adds to its target is atomic.
+        """
         if not s.adds:
             super().store(s, variables)
             return
@@ -208,10 +211,21 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             variables: The indices of its first element.
             register: The index of the first register that it goes to.
         """
-        function = f"load_{self.vector_name(operand, lanes)}"
         at = self.index(operand, variables)
-        tile = self.tile_name(operand)
-        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {register})")
+        self.move_vector(
+            "load", operand, self.vector_name(operand, lanes), at, register
+        )
+
+    def move_vector(
+        self, way: str, operand: int, name: str, at: str, register: str
+    ) -> None:
+        """Load or store (``way``) a vector of ``operand``.
+
+        ``name`` is the suffix of the function, ``at`` the index of the vector's first
+        element in memory, ``register`` that in the operand's registers.
+        """
+        arrays = f"{self.pointer(operand)}, {at}, {self.tile_name(operand)}"
+        self.line(f"{way}_{name}({arrays}, {register})")
 
     def declare_result_tiles(self, operands: Iterable[int], count: int) -> None:
         """Declare ``count`` registers for each result; stores round what is in them."""
@@ -242,10 +256,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         name = self.vector_name(operand, lanes)
         if operand in self.result_tiles:
             name = f"{short_name(self.nest.operands[operand].dtype)}x{lanes}"
-        function = f"store_{name}"
         at = self.index(operand, variables)
-        tile = self.tile_name(operand)
-        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {register})")
+        self.move_vector("store", operand, name, at, register)
 
     def declare_tiles(self, operands: Iterable[int], count: int) -> None:
         """Declare ``count`` registers for each operand, of its dtype in memory."""
@@ -268,7 +280,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return False
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare the shared array ``VALUE_suffix`` of ``count`` elements."""
+        """Declare the shared array NAME_suffix of ``count`` elements.
+
+        NAME is that of ``value``, and the dtype is its dtype.
+        """
         shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 

@@ -109,6 +109,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     @override
     def tile_name(self, operand: int) -> str:
+        """As in ``CudaPrinter``; shared tiles go through registers of one vector."""
         if self.on_shared_tiles and operand == self.shared_row:
             return f"{self.array_name(operand)}_vector"
         return super().tile_name(operand)

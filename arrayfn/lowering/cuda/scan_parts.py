@@ -168,19 +168,24 @@ class PartsPrinter(ScanPrinter[S]):
         self.store_warp_total("parts")
 
     def publish_part(self, count: str) -> None:
-        """Publish the total of the part that is reduced; ``count`` is that of parts."""
+        """Publish the total of the part that the block reduces, from its first warp.
+
+        ``count`` is the number of parts of all rows.
+        """
         total = self.total
         self.begin_summed()
         with self.open(f"if warp == 0 and tile < {count}:"):
-            place = f"remainder(lane, {self.warps})"
-            self.line(f"{total} = {total}_parts[{place}]")
+            index = f"remainder(lane, {self.warps})"
+            self.line(f"{total} = {total}_parts[{index}]")
             self.combine_lanes(total, self.warps)
             self.publish("tile", total)
 
     def sum_group(self, count: str) -> None:
-        """Publish the total of a group of parts, if it ends half way back.
+        """Publish the total of the group that ends half a ``lag`` before, if one does.
 
-        ``count`` is the number of parts of all rows.
+        The totals of its parts are published by then: the block reduces the part with
+        its own number, and scans the one ``lag`` before. ``count`` is the number of
+        parts of all rows.
         """
         group = self.group
         half = self.integer("half_lag", self.schedule.lag // 2)
@@ -258,7 +263,10 @@ class PartsPrinter(ScanPrinter[S]):
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """Combine the values ``name`` of ``lanes`` neighbouring lanes, for all."""
+        """Combine ``lanes`` neighbouring lanes' values of the variable ``name``.
+
+        Each lane gets the result. ``lanes`` is a power of two.
+        """
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
             self.line(f"{name} = {self.combined(name, shuffled)}")
@@ -277,10 +285,10 @@ class PartsPrinter(ScanPrinter[S]):
         with self.open(f"for item in range(1, {self.warps}):"):
             self.line(f"before = {self.combined('before', f'{found}[item]')}")
 
-    def publish(self, place: str, value: str, member: str = "lane") -> None:
+    def publish(self, slot: str, value: str, member: str = "lane") -> None:
         """Publish ``value`` in slot ``place``, by the thread whose ``member`` is 0.
 
         All three are expressions.
         """
         with self.open(f"if {member} == 0:"):
-            self.line(f"publish_{self.dtype}(flag_buffer, {place}, {value})")
+            self.line(f"publish_{self.dtype}(flag_buffer, {slot}, {value})")

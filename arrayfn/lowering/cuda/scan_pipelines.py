@@ -49,12 +49,12 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         store, slots = self.read_nest(), self.schedule.slots
         self.items = self.schedule.blocks
         words = max(1, self.reduce.result.dtype.itemsize // 4)
-        places = words * (self.all_parts + self.rows * self.groups)
-        self.flag_words, self.has_begin = 2 + places, True
+        slots_words = words * (self.all_parts + self.rows * self.groups)
+        self.flag_words, self.has_begin = 2 + slots_words, True
         self.line("thread = thread_index()")
         self.begin_lanes("thread")
         count = self.integer("tiles", self.all_parts)
-        self.counter = self.integer("counter", 1 + places)
+        self.counter = self.integer("counter", 1 + slots_words)
         loads, stores, moved = self.declare()
         self.begin_parts(count)
         ends = "newest"
@@ -213,9 +213,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     @override
     def sum_group(self, count: str) -> None:
-        """Publish the total of a group of parts, if it ends with the second part.
+        """Publish the total of a group of parts, if the part ``second`` is its last.
 
-        ``count`` is the number of parts of all rows.
+        That part was reduced in the iteration before. ``count`` is the number of parts
+        of all rows.
         """
         parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
@@ -240,9 +241,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 rest = f"{self.extent(self.inner)} - begin"
                 self.line(f"size = min_i64({size}, {rest})")
                 size = "size"
-            place = f"{slot} * {self.tile_elements}"
+            target = f"{slot} * {self.tile_elements}"
             at = partial(self.index, variables=variables)
-            self.bulk_copy_all(self.schedule.row_operands, at, place, size, slot)
+            self.bulk_copy_all(self.schedule.row_operands, at, target, size, slot)
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:
@@ -259,7 +260,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def load_vector(
         self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
-        """Load a vector from the part's slot in shared memory, if copied there."""
+        """As in ``CudaPrinter``, but from shared memory if the part is copied there."""
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)
             return

@@ -216,7 +216,10 @@ class ScanPrinter(CudaPrinter[S]):
         return f"{self.reduce.function}({x}, {y})"
 
     def shuffled(self, mode: str, value: str, lanes: str) -> str:
-        """The expression of another lane's ``value``: ``shuffle_MODE``."""
+        """The expression of another lane's ``value``, by the function ``shuffle_MODE``.
+
+        ``mode`` and ``lanes``, which selects the lane, are as in the vocabulary.
+        """
         function = f"shuffle_{mode}_{self.dtype}"
         return f"{function}({value}, {lanes})"
 

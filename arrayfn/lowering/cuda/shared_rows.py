@@ -127,17 +127,16 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         # 16-bit rows alone are bound by their arithmetic: more threads are better.
         return None
     loaded = [nest.operands[k] for k in (*row_operands, *broadcast_operands)]
-    can_copy = all(
-        is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in loaded
-    )
+    itemsizes = [o.dtype.itemsize for o in loaded]
+    can_copy = all(is_vector(o, lanes) for o in loaded) and min(itemsizes) * lanes >= 16
     is_long = length * words > gpu.pipeline_from * lanes
     if not can_copy or not is_long or not _can_exchange(nest):
         return None
     # With weights, 16-bit rows are converted to float32 registers.
     tile_words = max(words, lanes) if broadcast_operands else words
     rows = math.prod(_kept_extents(nest))
-    row_bytes = sum(nest.operands[k].dtype.itemsize for k in row_operands)
-    broadcast_bytes = [nest.operands[k].dtype.itemsize for k in broadcast_operands]
+    row_bytes = sum(itemsizes[: len(row_operands)])
+    broadcast_bytes = itemsizes[len(row_operands) :]
     # One large block a multiprocessor. Each of several would hold the weights, and
     # some would have claimed further rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
@@ -156,12 +155,12 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         if shared and fits and (is_small or cluster == gpu.max_cluster):
             return Pipeline(
                 threads,
-                threads * cluster,
-                lanes,
-                tiles,
-                True,
-                cluster,
-                1,
+                threads_per_row=threads * cluster,
+                lanes=lanes,
+                tiles=tiles,
+                register_resident=True,
+                cluster=cluster,
+                blocks_per_multiprocessor=1,
                 clusters=min(rows, _resident_clusters(cluster, gpu)),
                 row_operands=row_operands,
                 broadcast_operands=broadcast_operands,

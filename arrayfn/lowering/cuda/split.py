@@ -6,8 +6,7 @@ That is for rows that are few, or long. Chunks depend on the shapes alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +17,6 @@ from arrayfn.lowering.build import merge_axes, order_axes, select_axes
 from arrayfn.lowering.cuda.choose import IDLE_SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
-from arrayfn.lowering.cuda.stage_plan import names_of
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
     Argument,
@@ -34,6 +32,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     is_element_store,
 )
+from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.titles import computed
 
 _MIN_PARTS: Final = 4  # chunks that are worth a second launch
@@ -227,41 +226,41 @@ def partial(
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
     steps = (1, chunks) if strided else (size, 1)
-    axes = (
-        *nest.axes[:axis],
-        Axis(chunks, False),
-        Axis(size, True),
-        *nest.axes[axis + 1 :],
-    )
+    cut = Axis(chunks, False), Axis(size, True)
+    axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
+        """``strides`` with those of the two new axes in place of that of ``axis``."""
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
     roots = [s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)]
-    needed = closure(nest.statements, roots)
-    kept, used = only_used(nest.operands, needed)
+    needed = with_dependencies(nest.statements, roots, through_reductions=True)
+    computing = restrict(nest, needed)
     operands = [
         replace(
             o,
             strides=widen(o.strides, *(step * o.strides[axis] for step in steps)),
             offset=o.offset + start * o.strides[axis],
         )
-        for o in kept
+        for o in computing.operands
     ]
     statements: list[Statement] = []
-    for s in used:
+    for s in computing.statements:
         if isinstance(s, Count) and s.axis is not None:
             statements += _count(s, axis, steps, start)
         else:
             statements.append(s)
     for part in parts:
-        strides = widen(part.strides, part.stride)
-        offset = first_chunk * part.stride
-        dtype = part.array.type.dtype
-        operands.append(ArrayOperand(part.array, dtype, strides, offset, True))
-        statements.append(
-            Store(len(operands) - 1, part.reduce.result, "outer", part.reduce.stage + 1)
+        result = ArrayOperand(
+            part.array,
+            part.array.type.dtype,
+            widen(part.strides, part.stride),
+            first_chunk * part.stride,
+            True,
         )
+        stage = part.reduce.stage + 1
+        statements.append(Store(len(operands), part.reduce.result, "outer", stage))
+        operands.append(result)
     split_nest = replace(
         nest,
         axes=axes,
@@ -357,48 +356,10 @@ def combination(
 
 
 def chunk_sums(parts: Sequence[Part]) -> list[Statement]:
-    """Statements that reduce each array of partial results by its own reduction."""
+    """Statements that reduce each array of ``parts`` by its own reduction."""
     statements: list[Statement] = []
     for k, part in enumerate(parts):
         value = part.value
         statements.append(Load(value, k, "element", 0))
         statements.append(replace(part.reduce, argument=value, stage=0))
     return statements
-
-
-# Shared with the other splits.
-
-
-def closure(
-    statements: Sequence[Statement],
-    roots: Iterable[Statement],
-    stop: AbstractSet[str] = frozenset(),
-) -> list[Statement]:
-    """``roots`` and those of ``statements`` that they need, in order.
-
-    What computes a name in ``stop`` is included; what that needs is not.
-    """
-    producers = {s.result.name: s for s in statements if not isinstance(s, Store)}
-    chosen = list(roots)
-    pending = [name for s in chosen for name in names_of(s)]
-    found: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in found:
-            continue
-        found.add(name)
-        chosen.append(producers[name])
-        if name not in stop:
-            pending += names_of(producers[name])
-    return [s for s in statements if any(s is c for c in chosen)]
-
-
-def only_used(
-    operands: Sequence[ArrayOperand], statements: Sequence[Statement]
-) -> tuple[tuple[ArrayOperand, ...], list[Statement]]:
-    """The operands that ``statements`` touch, and the statements with their numbers."""
-    used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
-    return tuple(operands[k] for k in used), [
-        replace(s, operand=used.index(s.operand)) if isinstance(s, (Load, Store)) else s
-        for s in statements
-    ]

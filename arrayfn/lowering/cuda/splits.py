@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merged_parts import merged_parts, whole_merge
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.split import closure, fills_gpu, only_used, split
+from arrayfn.lowering.cuda.split import fills_gpu, split
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -36,7 +36,9 @@ from arrayfn.lowering.kernel_ir import (
     Reduce,
     Statement,
     Store,
+    uses,
 )
+from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.titles import computed
 
 
@@ -136,11 +138,20 @@ def _piece(
         return 0 if first is None else max(0, s.stage - first)
 
     own = {s.result.name for s in roots if isinstance(s, Reduce)}
-    needed = closure(nest.statements, roots, stop=set(results) - own)
-    operands, used = only_used(nest.operands, needed)
-    operands = list(operands)
+    needed = with_dependencies(nest.statements, roots, through_reductions=False)
+    read = {value.name for s in needed for value in uses(s)}
+    computing = restrict(
+        nest,
+        [
+            s
+            for s in nest.statements
+            if any(s is other for other in needed)
+            or (isinstance(s, Reduce) and s.result.name in read)
+        ],
+    )
+    operands = list(computing.operands)
     statements: list[Statement] = []
-    for s in used:
+    for s in computing.statements:
         if isinstance(s, Reduce):
             if s.result.name in own:
                 statements.append(replace(s, stage=of(s)))

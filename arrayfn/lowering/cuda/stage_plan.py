@@ -164,6 +164,7 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
     def words(s: Load | Compute | Count) -> int:
+        """Registers for ``lanes`` elements of what ``s`` computes."""
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
         return -(-s.result.dtype.itemsize // 4) * lanes

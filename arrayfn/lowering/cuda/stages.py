@@ -132,23 +132,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         Divisions by a number of the row are printed as products with its inverse, and
         the loop again with divisions, for rows in which that would not be exact.
         """
-        schedule = self.schedule
-        body, lanes = self.plan.bodies[stage], schedule.lanes
-        staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
-        loads = [s.operand for s in staged]
-        preloaded, streamed = self.preloaded_and_streamed(stage)
-        if lanes == 1:
-            loads, streamed = [k for k in loads if k not in streamed], []
-        prefetched = [k for k in streamed if k in self.prefetched]
-        shared = [k for k in loads if self.memory_of(k) is Memory.SHARED]
-        self.declare_tiles(shared, lanes)
-        self.declare_tiles(streamed, lanes)
-        stores = self.vectors(body, Store, lanes)
-        self.declare_tiles(preloaded, lanes * self.register_tiles)
-        self.declare_result_tiles((k for k in stores if k not in loads), lanes)
-        self.declare_rows(stage)
-        self.identities(stage)
-        divisors = self.row_divisors(body, stores, loads)
+        schedule, body = self.schedule, self.plan.bodies[stage]
+        vectors, preloaded = self.stage_vectors(stage)
+        self.declare_stage(stage, vectors, preloaded)
+        divisors = self.row_divisors(body, vectors.stores, vectors.loads)
         for name in divisors:
             self.line(f"{divisors[name]} = inverse_f32({name})")
         self.invert_halves(body)
@@ -163,9 +150,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
             if stage == 0:
                 self.after_first_loads()
                 self.begin_prefetch()
-            if shared:
+            if vectors.from_shared:
                 self.wait_for_shared_operands()
-            vectors = _Vectors(loads, shared, streamed, prefetched, stores)
             if divisors:
                 self.line("smallest = F32_INF")
                 self.line("largest = f32(0)")
@@ -173,16 +159,58 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.vector_loops(stage, vectors, is_loading=bool(preloaded))
             self.inverses = {}
             if divisors:
-                tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
-                with self.open(f"if not ({' and '.join(tests)}):"):
-                    if schedule.threads_per_row > 1:
-                        # The compiler must load again, not keep values for this case.
-                        self.line(f"opaque_member = opaque_i64({self.member})")
-                        self.recompute_thread = "opaque_member"
-                    vectors = replace(vectors, prefetched=())
-                    self.vector_loops(stage, vectors)
-                    self.recompute_thread = ""
+                self.repeat_with_divisions(stage, vectors, list(divisors))
         self.combine_lanes(stage)
+
+    def stage_vectors(self, stage: int) -> tuple[_Vectors, list[int]]:
+        """The operands that ``stage`` loads and stores as vectors.
+
+        Also those of them that are loaded before the loop over vectors, all at once.
+        """
+        body, lanes = self.plan.bodies[stage], self.schedule.lanes
+        staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
+        loads = [s.operand for s in staged]
+        preloaded, streamed = self.preloaded_and_streamed(stage)
+        if lanes == 1:
+            loads, streamed = [k for k in loads if k not in streamed], []
+        prefetched = [k for k in streamed if k in self.prefetched]
+        shared = [k for k in loads if self.memory_of(k) is Memory.SHARED]
+        stores = self.vectors(body, Store, lanes)
+        return _Vectors(loads, shared, streamed, prefetched, stores), preloaded
+
+    def declare_stage(
+        self, stage: int, vectors: _Vectors, preloaded: Sequence[int]
+    ) -> None:
+        """Declare the registers of ``stage``: of vectors, kept values and results.
+
+        ``vectors`` and ``preloaded`` are as ``stage_vectors`` gives them.
+        """
+        lanes = self.schedule.lanes
+        self.declare_tiles(vectors.from_shared, lanes)
+        self.declare_tiles(vectors.streamed, lanes)
+        self.declare_tiles(preloaded, lanes * self.register_tiles)
+        results = (k for k in vectors.stores if k not in vectors.loads)
+        self.declare_result_tiles(results, lanes)
+        self.declare_rows(stage)
+        self.identities(stage)
+
+    def repeat_with_divisions(
+        self, stage: int, vectors: _Vectors, divisors: Sequence[str]
+    ) -> None:
+        """Print the loops of ``stage`` again, for rows that need true divisions.
+
+        These are rows with elements so small or large that a product with the inverse
+        of one of ``divisors``, variables of the kernel, is not exact. ``vectors`` are
+        those of the first time.
+        """
+        tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
+        with self.open(f"if not ({' and '.join(tests)}):"):
+            if self.schedule.threads_per_row > 1:
+                # The compiler must load again, not keep values for this case.
+                self.line(f"opaque_member = opaque_i64({self.member})")
+                self.recompute_thread = "opaque_member"
+            self.vector_loops(stage, replace(vectors, prefetched=()))
+            self.recompute_thread = ""
 
     @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
@@ -257,7 +285,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def vector_body(self, stage: int, vectors: _Vectors, at: AxisIndices) -> None:
         """Print the loads and the arithmetic of one vector.
 
-        ``at`` has the index expression of its first element along each axis.
+        ``vectors`` are the operands of the stage; ``at`` has the index expression of
+        the vector's first element along each axis.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.aliasing import overwritten
 from arrayfn.passes.reads import Read, affine_view, resolve_reads
 from arrayfn.primitives import views
@@ -67,6 +67,7 @@ class Groups:
         reader_groups: the numbers of the groups that read an array.
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
+        of_bytes: what is computed, element by element, from arrays of bytes alone.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Groups:
         self.reader_groups: dict[Var, list[int]] = {}
         self.sources: dict[Var, Equation] = {}
         self.definitions = program.definitions()
+        self.of_bytes = _of_bytes(program)
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
         self.views_of = self.same_memory()
@@ -288,6 +290,26 @@ def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
 def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
     """The domain axes of the base of ``read``, whose reader has the axes ``ids``."""
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
+
+
+def _of_bytes(program: Program) -> set[Var]:
+    """The inputs and constants of one byte an element, and what follows from them.
+
+    Small arrays, which may be broadcast, do not count.
+    """
+    given = (*program.inputs, *program.constants)
+    found = {v for v in given if v.type.dtype.itemsize == 1}
+    broadcast: set[Atom] = set()
+    for equation in program.equations if found else ():
+        if isinstance(primitive_of(equation).kernel, (Scalar, Convert, View)):
+            size = equation.outputs[0].type.size
+            large = [a for a in equation.inputs if a.type.size * 8 > size]
+            large = [a for a in large if a not in broadcast]
+            if not large:
+                broadcast.update(equation.outputs)
+            elif all(a in found for a in large):
+                found.update(equation.outputs)
+    return found
 
 
 def domain_of(equation: Equation) -> tuple[int, ...]:

@@ -48,10 +48,13 @@ class Recomputation(Groups):
         """The arrays from which ``base`` would be recomputed, by a walk backwards.
 
         None if recomputing costs more than ``clone_cost``, or would read more large
-        arrays than storing and loading saves.
+        arrays than storing and loading saves. What is computed from arrays of bytes
+        alone may cost as much for each byte that it would take in memory.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
+        times = base.type.dtype.itemsize if base in self.of_bytes else 1
+        limit = times * self.clone_cost
         cost, arrays, pending = 0, dict[Var, None](), [base]
         seen: set[Var] = set()
         while pending:
@@ -84,7 +87,7 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > self.clone_cost or full > CLONE_ARRAYS:
+            if cost > limit or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):

@@ -15,6 +15,7 @@ from arrayfn.lowering.kernel_ir import (
     Axis,
     Compute,
     Constant,
+    Count,
     IndexTerm,
     Load,
     Nest,
@@ -247,6 +248,13 @@ class NestBuilder:
         function = f"convert_{short_name(dtype)}"
         i64 = dtypes.int64
         return self.compute(name, function, scalar, dtype=i64, of=i64)
+
+    def count(self, name: str, axis: int) -> Value:
+        """Add the index along ``axis`` of the nest, as an int64; return its value."""
+        result = self.value(name, dtypes.int64)
+        source = self.equation.source
+        self.statements.append(Count(result, axis, "element", 0, source))
+        return result
 
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
         """The nest over axes of ``extents``, ordered and merged as fusion's are.

@@ -16,7 +16,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import C
-from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Store, Value
+from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Store, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     StridedArray,
@@ -182,8 +182,7 @@ class _Scan:
         """
         b = NestBuilder(self.equation, self.names)
         last = len(extents) - 1
-        position = b.value("position", dtypes.int64)
-        b.statements.append(Count(position, last, "element", 0, self.equation.source))
+        position = b.count("position", last)
         zero = Constant(0, dtypes.int64)
         i64, bool_ = dtypes.int64, dtypes.bool_
         is_first = b.compute("is_first", "eq", position, zero, dtype=bool_, of=i64)

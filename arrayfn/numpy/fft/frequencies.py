@@ -41,6 +41,10 @@ def rfftfreq(
 def _frequencies(
     name: str, function: Any, n: int, d: float, dtype: DTypeLike, device: Any
 ) -> Array:
+    """NumPy's ``function(n, d)`` in ``dtype``, on ``device``.
+
+    Raises ArgumentError, about ``name``, for arguments it does not take.
+    """
     count = ops.whole(n)
     if count < 1:
         raise ArgumentError(

@@ -23,6 +23,7 @@ _OPPOSITE: Final = {"backward": "forward", "forward": "backward", "ortho": "orth
 
 
 def _norm(name: str, norm: str | None) -> str:
+    """The normalization: "backward" for None; ArgumentError for unknown ones."""
     if norm is None:
         return "backward"
     if norm not in NORMS:
@@ -34,7 +35,10 @@ def _norm(name: str, norm: str | None) -> str:
 
 
 def _dtype(name: str, given: DType, complex: bool) -> DType:
-    """The dtype in which ``given`` is transformed."""
+    """The dtype in which ``given`` is transformed; ``complex`` if the operand is.
+
+    Raises DTypeError, about ``name``, for complex operands of real transforms.
+    """
     if given in dtypes.COMPLEX and not complex:
         raise DTypeError(
             f"{name} takes real arrays, not {dtypes.short_name(given)}: take the real "
@@ -50,7 +54,10 @@ def _dtype(name: str, given: DType, complex: bool) -> DType:
 def _along(
     kind: str, name: str, x: ArrayLike, n: int | None, axis: int, norm: str | None
 ) -> Array:
-    """The transform of ``kind`` along one axis, which is first truncated or padded."""
+    """The transform of ``kind`` along one axis, which is first truncated or padded.
+
+    ``n`` is its length, ``norm`` its normalization; errors call it ``name``.
+    """
     type = ops.type_of_operand(name, x)
     place = ops.normalize_axis(name, axis, type.ndim)
     extent = type.shape[place]
@@ -71,7 +78,7 @@ def _along(
 
 
 def _fitted(x: Array, axis: int, wanted: int) -> Array:
-    """The first ``wanted`` elements along ``axis``, padded with zeros."""
+    """The first ``wanted`` elements of ``x`` along ``axis``, padded with zeros."""
     extent = x.shape[axis]
     if wanted < extent:
         return slice_along(x, 0, wanted, axis)
@@ -185,7 +192,10 @@ def _axes(
     s: Sequence[int | None] | None,
     axes: Sequence[int] | None,
 ) -> tuple[list[int | None], list[int]]:
-    """Extents (None: the operand's) and axes."""
+    """Extents (None: the operand's) and axes, counted from the front.
+
+    Raises an error, about ``name``, if ``s`` and ``axes`` do not fit ``x``.
+    """
     ndim = ops.type_of_operand(name, x).ndim
     for what, given in (("axes", axes), ("s", s)):
         if given is not None and not np.iterable(given):
@@ -220,7 +230,10 @@ def _over(
     axes: Sequence[int] | None,
     norm: str | None,
 ) -> Array:
-    """The complex transform along several axes, the last first."""
+    """The complex transform of ``kind`` along several axes, the last first.
+
+    Errors call it ``name``.
+    """
     extents, places = _axes(name, x, s, axes)
     type = ops.type_of_operand(name, x)
     x = ops.convert(x, _dtype(name, type.dtype, True))

@@ -31,8 +31,7 @@ def together(name: str, *operands: ArrayLike) -> list[Array]:
             "operand to float32 first",
             user_location(),
         )
-    if dtype not in dtypes.INEXACT:
-        dtype = dtypes.float64
+    dtype = ops.inexact_dtype(name, dtype)
     return [as_array(x, dtype) for x in operands]
 
 

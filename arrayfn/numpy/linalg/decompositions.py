@@ -122,7 +122,11 @@ def eigvalsh(
 
 
 def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> Array:
-    """``x`` with the triangle ``uplo`` as its lower triangle."""
+    """``x`` with the triangle ``uplo`` as its lower triangle.
+
+    If it is to ``symmetrize``, both triangles are averaged. Errors call the function
+    ``name``.
+    """
     if uplo not in (None, "L", "U"):
         raise ArgumentError(f"{name} takes UPLO 'L' or 'U', not {uplo!r}")
     x = m.square(name, x)
@@ -214,6 +218,10 @@ def svd(
 def _singular_values_between(
     a: Array, full_matrices: bool, compute_uv: bool, between: tuple[int, int]
 ) -> Any:
+    """The singular values ``between`` two numbers, the largest is 0, and their vectors.
+
+    Vectors are computed if ``compute_uv``. Raises ArgumentError for ``full_matrices``.
+    """
     chosen = slice(*between)
     if not compute_uv:
         return svdvals(a)[..., chosen]

@@ -29,7 +29,10 @@ Order = float | str | None
 
 
 def _inexact(name: str, x: ArrayLike) -> Array:
-    """``x`` in floating point, float16 and bfloat16 included."""
+    """``x`` in floating point, float16 and bfloat16 included.
+
+    Errors call the function ``name``.
+    """
     type = ops.type_of_operand(name, x)
     return m.as_array(x, ops.floating_dtype(type.dtype))
 
@@ -61,7 +64,7 @@ def vector_norm(
 
 
 def _largest(sizes: Array, **where_to: Any) -> Array:
-    """The largest of some absolute values; 0 for no elements."""
+    """The largest of ``sizes``, which are absolute values; 0 for no elements."""
     initial = None if sizes.size else 0
     return max(sizes, initial=initial, **where_to)
 
@@ -69,6 +72,7 @@ def _largest(sizes: Array, **where_to: Any) -> Array:
 def _vector_norm(
     x: Array, axes: tuple[int, ...], keepdims: bool, order: float
 ) -> Array:
+    """The norm of vectors along ``axes``, of a number's ``order``."""
     if isinstance(order, str):
         raise ArgumentError(
             f"the order of a vector's norm is a number, not {order!r}", user_location()
@@ -109,6 +113,10 @@ def matrix_norm(
 def _matrix_norm(
     x: Array, axes: tuple[int, int], keepdims: bool, order: Order
 ) -> Array:
+    """The norm of matrices along two ``axes``.
+
+    ``order`` is "fro", "nuc", 1, -1, 2, -2, inf or -inf; ArgumentError for others.
+    """
     ndim = len(x.shape)
     row, column = (ops.normalize_axis("matrix_norm", a, ndim) for a in axes)
     if row == column:

@@ -87,6 +87,7 @@ def multi_dot(
     splits = _best_splits(extents)
 
     def product(first: int, last: int) -> Array:
+        """The product of matrices ``first`` to ``last``, in the cheapest order."""
         if first == last:
             return arrays[first]
         split = splits[first, last]
@@ -97,7 +98,11 @@ def multi_dot(
 
 
 def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each part of a chain of products (dynamic programming)."""
+    """Where to split each part of a chain of products (dynamic programming).
+
+    Matrix k has shape ``extents[k]`` x ``extents[k + 1]``. The result has, for the pair
+    (first, last), the last matrix of the left part.
+    """
     count = len(extents) - 1
     costs = {(k, k): 0 for k in range(count)}
     splits: dict[tuple[int, int], int] = {}
@@ -191,7 +196,11 @@ def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
 
 
 def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
-    """The ``squarings`` of each matrix from number ``start`` to ``stop``."""
+    """``power``, squared ``squarings`` times, as far as the numbers go.
+
+    These are those from ``start`` to ``stop``; the number differs from matrix to
+    matrix.
+    """
     for k in range(start, stop):
         doubled = (squarings > k)[..., None, None]
         # Multiply only matrices that are squared: others could overflow, and make the
@@ -204,7 +213,10 @@ def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
 def _squared_if(
     needed: Array, power: Array, squarings: Array, start: int, stop: int
 ) -> Array:
-    """``_squared`` if ``needed`` is 1; ``power`` itself if it is 0."""
+    """``_squared`` if ``needed`` is 1; ``power`` itself if it is 0.
+
+    ``squarings``, ``start`` and ``stop`` are those of ``_squared``.
+    """
 
     def kept(power: Array, squarings: Array) -> list[Array]:
         return [power]
@@ -221,7 +233,10 @@ def _squared_if(
 
 
 def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """The diagonal Pade approximant with these coefficients of the numerator."""
+    """The diagonal Pade approximant of exp(x) of a matrix ``x``.
+
+    ``coefficients`` are those of its numerator.
+    """
     unit = eye(x.shape[-1], dtype=x.dtype)
     square = matmul(x, x)
     odd = coefficients[1] * unit

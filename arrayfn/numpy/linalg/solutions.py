@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -22,6 +22,7 @@ from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, eye, ones, ones_like, zeros_like
 from arrayfn.numpy.cumulative import cumprod
+from arrayfn.numpy.data_dependent import known
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linalg.decompositions import svd, svdvals
@@ -160,7 +161,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
 
 
 def _factors(x: Array) -> tuple[Array, Array, Array]:
-    """LU factors, the permutation of rows, and its sign."""
+    """LU factors of ``x``, the permutation of rows, and its sign."""
     by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
     swapped = pivots != arange(x.shape[-1], dtype=np.int32)
     odd = sum(swapped, axis=-1, dtype=np.int32) & np.int32(1)
@@ -192,6 +193,7 @@ def _det(x: Array) -> Array:
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The value, and its derivative: the tangent times the cofactors."""
     (x,), (t,) = primals, tangents
     cofactors = matrix_transpose(_adjugate(x))
     return _det(x), sum(cofactors * t, axis=(-2, -1))
@@ -234,6 +236,8 @@ def _adjugate(x: Array) -> Array:
 
 
 def _cross(a: Array, b: Array) -> Array:
+    """The cross product of vectors of three elements."""
+
     def product(i: int, j: int) -> Array:
         return a[..., i] * b[..., j] - a[..., j] * b[..., i]
 
@@ -243,7 +247,9 @@ def _cross(a: Array, b: Array) -> Array:
 def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
     """The adjugate by LU factors whose pivots, except the last, are not 0.
 
-    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots.
+    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots. ``lu``
+    and ``permutation`` are those of ``_factors``; ``products`` are the running products
+    of the pivots, with the sign.
     """
     n = lu.shape[-1]
     corner = arange(n) == n - 1
@@ -258,7 +264,7 @@ def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Arra
 
 
 def _adjugate_of_singular_values(x: Array) -> Array:
-    """The product of the adjugates of vh, the singular values, and u."""
+    """The adjugate of ``x``: the product of those of vh, the singular values, and u."""
     u, s, vh = svd(x)
     n = s.shape[-1]
     others = where(eye(n, dtype=bool), 1.0, s[..., None, :])
@@ -294,6 +300,7 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 
 @custom_jvp
 def _slogdet(x: Array) -> tuple[Array, Array]:
+    """The sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
     pivots = diagonal(lu, 0, -2, -1)
     sizes = absolute(pivots)
@@ -330,6 +337,8 @@ def pinv(
     Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; the
     default is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
     """
+    if rcond is not None and rtol is not None:
+        raise ArgumentError("pinv takes rcond or rtol, not both", user_location())
     a = m.matrix("pinv", a)
     if rcond is None:
         rcond = rtol if rtol is not None else 10 * _relative_spacing(a)
@@ -337,6 +346,7 @@ def pinv(
 
 
 def _relative_spacing(x: Array) -> float:
+    """The precision of x's dtype times its longer extent: NumPy's default tolerance."""
     spacing = float(np.finfo(dtypes.real_of(x.dtype)).eps)
     _, extent = sorted(x.shape[-2:])
     return spacing * extent
@@ -344,6 +354,7 @@ def _relative_spacing(x: Array) -> float:
 
 @custom_jvp
 def _pinv(x: Array, rcond: Array) -> Array:
+    """The pseudo-inverse, without singular values below ``rcond`` of the largest."""
     if 0 in x.shape[-2:]:
         return m.adjoint(x)
     u, s, vh = svd(x, full_matrices=False)
@@ -388,6 +399,8 @@ def matrix_rank(
     ``tol`` is by default ``rtol`` times the largest, and ``rtol`` max(m, n) machine
     epsilons. For an array with less than two axes: whether any element is not 0.
     """
+    if tol is not None and rtol is not None:
+        raise ArgumentError("matrix_rank takes tol or rtol, not both", user_location())
     a = m.inexact("matrix_rank", A)
     if len(a.shape) < 2:
         return ops.convert(any(a), dtypes.int64)
@@ -401,16 +414,20 @@ def matrix_rank(
     return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
-@also_takes("numpy_resid")
 def lstsq(
-    a: ArrayLike, b: ArrayLike, rcond: float | None = None
+    a: ArrayLike,
+    b: ArrayLike,
+    rcond: float | None = None,
+    *,
+    numpy_resid: bool = False,
 ) -> tuple[Array, Array, Array, Array]:
     """The x (..., n, k) of smallest norm that minimises |a x - b|, and more.
 
     a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. The other
-    results are the squared residuals (..., k) (NumPy returns none if the rank is less
-    than n), the rank (...) of a, and its singular values. Those up to ``rcond`` times
-    the largest count as 0; the default is max(m, n) machine epsilons.
+    results are the squared residuals (..., k), the rank (...) of a, and its singular
+    values. Those up to ``rcond`` times the largest count as 0; the default is max(m, n)
+    machine epsilons. With ``numpy_resid`` there are no residuals, shape (0,), if the
+    rank is less than n or m is at most n, as in NumPy; this needs the rank's value.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])
@@ -437,4 +454,9 @@ def lstsq(
     x = matmul(m.adjoint(vh), parts)
     rest = matmul(a, x) - sides
     distances = sum(real(rest * conj(rest)), axis=-2)
+    if numpy_resid:
+        found = known("lstsq", rank, "Leave out numpy_resid")
+        rows, columns = a.shape[-2:]
+        if rows <= columns or (found < columns).any():
+            distances = ops.full(0, (0,), distances.dtype)
     return (x[..., 0] if is_vector else x), distances, rank, s

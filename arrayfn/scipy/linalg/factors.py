@@ -158,6 +158,7 @@ def solve_triangular(
 
 
 def _operation(trans: int | str) -> int:
+    """LAPACK's number of ``trans``: 0 for none, 1 transposed, 2 conjugated too."""
     if trans not in (0, 1, 2, "N", "T", "C"):
         raise ArgumentError(
             f"trans is 0, 1, 2, 'N', 'T' or 'C', not {trans!r}", user_location()
@@ -206,7 +207,7 @@ def lu_solve(
 
 
 def _inverse(places: Array) -> Array:
-    """The inverse of permutations (..., n, 1)."""
+    """The inverse of the permutations ``places``, (..., n, 1)."""
     n = places.shape[-2]
     found = matrix_transpose(places) == arange(n, dtype=places.dtype)[:, None]
     columns = arange(n, dtype=np.int32)
@@ -343,6 +344,7 @@ def eigh(
 
 
 def _eigh(a: ArrayLike, b: ArrayLike | None, lower: bool, eigvals_only: bool) -> Any:
+    """Eigenvalues, and eigenvectors unless ``eigvals_only``, of a v = w b v."""
     a = m.from_triangle(m.square("eigh", a), lower)
     if b is None:
         if eigvals_only:

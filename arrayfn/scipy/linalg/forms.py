@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj
@@ -58,7 +58,10 @@ def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
 
 
 def _joined(name: str, *parts: Array) -> Array:
-    """Join vectors (..., n); the leading axes broadcast."""
+    """Join vectors (..., n); the leading axes broadcast.
+
+    Errors call the function ``name``.
+    """
     batch = ops.broadcast_shape(name, [part.shape[:-1] for part in parts])
     spread = [broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
     return concatenate(spread, axis=-1)
@@ -75,8 +78,8 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
            [2, 1, 8],
            [3, 2, 1]])
     """
-    column = vectors("toeplitz", c)
-    row = conj(column) if r is None else vectors("toeplitz", r)
+    column = vectors("toeplitz", c, 0)
+    row = conj(column) if r is None else vectors("toeplitz", r, 0)
     values = _joined("toeplitz", column[..., ::-1], row[..., 1:])
     extents = column.shape[-1], row.shape[-1]
     return values[..., np.arange(extents[0])[::-1, None] + np.arange(extents[1])]
@@ -133,7 +136,7 @@ def companion(a: ArrayLike) -> Array:
 
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Fecundities f (n,) in the first row, survivals s (n - 1,) below the diagonal."""
-    first, below = vectors("leslie", f), vectors("leslie", s, 0)
+    first, below = vectors("leslie", f), vectors("leslie", s)
     n = first.shape[-1]
     if below.shape[-1] != n - 1:
         raise ShapeError(
@@ -206,10 +209,13 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
     """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
+    wanted = dtypes.complex128 if dtype is None else dtypes.canonical(dtype)
+    if wanted not in dtypes.COMPLEX:
+        raise DTypeError(f"dft's dtype is complex, not {wanted}", user_location())
     if scale not in (None, "sqrtn", "n"):
         raise ArgumentError(f"dft's scale is None, 'sqrtn' or 'n', not {scale!r}")
     places = np.arange(n)
     made = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
     if scale is not None:
         made = made / (math.sqrt(n) if scale == "sqrtn" else n)
-    return made if dtype is None else made.astype(dtypes.canonical(dtype))
+    return made.astype(wanted)

@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ShapeError, user_location
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lax.control_flow_loops import scan
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy._parameters import also_takes
-from arrayfn.numpy.arithmetic import absolute, real, sqrt
-from arrayfn.numpy.comparison import where
-from arrayfn.numpy.creation import eye, zeros_like
+from arrayfn.numpy.arithmetic import absolute, maximum, minimum, real, sqrt
+from arrayfn.numpy.comparison import isfinite, where
+from arrayfn.numpy.creation import eye, triu, zeros_like
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linear_algebra import diagonal, matmul
-from arrayfn.numpy.manipulation import matrix_transpose
-from arrayfn.numpy.reductions import any, max
+from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
+from arrayfn.numpy.reductions import all, any, max, min, sum
 from arrayfn.scipy.linalg.factors import schur
 from arrayfn.transforms import vmap
 from arrayfn.transforms.custom import custom_jvp, stop_gradient
@@ -40,10 +41,14 @@ def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 def _by_columns(
     step: Callable[[Array, Array, Any], Array], like: Array, xs: Any
 ) -> Any:
-    """The matrix whose column j is ``step(previous columns, j, xs[j])``."""
+    """The matrix whose column j is ``step(previous columns, j, xs[j])``.
+
+    It has the shape and dtype of ``like``.
+    """
     n = like.shape[-1]
 
     def next_column(known: Array, row: Any) -> Any:
+        """Put in one column."""
         j, x = row
         column = step(known, j, x)
         here = np.arange(n, dtype=np.int32) == j
@@ -63,8 +68,8 @@ def _back(a: Array, b: Array) -> Array:
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     """x (m, n) with a x + x b = q: a (m, m), b (n, n), q (m, n).
 
-    It exists if a and -b have no common eigenvalue (Bartels and Stewart, Solution of
-    the matrix equation AX + XB = C, 1972).
+    Leading axes broadcast. The solution exists if a and -b have no common eigenvalue
+    (Bartels and Stewart, Solution of the matrix equation AX + XB = C, 1972).
 
     >>> x = solve_sylvester(np.diag([1.0, 2.0]), np.eye(1), np.array([[4.0], [6.0]]))
     >>> np.round(x, 12).ravel()
@@ -73,20 +78,22 @@ def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     a, b, q = m.together("solve_sylvester", a, b, q)
     m.check_square("solve_sylvester", a.shape)
     m.check_square("solve_sylvester", b.shape)
-    if q.shape != (a.shape[-1], b.shape[-1]):
+    if q.shape[-2:] != (a.shape[-1], b.shape[-1]):
         raise ShapeError(
             f"solve_sylvester with matrices of {a.shape} and {b.shape} needs q of "
-            f"shape {(a.shape[-1], b.shape[-1])}, not {q.shape}; map it for batches",
+            f"shape {(a.shape[-1], b.shape[-1])}, not {q.shape}",
             user_location(),
         )
-    return _solved(a, b, q)
+    batch = ops.broadcast_shape("solve_sylvester", [x.shape[:-2] for x in (a, b, q)])
+    a, b, q = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b, q))
+    return _batched(_solved, len(batch))(a, b, q)
 
 
 def _solved(a: Array, b: Array, q: Array) -> Array:
-    """The solution by complex Schur forms and two refinement steps; linear in q.
+    """The solution x of a x + x b = q, by complex Schur forms and two refinements.
 
-    Derivatives treat the forms as constants. A refinement step gives correct
-    derivatives of one order more than the value that it refines.
+    It is linear in q. Derivatives treat the forms as constants. A refinement step gives
+    correct derivatives of one order more than the value that it refines.
     """
     r, u = schur(stop_gradient(a), "complex")
     s, v = schur(stop_gradient(b), "complex")
@@ -99,6 +106,7 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
         return _back(r + value * unit, side - matmul(known, couplings))
 
     def solution(q: Array) -> Array:
+        """The solution for q, without refinement."""
         sides = matmul(matmul(m.adjoint(u), q.astype(u.dtype)), v)
         columns = matrix_transpose(sides), matrix_transpose(above), diagonal(s)
         y = _by_columns(column, sides, columns)
@@ -130,10 +138,12 @@ def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
 
 @custom_jvp
 def _root(a: Array) -> Array:
+    """The square root of a, by its Schur form; NaN where there is none."""
     t, z = schur(a, "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
+        """Column j of the triangular factor's root, from the columns before it."""
         side, root = row
         before = places < j
         # (columns before j plus root j) times column j equals the operand's column j.
@@ -160,15 +170,14 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return x, _solved(x, x, tangents[0])
 
 
-def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Array:
+def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any:
     """``func`` of a matrix (n, n) with distinct eigenvalues, complex.
 
-    ``func`` maps arrays elementwise. There is no derivative, and no estimate of the
-    error (Parlett, A recurrence among the elements of functions of triangular matrices,
-    1976).
+    ``func`` maps arrays elementwise. There is no derivative (Parlett, A recurrence
+    among the elements of functions of triangular matrices, 1976). Without ``disp`` the
+    result is a pair, with an estimate of the relative error: by how near two
+    eigenvalues are.
     """
-    if not disp:
-        raise ArgumentError("funm gives no estimate of its error: disp=True")
     t, z = schur(m.square("funm", A), "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
 
@@ -184,7 +193,20 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Arr
 
     values = diagonal(t)
     made = _by_columns(column, t, (matrix_transpose(t), values, func(values)))
-    return matmul(matmul(z, made), m.adjoint(z))
+    result = matmul(matmul(z, made), m.adjoint(z))
+    return result if disp else (result, _error_of_function(t, values, result))
+
+
+def _error_of_function(t: Array, values: Array, result: Array) -> Array:
+    """SciPy's estimate, from the Schur form t with eigenvalues ``values``."""
+    eps = float(np.finfo(t.dtype).eps)
+    later = np.tri(len(values), k=-1, dtype=bool)
+    gaps = where(later, absolute(values[:, None] - values), math.inf)
+    nearest = minimum(absolute(values[0]), min(gaps))
+    nearest = where(nearest == 0, eps, nearest)
+    size = max(sum(absolute(triu(t, 1)), axis=0))
+    error = minimum(1.0, maximum(eps, eps / nearest * size))
+    return where(all(isfinite(result)), error, math.inf)
 
 
 def rsf2csf(

@@ -11,9 +11,11 @@ import math
 import numpy as np
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute, divide, negative, subtract
 from arrayfn.numpy.comparison import where
+from arrayfn.numpy.creation import zeros
 from arrayfn.numpy.indexing import take
 from arrayfn.numpy.padding import pad
 from arrayfn.scipy.linalg.forms import vectors
@@ -36,9 +38,11 @@ def fiedler(a: ArrayLike) -> Array:
 def fiedler_companion(a: ArrayLike) -> Array:
     """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a (..., n) has the highest power first.
+    a (..., n) has the highest power first. A constant has a matrix without elements.
     """
-    a = vectors("fiedler_companion", a, 2)
+    a = vectors("fiedler_companion", a)
+    if a.shape[-1] == 1:
+        return zeros((*a.shape[:-1], 0, 0), a.dtype)
     a = divide(a, a[..., :1])
     count = a.shape[-1] - 1
     even = np.arange(count) % 2 == 0
@@ -55,7 +59,10 @@ def fiedler_companion(a: ArrayLike) -> Array:
 
 
 def _on_diagonal(values: Array, place: int, count: int) -> Array:
-    """Matrices (..., count, count) with vectors on the diagonal ``place``."""
+    """Matrices (..., count, count) with the vectors ``values`` on a diagonal.
+
+    ``place`` is the diagonal's number, positive above the main one.
+    """
     missing = count - values.shape[-1]
     pads = [(0, 0)] * (len(values.shape) - 1) + [(0, missing)]
     along = pad(values, pads)
@@ -68,6 +75,8 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
 
     a is (..., m).
     """
+    if not ops.type_of_operand("convolution_matrix", a).ndim:
+        raise ShapeError("convolution_matrix takes no single number", user_location())
     a = vectors("convolution_matrix", a)
     if n < 1:
         raise ShapeError(f"convolution_matrix takes n >= 1, not {n}", user_location())
@@ -99,12 +108,17 @@ def invhilbert(n: int, exact: bool = False) -> Array:
 
 
 def _inverse_of_hilbert(n: int, i: int, j: int) -> int:
+    """Element (i, j) of the inverse of the Hilbert matrix of n rows."""
     sign = -1 if (i + j) % 2 else 1
     ways = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1)
     return sign * (i + j + 1) * ways * math.comb(i + j, i) ** 2
 
 
 def _whole(name: str, rows: list[list[int]], exact: bool) -> Array:
+    """A matrix of integers, in int64 if ``exact``, else in float64.
+
+    Raises ArgumentError for those that int64 does not hold.
+    """
     if not exact:
         return np.array(rows, np.float64).reshape(len(rows), len(rows))
     try:
@@ -135,6 +149,7 @@ def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def _dot(a: list[int], b: list[int]) -> int:
+    """The sum of products of Python integers, which have no limit."""
     total = 0
     for x, y in zip(a, b, strict=True):
         total += x * y
@@ -142,6 +157,7 @@ def _dot(a: list[int], b: list[int]) -> int:
 
 
 def _check_kind(name: str, kind: str) -> None:
+    """ArgumentError, about ``name``, unless ``kind`` is one of SciPy's."""
     if kind not in ("symmetric", "lower", "upper"):
         raise ArgumentError(
             f"{name}: kind is 'symmetric', 'lower' or 'upper', not {kind!r}",

@@ -206,7 +206,10 @@ def _operands(
     mode: str,
     axes: Sequence[int] | int | None = None,
 ) -> tuple[Array, Array]:
-    """Both operands in one dtype; checks that they have the same number of axes."""
+    """Both operands in one dtype; checks that they have the same number of axes.
+
+    Errors call the function ``name``, also for an unknown ``mode``.
+    """
     if mode not in MODES:
         raise ArgumentError(
             f"{name} has the modes 'full', 'same' and 'valid', not {mode!r}",
@@ -230,7 +233,10 @@ def _operands(
 def _larger_first(
     name: str, x: Array, y: Array, axes: Sequence[int] | None = None
 ) -> tuple[Array, Array]:
-    """The operands, ordered so that the first is at least as long along each axis."""
+    """The operands ``x`` and ``y``, the one that is as long along each axis first.
+
+    Raises ShapeError, about ``name``, if neither is.
+    """
     along = range(len(x.shape)) if axes is None else axes
     if all(x.shape[k] >= y.shape[k] for k in along):
         return x, y
@@ -244,7 +250,10 @@ def _larger_first(
 
 
 def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
-    """The padding of the operand on each side for a kernel."""
+    """The padding of the operand on each side for a kernel, by ``mode``.
+
+    It is "full", "same" or "valid".
+    """
     if mode == "full":
         return [(n - 1, n - 1) for n in kernel]
     if mode == "same":

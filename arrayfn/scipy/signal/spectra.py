@@ -11,7 +11,7 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, fft, lax
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives.windowed import sliding_windows
@@ -27,8 +27,17 @@ _COSINES: Final[dict[str, tuple[float, ...]]] = {
 }
 
 
+# How a signal is continued: the arguments of ``pad``.
+_BOUNDARIES: Final[dict[str, dict[str, Any]]] = {
+    "zeros": {},
+    "constant": {"mode": "edge"},
+    "even": {"mode": "reflect"},
+    "odd": {"mode": "reflect", "reflect_type": "odd"},
+}
+
+
 def _window(window: Any, length: int) -> Any:
-    """The window's values; named windows are periodic."""
+    """The window's ``length`` values; named windows are periodic."""
     if isinstance(window, str):
         if window not in _COSINES:
             raise ArgumentError(
@@ -78,7 +87,11 @@ class _Segments:
 
 
 def _spectra(x: Array, cut: _Segments, detrend: Any, onesided: bool) -> Array:
-    """The transform of each windowed segment of the last axis: (..., segments, f)."""
+    """The transform of each windowed segment of the last axis: (..., segments, f).
+
+    ``x`` is the signal. With ``detrend`` a segment's mean, or line, is removed; if
+    ``onesided``, only frequencies from 0 on are given.
+    """
     ndim = len(x.shape)
     segments = apply(
         sliding_windows,
@@ -117,22 +130,32 @@ def stft(
     """Frequencies, times, and the Fourier transform of each windowed segment of x.
 
     Segments of ``nperseg`` elements overlap by ``noverlap`` (None: half). ``boundary``
-    "zeros" adds half a segment of zeros on both sides; ``padded`` completes the last
-    segment with zeros. The transform has the axes of x, with frequencies instead of
-    ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of amplitude 1
-    gives 1/2.
+    "zeros" adds half a segment of zeros on both sides, "constant" repeats the outermost
+    element, "even" mirrors the signal at it, "odd" also turns it; ``padded`` completes
+    the last segment with zeros. The transform has the axes of x, with frequencies
+    instead of ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of
+    amplitude 1 gives 1/2.
     """
     (x,) = ops.floated("stft", x)
     place = ops.normalize_axis("stft", axis, len(x.shape))
     x = anp.moveaxis(x, place, -1)
     cut = _Segments("stft", x.shape[-1], window, nperseg, noverlap, nfft)
-    if boundary not in (None, "zeros"):
+    if boundary not in (None, *_BOUNDARIES):
         raise ArgumentError(
-            f"stft has the boundaries 'zeros' and None, not {boundary!r}: pad x by "
-            "arrayfn.numpy.pad",
+            f"stft has the boundaries {', '.join(_BOUNDARIES)} and None, not "
+            f"{boundary!r}",
             user_location(),
         )
     side = cut.length // 2 if boundary else 0
+    if boundary not in (None, "zeros"):
+        if side >= x.shape[-1]:
+            raise ShapeError(
+                f"stft: the boundary {boundary!r} takes more than {side} elements, "
+                f"half a segment, not {x.shape[-1]}",
+                user_location(),
+            )
+        ends = [(0, 0)] * (x.ndim - 1) + [(side, side)]
+        x, side = anp.pad(x, ends, **_BOUNDARIES[boundary]), 0
     extent = x.shape[-1] + 2 * side
     missing = -(extent - cut.length) % cut.step if padded else 0
     x = _bordered(x, side, side + missing)
@@ -199,7 +222,10 @@ def istft(
 
 
 def _added(segments: Array, cut: _Segments, extent: int) -> Array:
-    """Overlap-add of segments, by shifted parts of one hop each."""
+    """Overlap-add of segments to ``extent`` elements.
+
+    It adds shifted parts of one hop each.
+    """
     pieces = -(-cut.length // cut.step)
     missing = pieces * cut.step - cut.length
     wide = _bordered(segments, 0, missing)
@@ -273,13 +299,13 @@ def csd(
 
 
 def _lengthened(x: Array, length: int) -> Array:
-    """x padded with zeros along the last axis."""
+    """x padded with zeros to ``length`` along the last axis."""
     missing = length - x.shape[-1]
     return anp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def _median(power: Array) -> Array:
-    """The median over segments, separately for real and imaginary parts."""
+    """The median of ``power`` over segments, of real and imaginary parts apart."""
     real = anp.median(anp.real(power), axis=-2)
     return lax.complex(real, anp.median(anp.imag(power), axis=-2))
 

@@ -40,7 +40,7 @@ class _Limits(NamedTuple):
     steps: int
 
     def reached(self, residual: Array, b: Array) -> Array:
-        """Whether the ``residual``, a vector, is small enough."""
+        """Whether the ``residual`` of the right-hand side ``b`` is small enough."""
         threshold = anp.maximum(self.relative * _norm(b), self.absolute)
         return _norm(residual) <= threshold
 
@@ -176,7 +176,11 @@ def _solved(
     limits: tuple[float, float, int | None],
     symmetric: bool = False,
 ) -> tuple[Any, Array]:
-    """The solution of (A, b, x0, M), by ``solve`` on vectors."""
+    """The solution of (A, b, x0, M), by ``solve`` on vectors.
+
+    ``limits`` are the relative and absolute tolerance and the number of steps; a
+    ``symmetric`` A is its own transpose. Errors call the function ``name``.
+    """
     matrix, right, first, inverse = system
     b, unravel = ravel_pytree(right)
     if b.dtype not in dtypes.INEXACT:
@@ -194,12 +198,14 @@ def _solved(
     most = _STEPS * b.shape[0] if steps is None else steps
 
     def solved(multiply: Operator, nearly: Operator, b: Array) -> tuple[Array, Array]:
+        """Solve, from the guess if that is better than zeros."""
         # The guess may be far off for another right-hand side.
         nearer = _norm(b - multiply(start)) < _norm(b)
         x0 = anp.where(nearer, start, 0.0)
         return solve(multiply, nearly, b, x0, _Limits(relative, absolute, most))
 
     def backwards(multiply: Operator, b: Array) -> tuple[Array, Array]:
+        """Solve with the transpose, as derivatives do."""
         if inverse is None:
             return solved(multiply, precondition, b)
         turned = linear_transpose(precondition, b)
@@ -220,13 +226,17 @@ def _solved(
 def _operator(
     what: str, given: Any, like: Any, unravel: Callable[[Array], Any], dtype: Any
 ) -> Operator:
-    """A matrix, or a function of pytrees like ``like``, as a function of vectors."""
+    """A matrix, or a function of pytrees like ``like``, as a function of vectors.
+
+    Results have ``dtype``. Errors call what is ``given`` ``what``.
+    """
     if isinstance(given, SparseArray):
         _check_size(what, given.shape, like)
         return lambda x: given @ x
     if callable(given):
 
         def applied(x: Array) -> Array:
+            """The function of a vector, whose result must have the form of b."""
             result = given(unravel(x))
             _check_form(f"the result of {what}", result, like)
             return ops.convert(ravel_pytree(result)[0], dtype)
@@ -237,6 +247,7 @@ def _operator(
 
 
 def _check_size(what: str, shape: tuple[int, ...], like: Any) -> None:
+    """ShapeError, about ``what``, unless a matrix of ``shape`` takes vectors like b."""
     size = leaf_type(ravel_pytree(like)[0]).shape[0]
     if tree.structure(like) != tree.structure(0.0) or shape != (size, size):
         raise ShapeError(
@@ -247,10 +258,13 @@ def _check_size(what: str, shape: tuple[int, ...], like: Any) -> None:
 
 
 def _check_form(what: str, given: Any, wanted: Any) -> None:
+    """ArgumentError or ShapeError, about ``what``, unless both have the same form."""
     have, want = tree.structure(given), tree.structure(wanted)
     if have != want:
         raise ArgumentError(
-            f"{what} has the structure {have}, and b {want}", user_location()
+            f"{what} has the structure {tree.text_of(have)}, and b "
+            f"{tree.text_of(want)}",
+            user_location(),
         )
     for x, y in zip(tree.leaves(given), tree.leaves(wanted), strict=True):
         if leaf_type(x).shape != leaf_type(y).shape:
@@ -282,10 +296,13 @@ def _end(x: Array, b: Array, residual: Array, steps: Array, limits: _Limits) -> 
 def _cg(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
+    """Conjugate gradients from ``x0``, for Hermitian positive definite operators."""
+
     def going(state: Any) -> Array:
         return ~limits.reached(state[1], b) & (state[4] < limits.steps)
 
     def step(state: Any) -> Any:
+        """One step along a direction that is conjugate to those before it."""
         x, residual, direction, gamma, count = state
         change = apply(direction)
         length = _ratio(gamma, _inner(direction, change).real)
@@ -306,11 +323,14 @@ def _cg(
 def _bicgstab(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
+    """Stabilised biconjugate gradients from ``x0`` (van der Vorst, 1992)."""
+
     def going(state: Any) -> Array:
         enough = limits.reached(state[1], b) | (state[4] == 0)
         return ~enough & (state[5] < limits.steps)
 
     def step(state: Any) -> Any:
+        """One step: along the direction, then along the residual that is left."""
         x, residual, direction, change, rho, count = state[:6]
         near = precondition(direction)
         change = apply(near)
@@ -342,10 +362,14 @@ def _gmres(
     limits: _Limits,
     size: int,
 ) -> tuple[Array, Array]:
+    """GMRES from ``x0``, restarted after ``size`` steps (Saad and Schultz, 1986)."""
     epsilon = float(anp.finfo(b.dtype).eps)
 
     def arnoldi(k: Array, state: Any) -> Any:
-        """Column k of A M V[:size] = V H, with V orthonormalised twice."""
+        """Add column k of A M V[:size] = V H, with V orthonormalised twice.
+
+        The ``state`` is V and H, by rows.
+        """
         basis, columns = state
         vector = apply(precondition(basis[k]))
         whole = _norm(vector)
@@ -364,6 +388,7 @@ def _gmres(
         return basis, anp.at(columns)[k].set(parts)
 
     def step(state: Any) -> Any:
+        """Build a Krylov space of ``size``, and take the best correction in it."""
         x, residual, count = state
         length = _norm(residual)
         basis = anp.zeros((size + 1, b.shape[0]), b.dtype)

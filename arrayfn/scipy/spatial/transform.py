@@ -27,6 +27,10 @@ _NEAR = 1e-7
 
 
 def _floats_of_length(x: ArrayLike, length: int, name: str) -> Array:
+    """x in floating point, with ``length`` numbers along the last axis.
+
+    Raises ShapeError, about ``name``, if it has not.
+    """
     value = anp.asarray(x)
     if not value.ndim or value.shape[-1] != length:
         raise ShapeError(
@@ -63,9 +67,11 @@ class Rotation(NamedTuple):
     quat: Array
 
     @classmethod
-    def from_quat(cls, quat: ArrayLike) -> Rotation:
-        """The rotation of nonzero quaternions (..., 4), the scalar last."""
+    def from_quat(cls, quat: ArrayLike, *, scalar_first: bool = False) -> Rotation:
+        """The rotation of nonzero quaternions (..., 4), the scalar last (or first)."""
         value = _floats_of_length(quat, 4, "Rotation.from_quat")
+        if scalar_first:
+            value = anp.roll(value, -1, axis=-1)
         return cls(value / _norm(value))
 
     @classmethod
@@ -108,7 +114,10 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
-        """The rotation about vectors (..., 3) by angles equal to their lengths."""
+        """The rotation about vectors (..., 3) by angles equal to their lengths.
+
+        These are in radians, or in degrees if ``degrees``.
+        """
         v = _floats_of_length(rotvec, 3, "Rotation.from_rotvec")
         v = anp.deg2rad(v) if degrees else v
         square = anp.sum(v * v, -1, keepdims=True)
@@ -161,7 +170,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def identity(cls, num: int | None = None, dtype: Any = np.float64) -> Rotation:
-        """The identity, or ``num`` identities."""
+        """The identity, or ``num`` identities, of ``dtype``."""
         one = np.array([0.0, 0.0, 0.0, 1.0], dtypes.canonical(dtype))
         return cls(one if num is None else np.tile(one, (num, 1)))
 
@@ -175,11 +184,15 @@ class Rotation(NamedTuple):
         """Whether this is a single rotation, not an array."""
         return self.quat.ndim == 1
 
-    def as_quat(self, canonical: bool = False) -> Array:
-        """Quaternions (..., 4); with ``canonical`` the scalar is not negative."""
-        if not canonical:
-            return ops.same(self.quat)
-        return anp.where(self.quat[..., 3:] < 0, -self.quat, self.quat)
+    def as_quat(self, canonical: bool = False, *, scalar_first: bool = False) -> Array:
+        """Quaternions (..., 4), the scalar last (or first).
+
+        With ``canonical`` the scalar is not negative.
+        """
+        value = ops.same(self.quat)
+        if canonical:
+            value = anp.where(value[..., 3:] < 0, -value, value)
+        return anp.roll(value, 1, axis=-1) if scalar_first else value
 
     def as_matrix(self) -> Array:
         """Rotation matrices (..., 3, 3)."""
@@ -192,7 +205,10 @@ class Rotation(NamedTuple):
         return anp.stack([anp.stack(row, -1) for row in rows], -2)
 
     def as_rotvec(self, degrees: bool = False) -> Array:
-        """The rotation axis times the angle, which is in [0, pi]."""
+        """The rotation axis times the angle, which is in [0, pi].
+
+        The angle is in radians, or in degrees if ``degrees``.
+        """
         q = self.as_quat(canonical=True)
         vector, scalar = q[..., :3], q[..., 3:]
         square = anp.sum(vector * vector, -1, keepdims=True)
@@ -280,7 +296,7 @@ class Rotation(NamedTuple):
         return Rotation(_product(self.quat, other.quat))
 
     def __getitem__(self, index: Any) -> Rotation:  # type: ignore[override]
-        """Some of these rotations."""
+        """The rotations at ``index``."""
         if self.single:
             raise TypeError("a single rotation is not indexed")
         return Rotation(anp.getitem(self.quat, index))
@@ -330,7 +346,8 @@ class Slerp(NamedTuple):
 
     def __call__(self, times: ArrayLike) -> Rotation:
         """The rotations at ``times``."""
-        at = anp.asarray(times)
+        dtype = ops.common_dtype("Slerp", (self.times, times))
+        at = ops.as_array(ops.convert(times, dtype))
         count = self.times.shape[0]
         place = anp.clip(anp.searchsorted(self.times, at, "right") - 1, 0, count - 2)
         start = anp.take(self.times, place, mode="clip")

@@ -23,13 +23,13 @@ class DoubleDouble(NamedTuple):
     low: Array
 
     def __add__(self, other: object) -> DoubleDouble:  # type: ignore[override]
-        """The sum."""
+        """The sum with ``other``, a DoubleDouble."""
         assert isinstance(other, DoubleDouble)
         total = sum_of(self.high, other.high)
         return _renewed(total.high, total.low + (self.low + other.low))
 
     def __mul__(self, other: object) -> DoubleDouble:  # type: ignore[override]
-        """The product with a double-double or a float64 number."""
+        """The product with ``other``, a DoubleDouble or a float64 number."""
         if not isinstance(other, DoubleDouble):
             other = exact(anp.asarray(other))
         product = _product(self.high, other.high)
@@ -63,13 +63,13 @@ def sum_of(x: Array, y: Array) -> DoubleDouble:
 
 
 def _renewed(high: Array, low: Array) -> DoubleDouble:
-    """Normalise the sum of a larger and a smaller number."""
+    """The normalised sum of a larger number, ``high``, and a smaller one, ``low``."""
     total = high + low
     return DoubleDouble(total, low - (total - high))
 
 
 def _product(x: Array, y: Array) -> DoubleDouble:
-    """The product of two float64 numbers below 1e300, exactly."""
+    """The product of two float64 numbers below 1e300, ``x`` and ``y``, exactly."""
     (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
     product = x * y
     error = x_high * y_high - product + x_high * y_low + x_low * y_high
@@ -77,6 +77,7 @@ def _product(x: Array, y: Array) -> DoubleDouble:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
+    """x as a sum of two numbers with half of its bits each (Veltkamp's splitting)."""
     wide = _SPLITTER * x
     high = wide - (wide - x)
     return high, x - high

@@ -58,6 +58,7 @@ def _xlogy(x: Array, y: Array) -> Array:
 
 
 def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative, whose parts are left out for zero tangents."""
     x, y = primals
     slope: Any = anp.zeros_like(x)
     if not isinstance(tangents[0], SymbolicZero):
@@ -85,6 +86,7 @@ def _xlog1py(x: Array, y: Array) -> Array:
 
 
 def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative, whose parts are left out for zero tangents."""
     x, y = primals
     slope: Any = anp.zeros_like(x)
     if not isinstance(tangents[0], SymbolicZero):
@@ -132,6 +134,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
 
 @custom_jvp
 def _rel_entr(x: Array, y: Array) -> Array:
+    """x log(x / y), 0 at x = 0, infinite outside of the domain."""
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
     value = anp.multiply(a, _log_ratio(a, b))
@@ -142,6 +145,7 @@ def _rel_entr(x: Array, y: Array) -> Array:
 
 
 def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: log(x / y) + 1 by x, and -x / y by y."""
     x, y = primals
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)

@@ -75,7 +75,7 @@ def wofz(z: ArrayLike) -> Array:
 
 
 def _wofz_coefficients(count: int) -> tuple[float, tuple[float, ...]]:
-    """Weideman's scale, and his coefficients: a Fourier transform."""
+    """Weideman's scale, and ``count`` coefficients of his: a Fourier transform."""
     points = 2 * count
     scale = math.sqrt(count / math.sqrt(2.0))
     angle = np.arange(-points + 1, points) * (math.pi / points)
@@ -122,6 +122,7 @@ def ndtri(p: ArrayLike) -> Array:
 
 
 def _erfcx_positive(a: Array) -> Array:
+    """exp(a**2) erfc(a) for a >= 0: by polynomials, and beyond 28 by a fraction."""
     center = ERFCX_CENTER["f64"]
     near = anp.minimum(a, 28.0)
     inside = horner((near - center) / (near + center), ERFCX["f64"]) / (
@@ -145,6 +146,7 @@ def exp_of_square(x: Array, factor: float) -> Array:
 
 @custom_jvp
 def _erfcx(x: Array) -> Array:
+    """exp(x**2) erfc(x)."""
     positive = _erfcx_positive(anp.abs(x))
     value = anp.where(x < 0, 2.0 * exp_of_square(x, 1.0) - positive, positive)
     return anp.where(anp.isnan(x), x, value)
@@ -152,6 +154,7 @@ def _erfcx(x: Array) -> Array:
 
 @_erfcx.defjvp
 def _erfcx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative 2 x erfcx(x) - 2 / sqrt(pi)."""
     (x,), (dx,) = primals, tangents
     value = _erfcx(x)
     return value, (2.0 * x * value - 2.0 / _ROOT_PI) * dx
@@ -159,6 +162,7 @@ def _erfcx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _log_ndtr(x: Array) -> Array:
+    """The logarithm of the normal distribution function."""
     # Below -1 the scaled tail; above, 1 minus the other tail.
     negative = anp.minimum(x, -1.0)
     scaled = _erfcx_positive(-_ROOT_HALF * negative)
@@ -182,6 +186,7 @@ def _hazard(x: Array) -> Array:
 
 @custom_jvp
 def _ndtri(p: Array) -> Array:
+    """The inverse of the normal distribution function; NaN outside of [0, 1]."""
     lower = anp.minimum(p, 1.0 - p)
     middle = _ROOT_TWO * apply(special.erfinv, 2.0 * anp.clip(p, 0.2, 0.8) - 1.0)
     # Abramowitz and Stegun 26.2.23, within 5e-4, then Newton's method on the logarithm.
@@ -201,6 +206,7 @@ def _ndtri(p: Array) -> Array:
 
 @_ndtri.defjvp
 def _ndtri_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value x, and its derivative: 1 over the density at x."""
     (p,), (dp,) = primals, tangents
     x = _ndtri(p)
     return x, anp.exp(0.5 * x * x + _LOG_ROOT_TWO_PI) * dp

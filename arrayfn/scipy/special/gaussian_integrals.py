@@ -39,6 +39,7 @@ def dawsn(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _dawsn(x: Array) -> Array:
+    """Dawson's integral: by a series, and far out by an asymptotic expansion."""
     a = anp.abs(x)
     far = a >= _DAWSON_BORDER
     b = anp.where(far | anp.isnan(a), 0.0, a)
@@ -60,6 +61,7 @@ def _dawsn(x: Array) -> Array:
 
 @_dawsn.defjvp
 def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative 1 - 2 x dawsn(x)."""
     (x,), (dx,) = primals, tangents
     value = _dawsn(x)
     return value, (1.0 - 2.0 * x * value) * dx
@@ -85,7 +87,7 @@ def _near(a: Array) -> tuple[Array, Array]:
 
 
 def _far(a: Array) -> tuple[Array, Array]:
-    """Both integrals by the continued fraction."""
+    """Both Fresnel integrals of large ``a``, by the continued fraction."""
     used = (a >= _FRESNEL_BORDER) & (a < math.inf)
     b = anp.where(used, a, _FRESNEL_BORDER)
     square = math.pi * b * b
@@ -104,6 +106,7 @@ def _far(a: Array) -> tuple[Array, Array]:
 
 
 def _signed(x: Array, near: Array, far: Array) -> Array:
+    """``near`` for small, ``far`` for large abs(x), with the sign of x."""
     a = anp.abs(x)
     value = anp.where(a < _FRESNEL_BORDER, near, far)
     return anp.where(anp.isnan(x), x, anp.copysign(value, x))
@@ -111,6 +114,7 @@ def _signed(x: Array, near: Array, far: Array) -> Array:
 
 @custom_jvp
 def _sine(x: Array) -> Array:
+    """The Fresnel integral S(x)."""
     b, t = _near(anp.abs(x))
     # The sum of (-1)**k t**(2 k + 1) / ((2 k + 1)! (4 k + 3)), times x.
     total = series(
@@ -124,6 +128,7 @@ def _sine(x: Array) -> Array:
 
 @custom_jvp
 def _cosine(x: Array) -> Array:
+    """The Fresnel integral C(x)."""
     b, t = _near(anp.abs(x))
     # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times x.
     total = series(
@@ -163,6 +168,7 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
 
 @custom_jvp
 def _owens_t(h: Array, a: Array) -> Array:
+    """Owen's T(h, a), by quadrature for abs(a) up to 1."""
     x, slope = anp.abs(h), anp.abs(a)
     steep = slope > 1.0
     flat = anp.where(steep, 1.0 / anp.where(steep, slope, 1.0), slope)
@@ -194,6 +200,7 @@ def _owens_quadrature(h: Array, a: Array) -> Array:
 
 @_owens_t.defjvp
 def _owens_t_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative by h and a."""
     (h, a), (dh, da) = primals, tangents
     density = anp.exp(-0.5 * h * h) / math.sqrt(2.0 * math.pi)
     by_h = -0.5 * density * apply(special.erf, a * h * math.sqrt(0.5))

@@ -95,8 +95,8 @@ def _by_parameters(
 ) -> Any:
     """The tangent of ``value`` by all arguments except the last.
 
-    Each derivative is that of the sums in forward mode, so that reverse mode does not
-    go through a loop.
+    Of ``tangents``, some may be symbolic zeros. Each derivative is that of the sums in
+    forward mode, so that reverse mode does not go through a loop.
     """
     total: Any = 0.0
     for k, tangent in enumerate(tangents[:-1]):
@@ -116,6 +116,7 @@ def _hyp1f1(a: Array, b: Array, x: Array) -> Array:
 
 
 def _hyp1f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: by x, a / b 1F1(a + 1, b + 1, x)."""
     a, b, x = primals
     tangent = _by_parameters(_kummer, primals, tangents)
     if not isinstance(tangents[2], SymbolicZero):
@@ -132,6 +133,7 @@ def _hyp2f1(a: Array, b: Array, c: Array, x: Array) -> Array:
 
 
 def _hyp2f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: by x, a b / c 2F1(a + 1, b + 1, c + 1, x)."""
     a, b, c, x = primals
     tangent = _by_parameters(_gauss, primals, tangents)
     if not isinstance(tangents[3], SymbolicZero):
@@ -165,6 +167,7 @@ def _series(
         last = anp.maximum(last, -parameter.high)
 
     def step(state: Any) -> Any:
+        """Add a term to the sum, and to that of its derivative."""
         n, term, total, slope, largest, going = state
         at = one * n
         up, down = x, one * (n + 1.0)
@@ -198,6 +201,7 @@ def _series(
 
 
 def _kummer(a: Array, b: Array, x: Array) -> Array:
+    """1F1(a, b, x)."""
     pole = _ends(b) & ~(_ends(a) & (a >= b))
     ends = _ends(a) | ((x < 0) & _ends(b - a))
     far = (anp.abs(x) > _FAR) & ~ends
@@ -218,7 +222,7 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
 
 
 def _kummer_far(a: Array, b: Array, x: Array) -> Array:
-    """1F1 for large |x|: the larger part of the series of DLMF 13.7.2."""
+    """1F1(a, b, x) for large |x|: the larger part of the series of DLMF 13.7.2."""
     down = x < 0
     size = anp.abs(x)
     above = anp.where(down, a, b - a)
@@ -226,6 +230,7 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
     # Terms decrease, then increase: stop at the smallest.
     def add_term(n: Array, state: Any) -> Any:
+        """Add a term, unless it is larger than the one before."""
         total, term, before = state
         ratio = (above + n) * (1.0 - below + n) / ((n + 1.0) * size)
         on = (anp.abs(ratio) < anp.maximum(before, 1.0)) & (term != 0)
@@ -245,6 +250,7 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
 
 def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
+    """2F1(a, b, c, x) for x up to 1, and beyond it where the sum ends."""
     # The parameter that ends the sum first, or else the smaller one.
     ends_a, ends_b = _ends(a), _ends(b)
     exchanged = anp.where(ends_a == ends_b, anp.where(ends_a, b > a, b < a), ends_b)
@@ -277,7 +283,7 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
 
 
 def _gauss_at_one(a: Array, b: Array, c: Array) -> Array:
-    """Gauss's theorem (DLMF 15.4.20)."""
+    """2F1(a, b, c, 1), by Gauss's theorem (DLMF 15.4.20)."""
     rest = c - a - b
     there = rest > 0
     safe = anp.where(there, rest, 1.0)
@@ -301,6 +307,7 @@ def _continued(
     """
 
     def step(state: Any) -> Any:
+        """Halve the distance to 1 by a Taylor series, as far as the aim."""
         here, value, slope = state
         there = anp.maximum(0.5 * here, aim)
         value, slope = _taylor(parameters, here, here - there, value, slope)
@@ -328,6 +335,7 @@ def _taylor(
     square = step * step
 
     def next_term(state: Any) -> Any:
+        """Add a term of the series, by the recurrence of its coefficients."""
         n, before, term, total, change, _ = state
         at, after_it = one * n, one * (n + 1.0)
         factor = (inner * at + outer) * after_it * step

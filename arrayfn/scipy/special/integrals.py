@@ -106,6 +106,7 @@ def _tail(n: ArrayLike, x: Array) -> Array:
     count = anp.max(needed, initial=0.0) + 3.0
 
     def step(state: Any) -> Any:
+        """The fraction's part k, from the end."""
         k, fraction = state
         before = x + n + 2.0 * (k - 1.0)
         return k - 1.0, before - k * (n + (k - 1.0)) / fraction
@@ -120,6 +121,7 @@ _TAIL_TERMS = 90.0
 
 @custom_jvp
 def _exp1(x: Array) -> Array:
+    """The exponential integral E1(x): by its series up to 1, then by a fraction."""
     near = x <= 1.0
     small = anp.where(near & (x > 0), x, 1.0)
     # The sum of (-x)**k / (k k!), whose first term is -x.
@@ -143,6 +145,7 @@ def _series_of_expi(x: Array) -> Array:
 
 @custom_jvp
 def _expi(x: Array) -> Array:
+    """The exponential integral Ei(x)."""
     below = -_exp1.function(anp.where(x < 0, -x, 1.0))
     near = (x > 0) & (x <= 40.0)
     a = anp.where(near, x, 1.0)
@@ -168,6 +171,7 @@ def _expi_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _expn(n: Array, x: Array) -> Array:
+    """The exponential integral En(x) of an integer order n."""
     near = x <= 1.0
     # n = 0 has another formula.
     order = anp.maximum(n, 1.0)
@@ -212,6 +216,7 @@ def _digamma(x: Array) -> Array:
 
 @_expn.defjvp
 def _expn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative by x, -E(n - 1)(x)."""
     (n, x), (_, dx) = primals, tangents
     # The integer order has no derivative. Below order 1: -exp(-x) (1/x + 1/x**2).
     inverse = 1.0 / x
@@ -235,6 +240,7 @@ def _auxiliary(a: Array) -> tuple[Array, Array]:
 
 @custom_jvp
 def _si(x: Array) -> Array:
+    """The sine integral Si(x)."""
     a = anp.abs(x)
     near = a <= 4.0
     b = anp.where(near, a, 0.0)
@@ -252,6 +258,7 @@ def _si(x: Array) -> Array:
 
 @_si.defjvp
 def _si_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative sin(x) / x."""
     (x,), (dx,) = primals, tangents
     zero = x == 0
     slope = anp.where(zero, 1.0, anp.sin(x) / anp.where(zero, 1.0, x))
@@ -260,6 +267,7 @@ def _si_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _ci(x: Array) -> Array:
+    """The cosine integral Ci(x)."""
     a = anp.abs(x)
     near = a <= 4.0
     b = anp.where(near & (a > 0), a, 1.0)
@@ -285,6 +293,7 @@ def _ci_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _spence(x: Array) -> Array:
+    """Spence's function, the integral of log(t) / (1 - t) from 1 to x."""
     inside = (x > 0) & (x < math.inf)
     y = anp.where(inside, x, 1.0)
     # Map to [1/2, 2]: reflect small numbers, and the inverse of large ones.
@@ -305,6 +314,7 @@ def _spence(x: Array) -> Array:
 
 @_spence.defjvp
 def _spence_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative log(x) / (1 - x)."""
     (x,), (dx,) = primals, tangents
     one = x == 1
     slope = anp.where(one, -1.0, anp.log(x) / anp.where(one, 1.0, 1.0 - x))

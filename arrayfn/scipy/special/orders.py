@@ -38,6 +38,10 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
+    """J0(z) to Jv(z), along a new axis 0, by Miller's downward recurrence.
+
+    It begins at order ``n_iter`` at least.
+    """
     finite = anp.isfinite(z)
     zero = z == 0
     x = anp.where(finite & ~zero, z, 1.0)
@@ -47,6 +51,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
     orders = anp.reshape(anp.arange(v + 1.0), (v + 1,) + (1,) * z.ndim)
 
     def step(state: Any) -> Any:
+        """Compute the order below, and keep it if it is asked for."""
         k, above, here, total, kept = state
         below = 2.0 * k / x * here - above
         # J0 + 2 J2 + 2 J4 + ... is 1.
@@ -75,6 +80,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
 def _bessel_jn_jvp(
     v: int, n_iter: int, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
+    """The values, and their derivatives."""
     (z,), (dz,) = primals, tangents
     more = _bessel_jn(z, v + 1, n_iter)
     # J0' = -J1, and Jn' = (J(n - 1) - J(n + 1)) / 2.
@@ -127,7 +133,8 @@ def sph_harm_y(
 def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
     """Associated Legendre functions of cos(theta), normalised on the sphere.
 
-    Upward recurrence in the degree (Press et al., Numerical Recipes, section 6.7).
+    ``n`` is the degree, at most ``n_max``, and ``m`` the order. Upward recurrence in
+    the degree (Press et al., Numerical Recipes, section 6.7).
     """
     x, sine = anp.cos(theta), anp.abs(anp.sin(theta))
     logs = 0.5 * (lax.lgamma(2.0 * m + 2.0) - math.log(4.0 * math.pi))

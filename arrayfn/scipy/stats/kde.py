@@ -89,6 +89,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return 1.0 / anp.sum(self.weights * self.weights)
 
     def _bandwidth(self, method: Bandwidth) -> Array:
+        """The factor of the bandwidth, by a rule's name, a number or a function."""
         exponent = -1.0 / (self.d + 4.0)
         if method is None or method == "scott":
             return anp.power(self.neff, exponent)
@@ -105,6 +106,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return anp.asarray(method)
 
     def _points(self, points: ArrayLike) -> Array:
+        """``points`` as [d, m]; ShapeError if they are not."""
         _, given = floats("gaussian_kde", anp.zeros((), self.dataset.dtype), points)
         given = anp.atleast_2d(given)
         if given.shape[0] != self.d and given.shape == (1, self.d):
@@ -166,7 +168,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return anp.sum(other.weights * anp.exp(logs))
 
     def resample(self, key: Any, shape: Any = ()) -> Array:
-        """Points from the density: [d, *shape]."""
+        """Points from the density, by the random ``key``: [d, *shape]."""
         wanted = shape if isinstance(shape, tuple) else (shape,)
         choice_key, noise_key = random.split(key)
         index = random.choice(choice_key, self.n, wanted, p=self.weights)
@@ -178,7 +180,10 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
 
 def _log_mixture(points: Array, centers: Array, cov: Array, weights: Array) -> Array:
-    """The log density of the weighted normal mixture at points [d, m]."""
+    """The log density of the weighted normal mixture at points [d, m].
+
+    ``centers`` are [d, n], ``cov`` is the covariance of each, ``weights`` are n.
+    """
     factor = linalg.cholesky(cov)
     white = [
         lax.linalg.triangular_solve(factor, x, left_side=True, lower=True)
@@ -192,6 +197,7 @@ def _log_mixture(points: Array, centers: Array, cov: Array, weights: Array) -> A
 
 
 def _flatten(estimate: gaussian_kde) -> tuple[tuple[Array, ...], None]:
+    """The arrays of an estimate, which is a pytree."""
     return (
         estimate.dataset,
         estimate.weights,
@@ -201,6 +207,7 @@ def _flatten(estimate: gaussian_kde) -> tuple[tuple[Array, ...], None]:
 
 
 def _unflatten(_: None, children: tuple[Array, ...]) -> gaussian_kde:
+    """The estimate with these arrays."""
     estimate = object.__new__(gaussian_kde)
     names = ("dataset", "weights", "covariance", "factor")
     for name, value in zip(names, children, strict=True):

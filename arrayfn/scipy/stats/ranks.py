@@ -23,7 +23,10 @@ class ModeResult(NamedTuple):
 
 
 def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
-    """``a`` with ``axis`` moved to the end; flattened for None."""
+    """``a`` with ``axis`` moved to the end; flattened for None.
+
+    Errors call the function ``name``.
+    """
     array = anp.asarray(a)
     if axis is None:
         return anp.ravel(array)
@@ -47,7 +50,11 @@ def _runs(values: Array) -> tuple[Array, Array, Array]:
 
 
 def _omits_nan(name: str, nan_policy: str, *, possible: bool = True) -> bool:
-    """Whether NaN are left out; ArgumentError for policies that are not here."""
+    """Whether NaN are left out, by SciPy's ``nan_policy``.
+
+    ArgumentError, about ``name``, for policies that are not here; "omit" is one unless
+    ``possible``.
+    """
     policies = ("propagate", "omit") if possible else ("propagate",)
     if nan_policy not in policies:
         raise ArgumentError(

@@ -41,6 +41,10 @@ def _arguments(
     loc: ArrayLike,
     scale: ArrayLike,
 ) -> list[Array]:
+    """x standardised, the scale and the bounds, in one shape; NaN unless a < b.
+
+    Errors call the function ``name``.
+    """
     z, scale, a, b = standard(f"truncnorm.{name}", x, loc, scale, a, b)
     # NaN unless a < b.
     a = anp.where(a < b, a, math.nan)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.primitives import views
 from arrayfn.tracing import Tracer, apply
 from arrayfn.transforms.custom.batched import custom_vmap
@@ -45,6 +46,13 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
-    if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
+    """``x`` without a derivative, if it is a traced float."""
+    if isinstance(x, Tracer) and x.dtype in dtypes.DIFFERENTIABLE:
         return apply(views.stop_gradient, x)
+    if callable(x):
+        raise ArgumentError(
+            f"stop_gradient takes arrays and pytrees of them, not the function {x!r}; "
+            "stop the gradient of its result",
+            user_location(),
+        )
     return x

@@ -20,7 +20,7 @@ from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
 from arrayfn.transforms.custom.closures import closed, closed_over, with_inputs
-from arrayfn.transforms.custom.functions import fitted, pair_of, struct
+from arrayfn.transforms.custom.functions import fitted, pair_of, rule_setter, struct
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,22 +66,22 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
         """The function; one equation inside a trace."""
         name = name_of(self.function)
         bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         if bound.kwargs:
             raise ArgumentError(
                 f"{name} has a batching rule, so its arguments are positional; "
                 f"{sorted(bound.kwargs)} can only be given by keyword",
                 user_location(),
             )
-        leaves, structure = tree.flatten(bound.args)
-        if not is_staged(leaves):
-            return self.function(*args, **kwargs)
         if self._rule is None:
             raise ArgumentError(
                 f"{name} is a custom_vmap function without a rule; give it one with "
                 f"@{name}.def_vmap",
                 user_location(),
             )
+        bound.apply_defaults()
+        leaves, structure = tree.flatten(bound.args)
+        if not is_staged(leaves):
+            return self.function(*args, **kwargs)
         body = trace_function(self.function, bound.args, {})
         own = len(leaves)
         captured, (inputs,) = closed_over([(body, own)])
@@ -96,6 +96,9 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
         )
         flat = results if isinstance(results, tuple) else (results,)
         return tree.unflatten(body.out_tree, flat)
+
+    def __getattr__(self, name: str) -> Any:
+        return rule_setter(self, name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -127,7 +130,11 @@ class _Call:
     def mapped(
         self, size: int, mapped: Sequence[bool]
     ) -> tuple[Program, Sequence[bool]]:
-        """The rule's Program, and which of its outputs are mapped."""
+        """The rule's Program, and which of its outputs are mapped.
+
+        ``size`` is the extent of the mapped axis, ``mapped`` says which inputs have it.
+        Raises ArgumentError if the function closes over a mapped value.
+        """
         own = len(self.leaf_types)
         if any(mapped[own:]):
             raise ArgumentError(
@@ -144,6 +151,7 @@ class _Call:
         out_batched: list[bool] = []
 
         def rule(*args: Any) -> list[Any]:
+            """The leaves of the rule's result, with the types that it must have."""
             given = self.rule(size, in_batched, *args)
             result, batched = pair_of(what, "(result, out_batched)", given)
             out_batched[:] = self._flags(what, batched)
@@ -170,6 +178,10 @@ class _Call:
         return program, out_batched
 
     def _flags(self, what: str, batched: Any) -> list[Any]:
+        """Whether each leaf of the result is mapped, by ``batched``, the rule's answer.
+
+        Raises ArgumentError, about ``what``, if it does not say so by bools.
+        """
         leaves = [0] * self.out_tree.num_leaves
         try:
             flags = tree.broadcast_prefix(

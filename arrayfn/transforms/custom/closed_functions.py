@@ -12,7 +12,13 @@ from typing import Any
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tracing import Tracer, apply_program
-from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms import (
+    FlatTrace,
+    check_leaf,
+    leaf_type,
+    name_of,
+    trace_function,
+)
 from arrayfn.transforms.custom.closures import held
 from arrayfn.transforms.custom.functions import Function, pair_of, struct
 from arrayfn.transforms.custom.reverse import custom_vjp
@@ -40,12 +46,23 @@ def closure_convert(
     structure = tree.structure(example_args)
 
     def converted(*given: Any) -> Any:
-        args, values = given[: len(example_args)], iter(given[len(example_args) :])
+        """The function of its arguments and of the values that it captured."""
+        args, moved_in = given[: len(example_args)], given[len(example_args) :]
+        if len(moved_in) != sum(hoisted):
+            raise ArgumentError(
+                f"the converted {name_of(fun)} takes the {sum(hoisted)} values that it "
+                f"captured after its arguments, not {len(moved_in)}; give them as "
+                "*values",
+                user_location(),
+            )
+        for value in moved_in:
+            check_leaf(value, f"the converted {name_of(fun)}: a captured value")
+        values = iter(moved_in)
         leaves, have = tree.flatten(args)
         if have != structure:
             raise ArgumentError(
                 f"the converted {name_of(fun)} takes arguments of structure "
-                f"{structure}, but was given {have}",
+                f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
                 user_location(),
             )
         closure = [
@@ -59,7 +76,7 @@ def closure_convert(
 
 
 def _is_hoisted(value: Any) -> bool:
-    return isinstance(value, Tracer) and value.dtype in dtypes.INEXACT
+    return isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE
 
 
 @tree.register_static
@@ -93,6 +110,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return pair_of(name_of(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
+        """The value; and the rule's Program with its captures, as residuals."""
         value, rule = _pair(*args)
         count = len(args)
 
@@ -106,6 +124,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return value, (_Rule(traced), saved)
 
     def backward(residuals: Any, ct: Any) -> Any:
+        """The cotangents of the arguments, by the rule's Program."""
         rule, saved = residuals
         results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
         return tree.unflatten(rule.traced.out_tree, results)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn import dtypes
 from arrayfn.errors import DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
-from arrayfn.primitives import calls, views
-from arrayfn.tracing import ImmutableArray, Tracer, apply
+from arrayfn.primitives import views
+from arrayfn.tracing import ImmutableArray, Tracer
 from arrayfn.transforms import FlatTrace, leaf_type
 
 
@@ -54,8 +53,9 @@ def with_inputs(
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
     """The traced Program with its captured arrays as constants.
 
-    It is made when a derivative needs it, long after the call it belongs to, so a
-    captured value that was traced then is an error.
+    Its first ``own`` inputs stay inputs. It is made when a derivative needs it, long
+    after the call it belongs to, so a captured value that was traced then is an error.
+    ``what`` is the function, for the message.
     """
     program, captured = traced.program, traced.trace.captured
     for value in captured:
@@ -82,13 +82,6 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
         inputs = builder.inputs_of(program)
         outputs = builder.inline(program, inputs)
         return builder.build([*outputs, *map(views.zeros, types)])
-
-
-def guarded(value: Any) -> Any:
-    """A captured value; taking a derivative by it is an error, as no rule gives it."""
-    if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
-        return apply(calls.closed_over, value)
-    return value
 
 
 def held(value: Any) -> Any:

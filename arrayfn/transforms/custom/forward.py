@@ -91,6 +91,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
             )
 
         def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+            """The value, and the sum of the tangents by the arguments' rules."""
             call: Any = self
             value = call(*primals)
             if len(rules) != len(primals):
@@ -165,10 +166,15 @@ class _JvpCall(Call):
     def trace_rule(
         self, primals: Any, varies: Sequence[bool], abstract: bool = False
     ) -> FlatTrace:
-        """The rule as a Program of the primals and the tangents that are not zero."""
+        """The rule as a Program of the primals and the tangents that are not zero.
+
+        ``varies`` says which leaves of the arguments have a tangent that is not zero.
+        If ``abstract``, the rule sees no values.
+        """
         given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
 
         def derivative(primals: Any, given: list[Any]) -> list[Any]:
+            """The leaves of the rule's value and of its tangent, checked."""
             tangents = tree.unflatten(
                 self.structure, self.with_zeros(self.leaf_types, given, varies)
             )
@@ -185,7 +191,7 @@ class _JvpCall(Call):
     def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
         """The rule's Program, with ``unused`` inputs for what the body captures.
 
-        They do not vary; ``guarded`` makes sure of that.
+        They do not vary; the primitive makes sure of that.
         """
         own = len(self.leaf_types)
         with self.within_rules:

@@ -30,7 +30,7 @@ from arrayfn.transforms import (
     trace_function,
 )
 from arrayfn.transforms.arguments import as_numbers, positions_of
-from arrayfn.transforms.custom.closures import guarded, with_inputs
+from arrayfn.transforms.custom.closures import with_inputs
 
 Function = Callable[..., Any]
 P = ParamSpec("P")
@@ -80,6 +80,21 @@ class Depth(threading.local):
         return Depth, ()
 
 
+_SETTERS = ("defjvp", "defjvps", "defvjp", "def_vmap")
+
+
+def rule_setter(outer: Any, name: str) -> Any:
+    """The method ``name`` of the function with rules that ``outer`` wraps.
+
+    So a rule of each kind can be given to a function of several decorators.
+    """
+    inner = vars(outer).get("function")
+    found = getattr(inner, name, None) if name in _SETTERS else None
+    if found is not None:
+        return found
+    raise AttributeError(f"{type(outer).__name__} has no attribute {name!r}")
+
+
 class Custom(ABC, Generic[P, R]):
     """A function with rules: static arguments, and how the others are traced."""
 
@@ -105,18 +120,19 @@ class Custom(ABC, Generic[P, R]):
         dynamic = self.dynamic(arguments)
         function = self.with_static(self.function, arguments)
         leaves = tree.leaves(dynamic)
+        self.check_rules()
         if not is_staged(leaves):
             return function(*dynamic)
-        self.check_rules()
         body = trace_function(function, dynamic, {})
         row, rules, captured, inputs = self.traced_rules(arguments, body)
         results = apply(
             row,
             *leaves,
-            *map(guarded, captured),
+            *captured,
             name=name_of(self.function),
             body=with_inputs(body, (*body.program.inputs[: len(leaves)], *inputs)),
             **rules,
+            **({"captured": len(captured)} if captured else {}),
         )
         flat = results if isinstance(results, tuple) else (results,)
         return tree.unflatten(body.out_tree, flat)
@@ -132,7 +148,11 @@ class Custom(ABC, Generic[P, R]):
         """The primitive of a call with this ``body``, and its rules as params.
 
         Also all values that body and rules capture, and the body's inputs for them.
+        ``arguments`` are all of the call's, by position.
         """
+
+    def __getattr__(self, name: str) -> Any:
+        return rule_setter(self, name)
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -150,15 +170,19 @@ class Custom(ABC, Generic[P, R]):
         return self if instance is None else functools.partial(bound, instance)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments by position, with defaults filled in."""
+        """All arguments of a call with ``args`` and ``kwargs``, by position.
+
+        Defaults are filled in. Raises ArgumentError for an argument that can only be
+        given by keyword.
+        """
         bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         if bound.kwargs:
             raise ArgumentError(
                 f"{name_of(self.function)} has a derivative rule, so its arguments are "
                 f"positional; {sorted(bound.kwargs)} can only be given by keyword",
                 user_location(),
             )
+        bound.apply_defaults()
         return list(bound.args)
 
     def static_arguments(self, arguments: list[Any]) -> list[Any]:
@@ -173,6 +197,7 @@ class Custom(ABC, Generic[P, R]):
 
         @functools.wraps(function)
         def partial(*others: Any) -> Any:
+            """The function of the arguments that are not static."""
             rest = iter(others)
             return function(
                 *[
@@ -238,7 +263,10 @@ class Call:
 
 
 def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
-    """``value``, if it is a pair."""
+    """The two parts of ``value``, if it is a pair; else ArgumentError.
+
+    ``what`` gave it, and ``form`` says what the pair is of, for the message.
+    """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ArgumentError(
             f"{what} gives a pair {form}, but gave {type(value).__name__}",
@@ -250,18 +278,25 @@ def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
 def fitted(
     what: str, value: Any, out_tree: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``value``, in dtypes ``types``; an error if the form differs."""
+    """The leaves of ``value``, in dtypes ``types``; an error if the form differs.
+
+    ``what`` gave it, for the message.
+    """
     leaves, structure = tree.flatten(value)
     if structure != out_tree:
         raise ArgumentError(
-            f"{what} has the structure {structure}, but the function gives {out_tree}",
+            f"{what} has the structure {tree.text_of(structure)}, but the function "
+            f"gives {tree.text_of(out_tree)}",
             user_location(),
         )
     return [as_type(what, x, t) for x, t in zip(leaves, types, strict=True)]
 
 
 def as_type(what: str, x: Any, wanted: ArrayType) -> Any:
-    """``x`` in the dtype of ``wanted``; ShapeError if it has another shape."""
+    """``x`` in the dtype of ``wanted``; ShapeError if it has another shape.
+
+    ``what`` is it, for the message.
+    """
     if isinstance(x, SymbolicZero):
         return zeros(wanted)
     check_leaf(x, what)

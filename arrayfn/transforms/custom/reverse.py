@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from typing_extensions import override
 
@@ -35,8 +35,9 @@ from arrayfn.transforms.custom.functions import (
 )
 
 
-class CustomVJPPrimal(NamedTuple):
-    """An argument of a forward rule that asked for ``symbolic_zeros``.
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """A leaf of an argument of a forward rule that asked for ``symbolic_zeros``.
 
     ``perturbed`` says whether a derivative by it is wanted.
     """
@@ -74,14 +75,14 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._symbolic_zeros = False
 
     def defvjp(
-        self, forward: Function, backward: Function, symbolic_zeros: bool = False
+        self, fwd: Function, bwd: Function, symbolic_zeros: bool = False
     ) -> None:
-        """Set the rules.
+        """Set the rules, forward and backward.
 
         With ``symbolic_zeros`` each leaf of the forward rule's arguments is a
         ``CustomVJPPrimal``, and cotangents that are zero are ``SymbolicZero``.
         """
-        self._rules = forward, backward
+        self._rules = fwd, bwd
         self._symbolic_zeros = symbolic_zeros
 
     @override
@@ -138,6 +139,20 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         return custom_rules.custom_vjp, rules, extra, in_body
 
 
+def _leaves_or_none(value: Any, structure: tree.TreeDef) -> list[Any] | None:
+    """The leaves of ``value`` for those of ``structure``; None if they do not fit.
+
+    A None in ``value`` stands for a whole subtree, and is each of its leaves.
+    """
+    argument = tree.unflatten(structure, range(structure.num_leaves))
+    try:
+        spread = tree.broadcast_prefix(value, argument)
+    except ValueError:
+        return None
+    given = sum(x is not None for x in spread)
+    return spread if given == len(tree.leaves(value)) else None
+
+
 class _VjpCall(Call):
     """A call of a ``custom_vjp`` function."""
 
@@ -158,10 +173,15 @@ class _VjpCall(Call):
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """The forward rule's Program, and placeholders for its residuals."""
+        """The forward rule's Program, and placeholders for its residuals.
+
+        ``primals`` are the arguments, and ``varies`` says by which leaves one
+        differentiates.
+        """
         residual_tree: list[tree.TreeDef] = []
 
         def forward(*primals: Any) -> list[Any]:
+            """The leaves of the value, checked, and of the residuals."""
             if self.symbolic_zeros:
                 leaves = tree.leaves(primals)
                 pairs = zip(leaves, varies, strict=True)
@@ -185,6 +205,7 @@ class _VjpCall(Call):
         present = [struct(t) for t, g in zip(self.types, given, strict=True) if g]
 
         def backward(residuals: Any, present: list[Any]) -> list[Any]:
+            """The leaves of the arguments' cotangents, checked."""
             cotangents = tree.unflatten(
                 self.out_tree, self.with_zeros(self.types, present, given)
             )
@@ -193,7 +214,11 @@ class _VjpCall(Call):
         return trace_function(backward, (residuals, present), {}, with_values=False)
 
     def cotangents(self, given: Any) -> list[Any]:
-        """The leaves of the backward rule's result, one for each argument leaf."""
+        """The leaves of ``given``, the backward rule's result, checked.
+
+        None stands for zeros. Raises ArgumentError if the form differs from the
+        arguments'.
+        """
         what = f"{self.name}'s backward rule"
         count = len(self.structures)
         if not isinstance(given, (tuple, list)) or len(given) != count:
@@ -208,18 +233,18 @@ class _VjpCall(Call):
             zip(given, self.structures, strict=True)
         ):
             wanted = [next(types) for _ in range(structure.num_leaves)]
-            if value is None:
-                cotangents += [zeros(t) for t in wanted]
-                continue
-            leaves, have = tree.flatten(value)
-            if have != structure:
+            leaves = _leaves_or_none(value, structure)
+            if leaves is None:
                 raise ArgumentError(
-                    f"{what}: cotangent {position} has the structure {have}, the "
-                    f"argument {structure}",
+                    f"{what}: cotangent {position} has the structure "
+                    f"{tree.text_of(tree.structure(value))}, the argument "
+                    f"{tree.text_of(structure)}",
                     user_location(),
                 )
             cotangents += [
-                as_type(f"{what}: cotangent {position}", x, t)
+                zeros(t)
+                if x is None
+                else as_type(f"{what}: cotangent {position}", x, t)
                 for x, t in zip(leaves, wanted, strict=True)
             ]
         return cotangents
@@ -229,7 +254,7 @@ class _VjpCall(Call):
     ) -> tuple[Program, custom_rules.Rule]:
         """The rules' Programs, with ``unused`` inputs for what the body captures.
 
-        They do not vary; ``guarded`` makes sure of that.
+        They do not vary; the primitive makes sure of that.
         """
         own = len(self.leaf_types)
         with self.within_rules:
@@ -238,6 +263,7 @@ class _VjpCall(Call):
         forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
         def backward(given: tuple[bool, ...]) -> Program:
+            """The backward rule's Program, for the results that have a cotangent."""
             with self.within_rules:
                 back = self.trace_backward(residuals, given)
             inputs = len(tree.leaves(residuals)) + sum(given)

@@ -54,13 +54,19 @@ def provider_of(name: str) -> Provider:
 
 
 def provider_words(name: str) -> tuple[int, ...]:
-    """The arguments of a provider's kernel before those of the plan."""
+    """The arguments of a provider's kernel before those of the plan.
+
+    ``name`` is the provider's with its dtype, as "gemm_f32".
+    """
     constants = provider_constants(name)
     return tuple(x for k, x in enumerate(known_values(name)) if k not in constants)
 
 
 def provider_constants(name: str) -> dict[int, int]:
-    """The values of the parameters that are constants, by position."""
+    """The values of a provider's parameters that are constants, by position.
+
+    ``name`` is the provider's with its dtype, as "gemm_f32".
+    """
     kernel = provider_of(name).kernel
     kinds = parameters_of(kernel, name.rpartition("_")[2]) if kernel else ()
     values = zip(kinds, known_values(name), strict=False)
@@ -69,7 +75,10 @@ def provider_constants(name: str) -> dict[int, int]:
 
 @cache
 def known_values(name: str) -> tuple[int, ...]:
-    """The values of a provider's first parameters, which no call gives."""
+    """The values of a provider's first parameters, which no call gives.
+
+    ``name`` is the provider's with its dtype. Raises BackendError for an unknown one.
+    """
     try:
         return provider_of(name).words(name.rpartition("_")[2])
     except KeyError:

@@ -117,6 +117,7 @@ def threaded_blas() -> Blas:
 
 
 def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
+    """The addresses of a BLAS's getter and setter of its threads; 0 without any."""
     for get_name, set_name in _THREAD_FUNCTIONS:
         if hasattr(library, get_name) and hasattr(library, set_name):
             return _address(getattr(library, get_name)), _address(
@@ -135,7 +136,7 @@ def _lapack() -> ModuleType:
 
 
 def _exported(module: ModuleType, name: str) -> int:
-    """The address of a function that a Cython module exports."""
+    """The address of the function ``name`` that a Cython module exports."""
     exported: Mapping[str, Any] = vars(module)["__pyx_capi__"]
     capsule = exported[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
@@ -148,6 +149,10 @@ def _exported(module: ModuleType, name: str) -> int:
 
 
 def _load(name: str) -> ModuleType:
+    """SciPy's extension module ``name`` of scipy.linalg, without importing the package.
+
+    Importing it takes 0.1 s. Raises BackendError if SciPy is not installed.
+    """
     specification = importlib.util.find_spec("scipy")
     if specification is None or not specification.submodule_search_locations:
         raise BackendError(

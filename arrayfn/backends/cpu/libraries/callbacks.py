@@ -52,10 +52,14 @@ class PythonCall:
 
 
 def _callback(number: int) -> PythonCall:
-    """The call of a Python function, on copies of the operands, which it may keep."""
+    """The call of a Python function, on copies of the operands, which it may keep.
+
+    ``number`` is that of its site in SITES.
+    """
     site = SITES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
+        """Call the function, and copy what it returns to ``results``."""
         given = site.run([np.array(x) for x in operands])
         for target, value in zip(results, given, strict=True):
             target[...] = value
@@ -67,7 +71,10 @@ def _callback(number: int) -> PythonCall:
 
 
 def _operator(number: int) -> PythonCall:
-    """The call of an operator's kernel, on the plan's own memory."""
+    """The call of an operator's kernel, on the plan's own memory.
+
+    ``number`` is that of its step in HOST_STEPS.
+    """
     step = HOST_STEPS.find(number)
     types = step.types_of_call
     function = step.call_of_kernel()
@@ -86,6 +93,7 @@ def _operator(number: int) -> PythonCall:
             function(*(x[at : at + t.size].reshape(t.shape) for x, at, t in parts))
 
     def run(operands: list[Array], results: list[Array]) -> None:
+        """Compare the first call with the operator's body, and run the kernel."""
         if wants_check(step):
             check_first_call(step, call_kernel, operands)
         call_kernel(operands, results)
@@ -94,7 +102,10 @@ def _operator(number: int) -> PythonCall:
 
 
 def _collective(number: int) -> PythonCall:
-    """A collective of the members of a mesh, on the plan's own memory."""
+    """A collective of the members of a mesh, on the plan's own memory.
+
+    ``number`` is that of its step in COLLECTIVES.
+    """
     step = COLLECTIVES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
@@ -116,7 +127,12 @@ def _call_of(kind: str, number: int) -> PythonCall:
 
 
 def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
-    """The entry of a call, whose only item is ``begin``."""
+    """The entry that a plan calls: run the Python function, and keep its error.
+
+    ``kind`` says which table has the call. At the address ``arguments`` are the call's
+    number, and the addresses of operands and results. ``begin`` and ``end`` bound its
+    one item. After an error the results are zeros.
+    """
     number = ctypes.c_int64.from_address(arguments)
     step = _call_of(kind, number.value)
     types = (*step.operands, *step.results)
@@ -155,15 +171,22 @@ def _provider(kind: str) -> Provider:
     """The provider of the calls of a kind; its names end in their numbers."""
 
     def words(number: str) -> tuple[int, ...]:
-        """The words before the arguments; an error if this process has no such call."""
+        """The words before the arguments: the call's ``number``.
+
+        Raises an error if this process has no such call.
+        """
         _call_of(kind, int(number))
         return (int(number),)
 
     def unjitted(given: Mapping[str, Any], items: int) -> None:
-        """The call, on pointers of un-jitted kernels."""
+        """The call, on pointers of un-jitted kernels; ``items`` is 1.
+
+        ``given`` has the number and the pointers by name.
+        """
         step = _call_of(kind, int(given["number"]))
 
         def arrays(prefix: str, types: Iterable[ArrayType]) -> list[Array]:
+            """The arrays of ``types`` at the pointers ``prefix`` 0, 1, ..."""
             return [
                 given[f"{prefix}{k}"].array(t.shape, t.layout.strides(t.shape))
                 for k, t in enumerate(types)
@@ -187,6 +210,7 @@ def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(entry, assigned=(), updated=())
     def run(*arguments: Any) -> Any:
+        """Call the entry, and raise the error of a callback in it."""
         before, _failure.error = _failure.error, None
         try:
             result = entry(*arguments)

@@ -22,7 +22,12 @@ def read_clock(
     begin: int,
     end: int,
 ) -> None:
-    """Add the time since the last reading to that of a step; -1 is none."""
+    """Add the time since the last reading to that of a step; a step of -1 is none.
+
+    ``clock_gettime`` is the C function's address, and ``monotonic`` the clock's number.
+    ``state`` holds nanoseconds (``lowering.clocks``). ``begin`` and ``end`` bound the
+    items, of which there is one.
+    """
     moment = stack_words(2)  # a timespec: seconds and nanoseconds
     c_function(clock_gettime, monotonic, moment)
     now = moment[0] * SECOND + moment[1]
@@ -36,7 +41,10 @@ def read_clock(
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """The clock's function, and its number; it is in nanoseconds, of 64 bits."""
+    """The clock's function, and its number; ``dtype`` is that of times, i64.
+
+    Raises KeyError for other dtypes.
+    """
     if dtype != "i64":
         raise KeyError(dtype)
     function = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
@@ -44,7 +52,7 @@ def words(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """A reading, by Python."""
+    """A reading, by Python, on the arguments ``given`` by name; ``items`` is 1."""
     now = time.monotonic_ns()
     state, step = given["state"], int(given["step"])
     if step >= 0:

@@ -89,6 +89,10 @@ def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, .
 
 
 def _kind(hint: Any, dtype: str) -> str:
+    """The kind of a parameter annotated with ``hint``, as "i64" or "f32*".
+
+    ``dtype`` is that of the provider, by which generic arrays are typed.
+    """
     if hint in _KINDS:
         return _KINDS[hint]
     (element,) = typing.get_args(hint)

@@ -56,7 +56,14 @@ def transform(
     begin: int,
     end: int,
 ) -> None:
-    """Transform the rows of items; ``factor`` has the bits of a real number."""
+    """Transform the rows of items; ``factor`` has the bits of a real number.
+
+    ``even`` and ``odd`` are the addresses of NumPy's loops, with their data, for
+    lengths of each parity; ``is_odd`` says which is used. An item is ``each`` of the
+    ``rows``; items ``begin`` to ``end`` are computed. A row of ``x`` has
+    ``input_length`` elements of ``input_bytes``; one of the result has
+    ``output_length`` of ``output_bytes``.
+    """
     first = begin * each
     last = min_i64(end * each, rows)
     if first < last:
@@ -83,7 +90,10 @@ def transform(
 
 
 def _loop(name: str, dtype: str) -> tuple[int, int]:
-    """The address of a ufunc's loop, and its data."""
+    """The addresses of the loop of NumPy's ufunc ``name``, and of its data.
+
+    ``dtype`` is the operand's. Raises KeyError if the ufunc has no loop for it.
+    """
     ufunc = getattr(importlib.import_module("numpy.fft._pocketfft_umath"), name)
     position, wanted = TYPES[dtype]
     made = PyUFuncObject.from_address(id(ufunc))
@@ -100,9 +110,13 @@ def _loop(name: str, dtype: str) -> tuple[int, int]:
 
 
 def _words(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
-    """The words of a kind of transform, by the operand's dtype."""
+    """The words of a kind of transform, by the operand's dtype.
+
+    ``name`` is the ufunc for even lengths, ``odd`` that for odd ones.
+    """
 
     def words(dtype: str) -> tuple[int, ...]:
+        """The loops' addresses, and the bytes of an input's and an output's element."""
         kind = BY_SHORT_NAME[dtype]
         half = real_of(kind).itemsize
         given = half if name == "irfft" else 2 * half
@@ -114,9 +128,13 @@ def _words(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
 def _unjitted(
     function: Callable[..., Any], transforms_back: bool
 ) -> Callable[..., None]:
-    """All rows, by NumPy."""
+    """All rows, by NumPy's ``function``.
+
+    If it ``transforms_back``, NumPy divides by the length, which is undone.
+    """
 
     def run(given: Mapping[str, Any], items: int) -> None:
+        """Transform all rows; ``given`` has the arguments by name."""
         names = "rows", "input_length", "output_length"
         rows, taken, count = (int(given[name]) for name in names)
         x = given["x"].array((rows, taken))

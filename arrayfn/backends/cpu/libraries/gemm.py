@@ -50,7 +50,16 @@ def gemm_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """Compute tiles."""
+    """Compute tiles of ``c = a b``, for each of ``batch`` matrices.
+
+    ``gemm`` and ``gemv`` are addresses of BLAS's functions, ``one`` and ``zero`` their
+    constants. An element is ``parts`` numbers, 2 if complex. The matrices are
+    row-major: ``c`` is m x n with rows ``ldc`` apart, and likewise ``a`` (m x k) and
+    ``b`` (k x n); ``transpose_a`` and ``transpose_b`` are as in ``option``.
+    ``batch_stride_a``, ``batch_stride_b`` and ``batch_stride_c`` are the elements
+    between the matrices of a batch. A tile has ``tile_m`` rows and ``tile_n`` columns;
+    tiles ``begin`` to ``end`` are computed.
+    """
     rows = (m + tile_m - 1) // tile_m
     columns = (n + tile_n - 1) // tile_n
     is_plain = transpose_a < 2 and transpose_b < 2
@@ -102,7 +111,12 @@ def multiply(
     transpose_a: int,
     transpose_b: int,
 ) -> None:
-    """One GEMM: ``c = a b``, added to what is there times ``beta``."""
+    """One GEMM of row-major matrices: ``c = a b + beta c``.
+
+    ``gemm`` is the address of BLAS's function. ``c`` is m x n, ``a`` m x k and ``b`` k
+    x n; ``lda``, ``ldb`` and ``ldc`` are the elements from row to row, ``transpose_a``
+    and ``transpose_b`` as in ``option``.
+    """
     fortran(
         gemm, option(transpose_b), option(transpose_a), n, m, k, one, b,
         max_i64(ldb, 1), a, max_i64(lda, 1), beta, c, max_i64(ldc, 1),
@@ -110,7 +124,7 @@ def multiply(
 
 
 def option(transpose: int) -> int:
-    """BLAS's letter for a transposition: 1 is transposed, 2 conjugated, too."""
+    """BLAS's letter for ``transpose``: 0 for none, 1 transposed, 2 conjugated too."""
     if transpose == 0:
         return NONE
     return TRANSPOSED if transpose == 1 else CONJUGATE
@@ -132,8 +146,11 @@ def multiply_vector(
 ) -> None:
     """One GEMV: ``length`` elements of ``y``; ``a`` is ``transposed`` column-major.
 
-    ``y`` is zeroed first: some versions of BLAS keep a NaN of the old ``y`` where
-    ``beta`` is zero, and none writes it where there are no terms.
+    ``gemv`` is the address of BLAS's function, ``lda`` the elements between columns of
+    ``a``; ``x_step`` and ``y_step`` are those between the elements of ``x`` and ``y``.
+    An element is ``parts`` numbers, 2 if complex. ``y`` is zeroed first: some versions
+    of BLAS keep a NaN of the old ``y`` where ``beta`` is zero, and none writes it where
+    there are no ``terms``.
     """
     rows = terms if transposed != 0 else length
     columns = length if transposed != 0 else terms
@@ -148,18 +165,22 @@ def multiply_vector(
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of products: functions, constants, and parts."""
+    """The first arguments of products of ``dtype``: functions, constants, and parts."""
     gemm, gemv = addresses(dtype, "gemm", "gemv")
     return gemm, gemv, constant(dtype, 1), constant(dtype, 0), parts_of(dtype)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All tiles at once, as NumPy's product."""
+    """All tiles at once, as NumPy's product.
+
+    ``given`` has the arguments by name; ``items`` is the number of tiles.
+    """
     m, n, k = (int(given[name]) for name in "mnk")
     if not items or not m * n:
         return
 
     def matrix(name: str, batch: int, rows: int, columns: int) -> Any:
+        """Matrix ``name`` of a batch, as the product takes it."""
         memory: Pointer = given[name]
         transposed = int(given.get(f"transpose_{name}", 0))
         stored = (columns, rows) if transposed else (rows, columns)

@@ -53,7 +53,12 @@ def sort(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks: each is copied, then sorted in place. Elements have ``words``."""
+    """Sort chunks: each is copied, then sorted in place. Elements have ``words``.
+
+    ``function`` is the address of NumPy's sort of the dtype, ``short_function`` of the
+    one for short chunks. A row of ``n`` elements has ``chunks`` of ``chunk`` elements.
+    Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
@@ -79,7 +84,12 @@ def sort_codes(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks of floats by their codes; several of a row stay codes."""
+    """Sort chunks of floats by their codes; several of a row stay codes.
+
+    The parameters are those of ``sort``; ``magnitude``, ``infinity`` and ``nan`` are
+    bit patterns of the dtype, and codes are stored with the bits of ``flip`` inverted.
+    Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
@@ -98,14 +108,20 @@ def sort_codes(
 
 
 def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
-    """Replace codes by floats; every NaN is the same one."""
+    """Replace ``count`` codes by floats; every NaN is the same one.
+
+    ``magnitude`` and ``flip`` are those of ``sort_codes``.
+    """
     for k in range(count):
         code = int(codes[k]) ^ flip
         codes[k] = code ^ magnitude if code < 0 else code
 
 
 def key_of(bits: int, sign: int, magnitude: int, infinity: int) -> int:
-    """The key of an element with these ``bits``; the words are the module's."""
+    """The key of an element with these ``bits``: keys order as elements do.
+
+    ``sign``, ``magnitude`` and ``infinity`` are bit patterns of the dtype (``_masks``).
+    """
     if magnitude == 0:
         return bits ^ sign
     absolute = bits & magnitude
@@ -126,7 +142,7 @@ def pack(
     """Set each of ``packed`` to an element's key and, in the low 32 bits, its position.
 
     ``x`` are the bits of ``count`` elements of up to 32 bits, at positions from
-    ``first`` on. The words of the dtype are those of ``key_of``.
+    ``first`` on. ``sign``, ``magnitude`` and ``infinity`` are those of ``key_of``.
     """
     for k in range(count):
         key = key_of(int(x[k]), sign, magnitude, infinity)
@@ -146,7 +162,11 @@ def argsort_packed(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort chunks, packed with their positions; several of a row stay packed."""
+    """Argsort chunks, packed with their positions; several of a row stay packed.
+
+    ``sort_function`` is the address of NumPy's sort of int64. A row of ``n`` elements
+    has ``chunks`` of ``chunk`` elements. Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
@@ -173,7 +193,11 @@ def argsort(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort rows of elements of 64 bits by their keys."""
+    """Argsort rows of ``n`` elements of 64 bits by their keys.
+
+    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64.
+    Items ``begin`` to ``end`` are computed.
+    """
     for row in range(begin, end):
         order = sorted + row * n
         for k in range(n):
@@ -192,7 +216,11 @@ def argsort_complex(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort rows of complex numbers by NumPy's stable sort."""
+    """Argsort rows of ``n`` complex numbers by NumPy's stable sort.
+
+    ``argsort_function`` is its address. Elements have ``words`` of 64 bits or less.
+    Items ``begin`` to ``end`` are computed.
+    """
     for row in range(begin, end):
         order = sorted + row * n
         for k in range(n):
@@ -203,7 +231,10 @@ def argsort_complex(
 def order_ties(
     keys: Array[int], order: Array[int], count: int, sort_function: int
 ) -> None:
-    """Sort the positions of equal keys: ``order`` becomes that of a stable sort."""
+    """Sort the positions of equal keys: ``order`` becomes that of a stable sort.
+
+    It has ``count`` positions. ``sort_function`` is the address of NumPy's for int64.
+    """
     first = 0
     while first < count:
         key = keys[order[first]]
@@ -229,7 +260,11 @@ def merge(
     begin: int,
     end: int,
 ) -> None:
-    """Merge parts of pairs of runs; with ``unpack`` write elements, not codes."""
+    """Merge parts of pairs of runs; with ``unpack`` write elements, not codes.
+
+    A row of ``n`` elements has sorted runs of ``run`` elements; a part is ``part``
+    elements of a merged pair. Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         first = item // parts % pairs * 2 * run
         offset = item // (parts * pairs) * n + first
@@ -254,7 +289,8 @@ def split(
 ) -> int:
     """The number of a's elements among the first ``rank`` merged ones.
 
-    Found by bisection (Odeh et al., Merge Path, 2012).
+    The runs have ``count_a`` and ``count_b`` elements, which are compared with the bits
+    of ``sign`` inverted. Found by bisection (Odeh et al., Merge Path, 2012).
     """
     low = max_i64(0, rank - count_b)
     high = min_i64(rank, count_a)
@@ -280,7 +316,8 @@ def merge_part(
 ) -> None:
     """Write elements ``begin`` to ``stop`` of two merged runs; of equal ones a's first.
 
-    From the middle on, too, at the same time: each waits for its own loads.
+    ``count_a``, ``count_b`` and ``sign`` are those of ``split``. It merges from the
+    middle on, too, at the same time: each waits for its own loads.
     """
     middle = (begin + stop) >> 1
     i = split(a, count_a, b, count_b, begin, sign)
@@ -319,7 +356,10 @@ def merge_rest(
     stop: int,
     sign: int,
 ) -> None:
-    """Write merged elements ``k`` to ``stop``, after ``i`` elements of a."""
+    """Write merged elements ``k`` to ``stop``, after ``i`` elements of a.
+
+    ``count_a``, ``count_b`` and ``sign`` are those of ``split``.
+    """
     j = k - i
     while k < stop:
         steps = min_i64(stop - k, min_i64(count_a - i, count_b - j))
@@ -352,10 +392,12 @@ def top_k(
     begin: int,
     end: int,
 ) -> None:
-    """Select the ``k`` largest elements of rows, of up to 32 bits.
+    """Select the ``k`` largest elements of rows of ``n``, of up to 32 bits.
 
-    Candidates are collected in a ``buffer`` with ``room`` for them. When it is full,
-    the ``k`` largest stay, and only what is larger than the smallest of these joins.
+    ``sort_function`` is the address of NumPy's sort of int64. Candidates are collected
+    in a ``buffer`` with ``room`` for them. When it is full, the ``k`` largest stay, and
+    only what is larger than the smallest of these joins. Items ``begin`` to ``end`` are
+    computed.
     """
     for row in range(begin, end):
         pack(x + row * n, keys, n, 0, sign, magnitude, infinity)
@@ -393,7 +435,12 @@ def top_k_wide(
     begin: int,
     end: int,
 ) -> None:
-    """Select the ``k`` largest elements of rows, of 64 bits: whole rows are sorted."""
+    """Select the ``k`` largest elements of rows of ``n``, of 64 bits.
+
+    Whole rows are sorted. ``argsort_function`` and ``sort_function`` are the addresses
+    of NumPy's for int64; ``buffer`` has ``room`` for a row. Items ``begin`` to ``end``
+    are computed.
+    """
     for row in range(begin, end):
         for position in range(n):
             bits = int(x[row * n + position])
@@ -416,7 +463,10 @@ STABLE: Final = 2
 
 @cache
 def numpy_sort(dtype: DType, position: int) -> int:
-    """The address of one of the functions in a dtype's table."""
+    """The address of a function in a dtype's table, which is PyArray_ArrFuncs.
+
+    ``position`` is the function's number in the table.
+    """
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
         numpy_api(API_GET_FUNCTIONS)
     )
@@ -447,13 +497,13 @@ def _bits(number: float, dtype: str) -> int:
 
 
 def sort_words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort``."""
+    """The first arguments of ``sort`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return *_sorts(kind), max(1, kind.itemsize // 8)
 
 
 def sort_codes_words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort_codes``."""
+    """The first arguments of ``sort_codes`` for ``dtype``."""
     integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
     flip = 0
     if integers.itemsize == 2:  # NumPy's sort of unsigned ones is faster
@@ -472,13 +522,16 @@ def keys_words(dtype: str) -> tuple[int, ...]:
 
 
 def merge_words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``merge``: narrow unsigned integers need no ``sign``."""
+    """The first arguments of ``merge`` for ``dtype``.
+
+    Narrow unsigned integers need no ``sign``.
+    """
     sign, magnitude, _ = _masks(dtype)
     return min(sign, 0), magnitude
 
 
 def complex_words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``argsort_complex``."""
+    """The first arguments of ``argsort_complex`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
 
@@ -497,7 +550,10 @@ def _ranges(given: Mapping[str, Any]) -> list[slice]:
 
 
 def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Sort all chunks, by NumPy."""
+    """Sort all chunks, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    """
     shape = (items // int(given["chunks"]), int(given["n"]))
     dtype = BY_SHORT_NAME[given["dtype"]]
     x, out = (given[name].array(shape) for name in ("x", "sorted"))
@@ -509,7 +565,10 @@ def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Argsort all chunks, by NumPy; several are packed with their positions."""
+    """Argsort all chunks, by NumPy; several are packed with their positions.
+
+    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    """
     chunks = int(given.get("chunks", 1))
     shape = (items // chunks, int(given["n"]))
     x = values_of(given["x"].array(shape), BY_SHORT_NAME[given["dtype"]])
@@ -526,7 +585,10 @@ def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def merge_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Merge all pairs of runs, by NumPy."""
+    """Merge all pairs of runs, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of parts.
+    """
     n, run, pairs = (int(given[name]) for name in ("n", "run", "pairs"))
     rows = items // (pairs * int(given["parts"]))
     runs, out = (given[name].array((rows, n)) for name in ("runs", "merged"))
@@ -538,7 +600,10 @@ def merge_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def top_k_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Select from all rows, by NumPy."""
+    """Select from all rows, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of rows.
+    """
     n, k = int(given["n"]), int(given["k"])
     x = given["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.

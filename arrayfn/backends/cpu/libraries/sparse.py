@@ -21,7 +21,10 @@ Kernel = Callable[..., None]
 
 
 def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
-    """A negative number if one of the positions is not from 0 to ``extent`` - 1."""
+    """A negative number if a position from ``first`` to ``last`` is outside.
+
+    That is, not from 0 to ``extent`` - 1.
+    """
     bits = 0
     for k in range(first, last):
         position = int(positions[k])
@@ -30,7 +33,10 @@ def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
 
 
 def descending(starts: Array[Any], first: int, last: int) -> int:
-    """A negative number if one of these pointers is followed by a smaller one."""
+    """A negative number if a pointer is followed by a smaller one.
+
+    These are the pointers from ``first`` to ``last``.
+    """
     bits = 0
     for k in range(first, last):
         bits = bits | (int(starts[k + 1]) - int(starts[k]))
@@ -53,6 +59,7 @@ def csr(
     """``out = A x`` for A in CSR and x of ``width`` columns. A work item is a row.
 
     ``first`` are the columns of the entries ``data``, ``second`` the rows' pointers.
+    Items ``begin`` to ``end`` are computed.
     """
     low, high = int(second[begin]), int(second[end])
     bits = low | (entries - high) | descending(second, begin, end)
@@ -93,6 +100,7 @@ def csc(
     """``out = A x`` for A in CSC and x of ``width`` columns, as one work item.
 
     ``first`` are the rows of the entries ``data``, ``second`` the columns' pointers.
+    Nothing is done unless ``begin`` < ``end``.
     """
     for _ in range(begin, end):
         for k in range(rows * width):
@@ -133,7 +141,8 @@ def coo(
 ) -> None:
     """``out = A x`` for A in COO and x of ``width`` columns, as one work item.
 
-    ``first`` are the rows of the entries ``data``, ``second`` their columns.
+    ``first`` are the rows of the entries ``data``, ``second`` their columns. Nothing is
+    done unless ``begin`` < ``end``.
     """
     for _ in range(begin, end):
         for k in range(rows * width):
@@ -164,9 +173,10 @@ def _with_short_indices(kernel: Kernel) -> Kernel:
 
 
 def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
-    """The whole product, by NumPy."""
+    """The whole product, by NumPy; ``layout`` is "csr", "csc" or "coo"."""
 
     def run(given: Mapping[str, Any], items: int) -> None:
+        """Compute the product; ``given`` has the arguments by name."""
         rows, columns, entries, width = (
             int(given[name]) for name in ("rows", "columns", "entries", "width")
         )

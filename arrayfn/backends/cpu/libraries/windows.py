@@ -45,7 +45,14 @@ def windows(
     begin: int,
     end: int,
 ) -> None:
-    """Windows are the rows of the result: an item has ``tile`` of them."""
+    """``c = w b`` for a matrix w of windows of ``x``: windows are rows of the result.
+
+    ``gemm`` and ``gemv`` are BLAS's functions. w is m x k; an item is ``tile`` of its m
+    rows, which are copied to ``windows`` as ``dimensions`` says. ``b`` is k x n. Rows
+    of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart; ``transpose_b`` is as in
+    ``gemm.option``. An element is ``parts`` numbers, 2 if complex. Items ``begin`` to
+    ``end`` are computed.
+    """
     for item in range(begin, end):
         first = item * tile
         last = min_i64(first + tile, m)
@@ -82,10 +89,13 @@ def window_sums(
     begin: int,
     end: int,
 ) -> None:
-    """Windows are summed over: an item has a part of them, and a piece of its rows.
+    """``c = w.T b`` for a matrix w of windows of ``x``: windows are summed over.
 
-    A piece is some indices of the columns' dimension that is ``cut``, of ``inner``
-    columns each. Tiles of the part are added in order.
+    An item has a ``part`` of the windows, and one of ``pieces`` of the result's m rows:
+    a piece is some indices of the columns' dimension that is ``cut``, of ``inner``
+    columns each. Tiles (``tile`` windows) of the part are added in order. The other
+    parameters are those of ``windows``: ``gemm``, ``gemv``, n, k, ``ldb``,
+    ``transpose_b``, ``begin``, ``end``.
     """
     step = 1 if transpose_b != 0 else ldb
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
@@ -134,9 +144,13 @@ def windows_right(
     begin: int,
     end: int,
 ) -> None:
-    """Windows are the columns of the result: an item has ``tile`` indices of an axis.
+    """``c = a w.T`` for a matrix w of windows of ``x``, which are the result's columns.
 
-    It is the columns' dimension that is ``cut``, of ``inner`` columns each.
+    An item has ``tile`` indices of the columns' dimension that is ``cut``, of ``inner``
+    columns each; a problem of the batch has ``tiles`` items. Rows of ``a`` are ``lda``
+    elements apart, its matrices ``batch_stride_a``; ``transpose_a`` is as in
+    ``gemm.option``. The other parameters are those of ``windows``: ``gemm``, ``gemv``,
+    m, n, k, ``begin``, ``end``.
     """
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
@@ -163,9 +177,11 @@ def copy_windows(
     count: int,
     parts: int,
 ) -> None:
-    """Copy rows ``first`` to ``last`` of a matrix of windows.
+    """Copy rows ``first`` to ``last`` of a matrix of windows to ``target``.
 
-    The columns' dimension that is ``cut`` has ``count`` indices.
+    ``dimensions`` has the extents and strides of its rows and columns in ``x``. The
+    columns' dimension that is ``cut`` has ``count`` indices. An element is ``parts``
+    numbers, 2 if complex.
     """
     # Read once: as far as the compiler knows, what is written may be these.
     n1, r1 = dimensions[ROWS + 2], dimensions[ROWS + 3] * parts
@@ -221,6 +237,7 @@ def _windows(given: Mapping[str, Any]) -> Any:
 
 
 def _right(given: Mapping[str, Any]) -> Any:
+    """The right factor b of a product, from its arguments by name."""
     n, k, transposed = (int(given[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
     right = given["b"].array(shape, (int(given["ldb"]), 1))
@@ -230,14 +247,20 @@ def _right(given: Mapping[str, Any]) -> Any:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product, by NumPy."""
+    """Compute the whole product, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of work items.
+    """
     shape = (int(given["m"]), int(given["n"]))
     out = given["c"].array(shape, (int(given["ldc"]), 1))
     out[...] = _windows(given)[0] @ _right(given)
 
 
 def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Compute all parts, by NumPy."""
+    """Compute all parts, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of work items.
+    """
     m, n, part = (int(given[name]) for name in ("m", "n", "part"))
     windows, right = _windows(given)[0], _right(given)
     parts = items // int(given["pieces"])
@@ -248,7 +271,10 @@ def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def right_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product, by NumPy."""
+    """Compute the whole product, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of work items.
+    """
     m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
     batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
     transposed = int(given["transpose_a"])

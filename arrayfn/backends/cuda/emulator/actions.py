@@ -32,6 +32,10 @@ def acts(*kinds: str) -> Callable[[Action], Action]:
 
 
 def _divides(minimum: Any, maximum: Any, y: Any) -> bool:
+    """Whether dividends and the divisor ``y`` lie where a kernel may use a reciprocal.
+
+    The dividends lie between ``minimum`` and ``maximum``.
+    """
     small, large = MIN_DIVIDEND, 1 / MIN_DIVIDEND
     divisors = MIN_DIVISOR <= abs(y) <= 1 / MIN_DIVISOR
     return bool(minimum >= small and maximum <= large and divisors)

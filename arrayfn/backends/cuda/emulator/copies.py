@@ -14,6 +14,7 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
+    """EmulationError unless a vector of ``lanes`` elements at ``at`` is aligned."""
     address = memory.array.ctypes.data + memory.offset(at) * memory.array.itemsize
     if address % min(16, lanes * memory.array.itemsize):
         raise EmulationError(
@@ -24,7 +25,11 @@ def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
 def check_unread(
     thread: Any, shared: SharedMemory, at: int, count: int, what: str
 ) -> None:
-    """EmulationError if another thread has read elements since the last barrier."""
+    """EmulationError if another thread has read elements since the last barrier.
+
+    These are ``count`` elements of ``shared`` from ``at`` on. ``what`` is the message's
+    verb: what ``thread`` does to them.
+    """
     for k in range(at, at + count):
         other = shared.reader(k)
         if other is not None:
@@ -47,6 +52,7 @@ def _write(memory: Any, at: int, values: Any) -> None:
 def _load(
     thread: Any, f: DeviceFunction, array: Any, at: int, tile: Any, to: int
 ) -> None:
+    """Load a vector from ``array[at]`` to ``tile[to]``."""
     _check_aligned(array, at, f.lanes)
     _write(tile, to, _read(array, at, f.lanes))
 
@@ -55,6 +61,7 @@ def _load(
 def _store(
     thread: Any, f: DeviceFunction, array: Any, at: int, tile: Any, source: int
 ) -> None:
+    """Store the vector at ``tile[source]`` to ``array[at]``, rounded to its dtype."""
     _check_aligned(array, at, f.lanes)
     values: Any = _read(tile, source, f.lanes)
     _write(
@@ -66,6 +73,10 @@ def _store(
 def _cp_async(
     thread: Any, f: DeviceFunction, array: Any, at: int, shared: Any, to: int, live: Any
 ) -> None:
+    """Begin an asynchronous copy of a vector to shared memory.
+
+    It copies zeros if it is not ``live``.
+    """
     if live:
         _check_aligned(array, at, f.lanes)
     _check_aligned(shared, to, f.lanes)
@@ -81,7 +92,10 @@ def _cp_async_commit(thread: Any, f: DeviceFunction) -> None:
 
 @acts("cp_async_wait")
 def _cp_async_wait(thread: Any, f: DeviceFunction, pending: int) -> None:
-    """Complete all groups but the last ``pending``, which may be under way."""
+    """Complete the thread's groups of copies but the last ``pending``.
+
+    On a GPU those may still be under way.
+    """
     done = max(0, len(thread.copies) - 1 - int(pending))
     for group in thread.copies[:done]:
         for copied in group:
@@ -98,11 +112,13 @@ def _pack(thread: Any, f: DeviceFunction, x: Any, y: Any, tile: Any, at: int) ->
 def _widen(
     thread: Any, f: DeviceFunction, tile: Any, at: int, wide: Any, to: int
 ) -> None:
+    """Convert a vector of fp16 or bf16 at ``tile[at]`` to floats at ``wide[to]``."""
     _write(wide, to, widened(f.dtype, *_read(tile, at, f.lanes)))
 
 
 @acts("transpose")
 def _transpose(thread: Any, f: DeviceFunction, tile: Any, at: int) -> None:
+    """Transpose the square matrix of ``f.lanes`` rows at ``tile[at]`` in place."""
     n = f.lanes
     values = _read(tile, at, n * n)
     _write(tile, at, (values[k % n * n + k // n] for k in range(n * n)))

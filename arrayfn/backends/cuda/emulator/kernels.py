@@ -150,6 +150,11 @@ def _run_cluster(
     arguments: Sequence[Any],
     accesses: Sequence[Accesses],
 ) -> None:
+    """Run the blocks of a cluster to their end.
+
+    ``indices`` are the blocks' own. ``kernel(*arguments)`` makes the generator of one
+    thread. ``accesses`` records what has been accessed since the last barrier.
+    """
     blocks = [Block(index) for index in indices]
     running: list[list[Thread]] = []
     for block in blocks:
@@ -211,6 +216,11 @@ def _at_cluster_wait(block: Sequence[Thread]) -> bool:
 
 
 def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
+    """Let all threads pass the cluster's barrier.
+
+    ``running`` are the threads of each block. Raises EmulationError if some do not
+    stand at the barrier.
+    """
     for thread in (thread for block in running for thread in block):
         if _awaits(thread):
             assert thread.waiting is not None
@@ -263,6 +273,7 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
 
 
 def _open_barrier(running: Sequence[Thread]) -> None:
+    """Let threads pass a barrier; EmulationError if they stand at different ones."""
     lines = {thread.waiting.line if thread.waiting else None for thread in running}
     if len(lines) != 1:
         stand = ", ".join(

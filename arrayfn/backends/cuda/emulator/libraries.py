@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn.backends.cuda.emulator.memory import Pointer
 from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
-from arrayfn.lowering.cuda.windows.convolutions import roles_of
+from arrayfn.lowering.cuda.windows.convolution_axes import roles_of
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
 Array = np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ class _Call:
         return found
 
     def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
-        """An array's matrices by columns, [matrices, rows, columns]."""
+        """The argument ``name``: column-major matrices, [matrices, rows, columns]."""
         pointer: Pointer = self.given[name]
         strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
@@ -51,7 +51,7 @@ class _Call:
         return self.columns(name, count, 1, dtype=dtype)[:, :, 0]
 
     def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
-        """An array, row by row."""
+        """The argument ``name`` as a row-major matrix [rows, columns] of ``dtype``."""
         pointer: Pointer = self.given[name]
         flat = pointer.array[pointer.start :].view(dtype)
         return flat[: rows * columns].reshape(rows, columns)
@@ -62,6 +62,7 @@ class _Call:
 
 
 def _potrf(c: _Call) -> None:
+    """Replace each matrix by its Cholesky factor."""
     n, run = c["n"], c.function("potrf")
     a, status = c.columns("a", n, n), c.status()
     for k in range(c["matrices"]):
@@ -70,6 +71,7 @@ def _potrf(c: _Call) -> None:
 
 
 def _trsm(c: _Call) -> None:
+    """Solve ``a x = b`` for lower triangular matrices; x replaces b."""
     n, sides = c["n"], c["sides"]
     a, b = c.columns("a", n, n), c.columns("b", n, sides)
     for k in range(c["matrices"]):
@@ -80,6 +82,7 @@ def _trsm(c: _Call) -> None:
 
 
 def _trsm_batched(c: _Call) -> None:
+    """cublas<t>trsmBatched, on row-major operands: solve ``a x = b`` or ``x a = b``."""
     rows, columns = c["rows"], c["columns"]
     n = rows if c["left"] else columns
     a, b = c.columns("a", n, n), c.columns("b", columns, rows)
@@ -96,6 +99,7 @@ def _trsm_batched(c: _Call) -> None:
 
 
 def _getrf(c: _Call) -> None:
+    """Replace each matrix by its LU factors, with pivots counted from 1."""
     rows, columns, run = c["rows"], c["columns"], c.function("getrf")
     a, pivots = (
         c.columns("a", rows, columns),
@@ -108,6 +112,7 @@ def _getrf(c: _Call) -> None:
 
 
 def _geqrf(c: _Call) -> None:
+    """Replace each matrix by R and the Householder vectors of its QR factors."""
     rows, columns, run = c["rows"], c["columns"], c.function("geqrf")
     a, tau = (
         c.columns("a", rows, columns),
@@ -119,6 +124,7 @@ def _geqrf(c: _Call) -> None:
 
 
 def _syevd(c: _Call) -> None:
+    """Eigenvalues w of Hermitian matrices; eigenvectors replace the matrices."""
     n, run = c["n"], c.function("syevd", "heevd")
     a, w = c.columns("a", n, n), c.rows("w", n, real_of(c.dtype))
     status = c.status()
@@ -128,6 +134,7 @@ def _syevd(c: _Call) -> None:
 
 
 def _geev(c: _Call) -> None:
+    """Eigenvalues w, and right eigenvectors v if wanted, of general matrices."""
     n, status = c["n"], c.status()
     a, w = c.columns("a", n, n), c.rows("w", n, complex_of(c.dtype))
     v = c.columns("v", n, n) if "v" in c.given else None
@@ -140,6 +147,7 @@ def _geev(c: _Call) -> None:
 
 
 def _gesvd(c: _Call) -> None:
+    """Singular values s, and singular vectors u and v if wanted."""
     rows, columns, full = c["rows"], c["columns"], c["full"]
     small, run, status = min(rows, columns), c.function("gesdd"), c.status()
     a, s = c.columns("a", rows, columns), c.rows("s", small, real_of(c.dtype))
@@ -152,7 +160,10 @@ def _gesvd(c: _Call) -> None:
 
 
 def _transform(kind: str) -> Callable[[_Call], None]:
-    """cuFFT's transform of each row, which no factor is applied to."""
+    """cuFFT's transform of each row, which no factor is applied to.
+
+    ``kind`` is NumPy's function: "fft", "ifft", "rfft" or "irfft".
+    """
     norm = "backward" if kind in ("fft", "rfft") else "forward"
 
     def transform(c: _Call) -> None:
@@ -201,6 +212,11 @@ def call_library(provider: str, given: Given) -> None:
 
 
 def _convolve(provider: str, given: Given) -> None:
+    """Compute the convolution kernel ``provider`` on the arguments ``given``.
+
+    The provider's name says which of operand, kernel and output it gives, and the
+    dtype.
+    """
     _, gives, name, *_ = provider.split("_")
     dtype, axes = BY_SHORT_NAME[name], range(given["axes"])
     roles = roles_of(given["axes"], bool(given["last"]), given["groups"] > 1)
@@ -216,6 +232,7 @@ def _convolve(provider: str, given: Given) -> None:
     }
 
     def array(name: str) -> Array:
+        """The array ``name``, as the library lays out its axes."""
         order = [axis for role in roles[name] for axis in role]
         extents = [*counts[name][given["groups"] == 1 :], *space[name]]
         shape = [extents[order.index(axis)] for axis in range(len(order))]

@@ -22,6 +22,10 @@ _LOW: Final = 2**_HALF - 1
 
 @acts("dynamic_block_id")
 def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -> int:
+    """The block's number in the order in which blocks begin.
+
+    The first word of ``flags`` counts the launch (upper half) and its blocks (lower).
+    """
     block = thread.block
     if block.dynamic_block_id is None:
         word = int(flags.array[flags.offset(0)])
@@ -43,6 +47,7 @@ def _begin_work_queue(thread: Any, f: DeviceFunction, flags: Any) -> None:
 def _next_work_item(
     thread: Any, f: DeviceFunction, flags: Any, at: int, count: int
 ) -> int:
+    """The first of the next ``count`` work items of the queue at ``flags[at]``."""
     number = int(flags.array[flags.offset(at)])
     flags.array[flags.offset(at)] = number + int(count)
     return number
@@ -52,6 +57,7 @@ def _next_work_item(
 def _end_work_queue(
     thread: Any, f: DeviceFunction, flags: Any, at: int, blocks: int
 ) -> None:
+    """Say that a block is done; the last of ``blocks`` resets the queue."""
     word = int(flags.array[flags.offset(0)]) + 1
     if word & _LOW == int(blocks):
         word = ((word >> _HALF) + 1) << _HALF
@@ -64,6 +70,10 @@ def _words(function: DeviceFunction) -> int:
 
 
 def _launch(block: Any, function: DeviceFunction) -> int:
+    """The number of the launch that ``block`` runs in.
+
+    Raises EmulationError if the block has not asked for it yet.
+    """
     if not block.launch:
         raise EmulationError(
             f"{function.name} is called before dynamic_block_id or begin_work_queue "
@@ -74,6 +84,7 @@ def _launch(block: Any, function: DeviceFunction) -> int:
 
 @acts("publish")
 def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) -> None:
+    """Write ``value`` and the launch's number into slot ``at``, by 16-bit parts."""
     launch, count = _launch(thread.block, f), _words(f)
     bits = np.array([value], DTYPES[f.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
@@ -84,7 +95,10 @@ def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) ->
 
 
 def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
-    """The value in a slot; None if this launch has not published one yet."""
+    """The value in a slot; None if this launch has not published one yet.
+
+    ``arguments`` are those of the device function: the flags and the slot's number.
+    """
     flag_buffer, at = arguments
     launch, count = _launch(block, function), _words(function)
     words: list[int] = []
@@ -97,7 +111,11 @@ def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
 
 
 def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
-    """Put published values in registers; None if one is not published yet."""
+    """Put published values in registers; None if one is not published yet.
+
+    ``arguments`` are those of the device function: flags, first slot, step, end,
+    registers.
+    """
     flag_buffer, *_, tile = arguments
     slots = _slots(function, arguments)
     values = [wait_for(block, function, (flag_buffer, at)) for at in slots]
@@ -109,6 +127,7 @@ def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool 
 
 
 def _slots(function: DeviceFunction, arguments: Any) -> range:
+    """The slots that a call waits for."""
     if function.kind == "wait_for":
         return range(arguments[1], arguments[1] + 1)
     first, step, end = map(int, arguments[1:4])
@@ -118,7 +137,10 @@ def _slots(function: DeviceFunction, arguments: Any) -> range:
 def never_published(
     block: Any, function: DeviceFunction, arguments: Any
 ) -> EmulationError:
-    """The error of a block that waits for a slot that no block publishes."""
+    """The error of ``block``, which waits for a slot that no block publishes.
+
+    ``arguments`` are those of its call of ``function``.
+    """
     flag_buffer, slots = arguments[0], _slots(function, arguments)
     at = next(
         at for at in slots if wait_for(block, function, (flag_buffer, at)) is None

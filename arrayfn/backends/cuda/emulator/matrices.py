@@ -21,7 +21,7 @@ _ROW, _COLUMN = np.divmod(np.arange(WARP), 4)  # of a lane's elements in a fragm
 
 
 def rounded(dtype: str, *values: Any) -> Array:
-    """Values rounded to float16 or bfloat16, as their bits."""
+    """Values rounded to ``dtype``, float16 or bfloat16, as their bits."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
 
@@ -48,6 +48,7 @@ def rsqrt(x: Any) -> Any:
 
 
 def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
+    """PTX's ldmatrix: lanes give the rows of four 8x8 matrices, and get fragments."""
     rows = np.array(
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
     )
@@ -62,7 +63,7 @@ def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
 
 
 def _matrix(parts: Array) -> Array:
-    """An 8x8 matrix from the lanes' elements, [lane, 2]."""
+    """An 8x8 matrix from the fragments ``parts`` of a warp's lanes, [lane, 2]."""
     made = np.empty((8, 8), parts.dtype)
     for i in range(2):
         made[_ROW, 2 * _COLUMN + i] = parts[:, i]
@@ -76,7 +77,10 @@ def _fragments(values: Sequence[tuple[Any, int]], count: int) -> list[Array]:
 
 
 def _mma(function: DeviceFunction, arguments: Arguments) -> None:
+    """PTX's mma.m16n8k16: add a 16x16 by 16x8 product to fragments of sums."""
+
     def factor(first: int, count: int) -> list[Array]:
+        """The 8x8 matrices whose fragments are in a pair of each lane's arguments."""
         raw = _fragments([a[first : first + 2] for a in arguments], count)
         kind = _TYPES[function.dtype]
         return [m.astype(np.uint16).view(kind).astype(np.float32) for m in raw]

@@ -40,7 +40,8 @@ class Pointer:
     ) -> Array:
         """An array of ``dtype`` that begins here, with elements ``steps`` apart.
 
-        Raises EmulationError if some of them lie outside of the memory.
+        Raises EmulationError, which calls it ``name``, if elements of the ``shape`` lie
+        outside of the memory.
         """
         flat = self.array.view(dtype)
         first = self.start * self.array.itemsize // dtype.itemsize
@@ -56,7 +57,10 @@ class Pointer:
 
 
 def unwritten(count: int, dtype: str) -> Array:
-    """Memory that nothing has written: NaNs, or numbers whose bits are all 1."""
+    """Memory for ``count`` elements that nothing has written.
+
+    It holds NaNs, or numbers whose bits are all 1.
+    """
     kind = DTYPES[dtype]
     if dtype == "bool":
         return np.ones(count, kind)
@@ -70,7 +74,10 @@ class Memory:
         self.array, self.name, self.start = array, name, start
 
     def offset(self, index: int) -> int:
-        """The offset of an element in the array; EmulationError if it is outside."""
+        """The offset of element ``index`` in the array.
+
+        Raises EmulationError if it lies outside.
+        """
         offset = self.start + int(index)
         if not 0 <= offset < self.array.size:
             raise EmulationError(
@@ -145,6 +152,11 @@ class GlobalMemory(Memory):
         return super().__getitem__(index)
 
     def _read_in_place(self, index: int, threads: dict[int, Writer]) -> None:
+        """Record a read of an element that other threads may write in this launch.
+
+        ``threads`` has the last reader of each element; -1 stands for several blocks,
+        or for several threads of a block.
+        """
         at, running = self.offset(index), GlobalMemory.running
         reader = running.block.index, running.index, running.block.epoch
         self._check_ordered(index, self.accesses.writers.get(at), reader)
@@ -156,7 +168,10 @@ class GlobalMemory(Memory):
         threads[at] = reader
 
     def _check_ordered(self, index: int, one: Writer | None, other: Writer) -> None:
-        """EmulationError if two threads race for an element: no barrier is between."""
+        """EmulationError if ``one`` and ``other`` race for an element.
+
+        They do if they are different threads with no barrier between their accesses.
+        """
         if one is None or one[:2] == other[:2]:
             return
         if one[0] != other[0] or one[2] == other[2]:
@@ -174,11 +189,15 @@ class GlobalMemory(Memory):
         super().__setitem__(index, value)
 
     def add(self, index: int, value: Any) -> None:
-        """Add as one of any number of threads."""
+        """Add ``value`` to element ``index``, as one of any number of threads."""
         self._written_by(index, _EACH)
         self.array[self.offset(index)] += value
 
     def _written_by(self, index: int, writer: Writer) -> None:
+        """Record a write of element ``index``.
+
+        Raises EmulationError if it races with other accesses.
+        """
         at = self.offset(index)
         known = self.accesses.writers.get(at, writer)
         if known[:2] != writer[:2]:
@@ -201,6 +220,7 @@ class GlobalMemory(Memory):
                 raise self._race(index, reader, writer[0])
 
     def _race(self, index: int, one: int, other: int) -> EmulationError:
+        """The error of two blocks that race for element ``index``; -1 is several."""
         blocks = f"{other} and others" if one < 0 else f"{one} and {other}"
         return EmulationError(
             f"blocks {blocks} race for {self.name}[{index}]: no grid_barrier stands "
@@ -251,21 +271,21 @@ class SharedMemory(Memory):
         self.write(int(index), value, self._thread())
 
     def write(self, index: int, value: Any, thread: int) -> None:
-        """Write as the thread of a number."""
+        """Write ``value`` to element ``index``, as the thread of that number."""
         access = self._access(thread)
         self._check(index, access, self.written, self.read, self.added)
         self.written[index] = access
         super().__setitem__(index, value)
 
     def add(self, index: int, value: Any) -> None:
-        """Add as one of any number of threads."""
+        """Add ``value`` to element ``index``, as one of any number of threads."""
         access = self._access(self._thread())
         self._check(index, access, self.written, self.read)
         self.added[index] = access
         self.array[self.offset(index)] += value
 
     def reader(self, index: int) -> int | None:
-        """Another thread that may be reading the element."""
+        """The number of another thread that may be reading element ``index``."""
         other = self.read.get(index)
         races = other and self._access(self._thread()).races_with(other)
         return other.thread if other and races else None
@@ -275,6 +295,7 @@ class SharedMemory(Memory):
         return _Access(thread, self.block.epoch, warp_epoch)
 
     def _check(self, index: int, access: _Access, *earlier: dict[int, _Access]) -> None:
+        """EmulationError if ``access`` races with an earlier one of the element."""
         for accesses in earlier:
             other = accesses.get(index)
             if other is not None and access.races_with(other):

@@ -53,6 +53,10 @@ class _Walk:
         return reached
 
     def statement(self, node: ast.stmt) -> bool:
+        """Note what ``node`` reads and assigns.
+
+        Returns whether the statement after it can be reached.
+        """
         match node:
             case ast.Assign(targets=[target], value=value):
                 self.read(value)
@@ -83,6 +87,10 @@ class _Walk:
         return True
 
     def branches(self, test: str, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
+        """Note what an ``if`` reads and assigns; whether what follows can be reached.
+
+        Names that are assigned under a test are known again under the same test later.
+        """
         before = set(self.assigned)
         self.assigned |= self.under.get(test, set())
         reached = self.suite(body)
@@ -98,17 +106,20 @@ class _Walk:
         return reached or reached_else
 
     def read(self, node: ast.AST) -> None:
+        """Note the names in ``node`` that may not have been assigned."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and inner.id not in self.assigned:
                 self.found.append(f"{inner.id} at line {inner.lineno}")
 
     def write(self, target: ast.expr) -> None:
+        """Note an assignment to a name, or the names in a target such as ``x[i]``."""
         if isinstance(target, ast.Name):
             self.assign(target.id)
         else:
             self.read(target)
 
     def assign(self, name: str) -> None:
+        """Note that ``name`` is assigned, which makes known tests of it out of date."""
         self.assigned.add(name)
         for test in [t for t in self.under if name in _names(t)]:
             del self.under[test]

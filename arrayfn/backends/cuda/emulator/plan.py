@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -37,25 +37,54 @@ Array = np.ndarray[Any, Any]
 _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"  # imports numba-cuda
 
 
-def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+Launch = Callable[[KernelCall, Kernel, Sequence[Pointer | int]], None]
+"""Runs one generated kernel in the host's memory."""
+
+
+def emulated(
+    step: KernelCall, kernel: Kernel, arguments: Sequence[Pointer | int]
+) -> None:
+    """Run a call of ``kernel`` in the emulator."""
+    launch(
+        checked(kernel).source,
+        ENTRY,
+        step.items,
+        kernel.threads,
+        arguments,
+        kernel.cluster,
+        cooperative=kernel.cooperative,
+    )
+
+
+def run_plan(
+    compiled: CompiledProgram, inputs: Sequence[Array], launch: Launch = emulated
+) -> list[Array]:
     """Run all steps of ``compiled`` on NumPy arrays: its outputs.
 
     Inputs keep their layout, as they do on their way to a GPU. An output over a donated
     input lies where a copy of that was. Memory that nothing has written holds NaNs, or
-    large numbers.
+    large numbers. ``launch`` runs the generated kernels.
     """
-    compiled = completed(compiled, lambda once: run_plan(once, ()))
+    compiled = completed(compiled, lambda once: run_plan(once, (), launch))
     buffers = allocated(compiled, inputs, _unwritten, over_donors=True)
-    return _Run(compiled, buffers).run()
+    return _Run(compiled, buffers, launch).run()
 
 
 def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
     """What points ``offset`` bytes from the first element of a buffer."""
-    return Pointer(buffer.bytes.view(dtype), (buffer.start + offset) // dtype.itemsize)
+    whole = buffer.bytes.size // dtype.itemsize * dtype.itemsize
+    elements = buffer.bytes[:whole].view(dtype)
+    return Pointer(elements, (buffer.start + offset) // dtype.itemsize)
 
 
 class _Run(PlanInterpreter):
-    """Emulates kernels, and computes libraries' calls by NumPy and SciPy."""
+    """Has kernels launched, and computes libraries' calls by NumPy and SciPy."""
+
+    def __init__(
+        self, compiled: CompiledProgram, buffers: list[HostBuffer], launch: Launch
+    ) -> None:
+        super().__init__(compiled, buffers)
+        self.launch = launch
 
     @override
     def call(self, step: KernelCall) -> None:
@@ -70,15 +99,7 @@ class _Run(PlanInterpreter):
                 assert isinstance(argument, int)
                 arguments.append(argument)
         if isinstance(kernel, Kernel):
-            shape = step.items, kernel.threads
-            launch(
-                checked(kernel).source,
-                ENTRY,
-                *shape,
-                arguments,
-                kernel.cluster,
-                cooperative=kernel.cooperative,
-            )
+            self.launch(step, kernel, arguments)
         elif kernel.provider.startswith("reference_"):
             self.reference(kernel, arguments)
         elif kernel.provider.startswith("collective_"):
@@ -142,10 +163,17 @@ def _strided(pointer: Pointer, type: ArrayType) -> Array:
 
 
 def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
-    """The library's matrix product, by NumPy, and what follows it in the same call."""
+    """The library's matrix product, by NumPy, and what follows it in the same call.
+
+    ``given`` has the kernel's arguments by name: numbers, and Pointers for arrays.
+    """
     dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
 
     def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
+        """The array ``name``, as [batch, rows, columns].
+
+        ``ld`` names the parameter that holds its leading dimension.
+        """
         dtype = BY_SHORT_NAME[dtypes_of[name]]
         steps = (given[f"batch_stride_{name}"], given[ld], 1)
         shape = given["batch"], rows, columns
@@ -153,6 +181,7 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
         return pointer.elements(name, dtype, shape, steps)
 
     def factor(name: str, rows: int, columns: int, ld: str) -> Array:
+        """The factor ``name``, transposed or conjugated as the call asks."""
         transpose = given[f"transpose_{name}"]
         if not transpose:
             return matrix(name, rows, columns, ld)
@@ -189,7 +218,7 @@ def stored_dtype(dtype: str) -> str:
 
 
 def _unwritten(nbytes: int) -> Array:
-    """Memory that nothing has written, aligned as a GPU's allocations are."""
+    """``nbytes`` that nothing has written, aligned as a GPU's allocations are."""
     memory = np.full(nbytes + 256, 0xFF, np.uint8)
     start = -memory.ctypes.data % 256
     return memory[start : start + nbytes]

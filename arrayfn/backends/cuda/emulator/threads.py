@@ -55,7 +55,10 @@ class Block:
     def array(
         self, key: tuple[str, int], function: DeviceFunction, name: str, count: int
     ) -> SharedMemory:
-        """The shared array of ``key``, made when it is first asked for."""
+        """The shared array of ``key``, made when it is first asked for.
+
+        It has ``count`` elements; errors call it ``name``.
+        """
         if key not in self.shared:
             memory = unwritten(count, function.dtype)
             self.shared[key] = SharedMemory(memory, name, self)
@@ -75,7 +78,7 @@ class Thread:
     )
 
     def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
-        """Do what a device function does."""
+        """Do what a device function does for this thread; the value, if it has one."""
         plain = PLAIN.get(function.kind)
         if plain is not None:
             return plain(*arguments)
@@ -100,6 +103,7 @@ _FRAMES_TO_KERNEL: Final = 3  # an action's, the thread's, the device function's
 
 @acts("shared")
 def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
+    """The static shared array that the kernel's current line declares."""
     # Each line of the text has its array, also when a function calls it again.
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.array((f.name, line), f, f.name, count)
@@ -109,6 +113,7 @@ def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
 def _dynamic_shared(
     thread: Thread, f: DeviceFunction, offset: int, count: int
 ) -> SharedMemory:
+    """The dynamic shared memory from byte ``offset`` on, as ``count`` elements."""
     key = f.name, -1 - int(offset)
     return thread.block.array(key, f, f"{f.name} at {offset}", int(count))
 
@@ -145,6 +150,10 @@ def _dsmem_store(
     mbarriers: Mbarriers,
     k: int,
 ) -> None:
+    """Store ``value`` to ``array[at]`` of the block with ``rank`` in the cluster.
+
+    The mbarrier ``k`` of that block counts it.
+    """
     block = thread.block
     if not block.met:
         raise EmulationError(
@@ -164,11 +173,12 @@ def _dsmem_store(
 def _mbarrier_init(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, count: int
 ) -> None:
+    """Initialize ``count`` mbarriers."""
     mbarriers.update((k, Mbarrier()) for k in range(int(count)))
 
 
 def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
-    """An initialized mbarrier, by its number."""
+    """The mbarrier ``k``; EmulationError if it is not initialized."""
     if int(k) not in mbarriers:
         raise EmulationError(f"mbarrier {k} is used before it is initialized")
     return mbarriers[int(k)]
@@ -178,6 +188,7 @@ def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
 def _mbarrier_expect_tx(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, k: int, nbytes: int
 ) -> None:
+    """Arrive at mbarrier ``k``, which then expects ``nbytes``."""
     mbarrier = mbarrier_of(mbarriers, k)
     if mbarrier.expected:
         raise EmulationError(f"mbarrier {k} expects something already")
@@ -198,6 +209,11 @@ def _bulk_copy(
     mbarriers: Mbarriers,
     k: int,
 ) -> None:
+    """Begin a copy of ``count`` elements from ``array[at]`` to ``shared[to]``.
+
+    Mbarrier ``k`` counts its bytes. Raises EmulationError for addresses and sizes that
+    are no multiples of 16 bytes.
+    """
     size = array.array.itemsize
     for what, start in ((array, at), (shared, to)):
         address = what.array.ctypes.data + what.offset(start) * size

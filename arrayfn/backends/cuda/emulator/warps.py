@@ -31,6 +31,6 @@ def exchanged(function: DeviceFunction, arguments: Sequence[tuple[Any, ...]]) ->
 
 
 def _lanes(truths: Any) -> Any:
-    """The i32 whose bits are the lanes where it is so."""
+    """The i32 whose bits are the lanes with a true value in ``truths``."""
     bits = sum(1 << lane for lane, truth in enumerate(truths) if truth)
     return np.uint32(bits).astype(np.int32)

@@ -118,7 +118,7 @@ class ConcurrentCapture:
     """Captures the steps of one ``stream``, each after its dependencies only."""
 
     def __init__(self, stream: int, most: int = MAX_STEPS) -> None:
-        """``most`` steps are compared with each other."""
+        """Capture on ``stream``, comparing at most ``most`` steps with each other."""
         self._stream = stream
         self._most = most
         self.restart()
@@ -301,6 +301,7 @@ class _RecordedLaunches:
         device().check(status, "in a graph")
 
     def _kernel(self, node: int) -> Recorded:
+        """The launch of the kernel that is ``node`` of the graph."""
         kernel = KernelNodeParams()
         self._query("cuGraphKernelNodeGetParams_v2", node, kernel)
         attributes = (LaunchAttribute * len(LAUNCH_ATTRIBUTES))()
@@ -325,6 +326,7 @@ class _RecordedLaunches:
         return Recorded(StepKind.RECORDED, *launch)
 
     def _zeros(self, node: int) -> bool:
+        """Append the memset that is ``node``; False unless it sets zeros."""
         memset = MemsetNodeParams()
         self._query("cuGraphMemsetNodeGetParams", node, memset)
         if memset.value or memset.height != 1:

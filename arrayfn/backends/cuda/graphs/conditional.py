@@ -208,13 +208,19 @@ class ConditionalNodes:
     def set_condition(
         self, stream: int, handle: int, scalar: Scalar, last: int
     ) -> None:
-        """Capture a kernel that sets a condition to a scalar, clamped to ``last``."""
+        """Capture a kernel that sets a condition to a scalar, clamped to ``last``.
+
+        ``handle`` is the condition's (``create_handle``); ``stream`` is being captured.
+        """
         kind, address = scalar
         text = set_condition_ptx(kind)
         self._launch(stream, text, "set_condition", (handle, address, last))
 
     def while_node(self, stream: int, handle: int, body: Enqueue) -> None:
-        """Add a loop: ``body``, which sets the condition, while that is not 0."""
+        """Add a loop: ``body``, which sets the condition, while that is not 0.
+
+        ``handle`` is the condition's; ``stream`` is being captured.
+        """
         (graph,) = self._add(stream, handle, _WHILE, 1)
         with self._capture_to(graph) as inner:
             body(inner)
@@ -222,7 +228,10 @@ class ConditionalNodes:
     def switch_node(
         self, stream: int, handle: int, branches: Sequence[Enqueue]
     ) -> None:
-        """Add a branch: the one of ``branches`` that the condition selects."""
+        """Add a branch: the one of ``branches`` that the condition selects.
+
+        ``handle`` is the condition's; ``stream`` is being captured.
+        """
         graphs = self._add(stream, handle, _SWITCH, len(branches))
         for graph, branch in zip(graphs, branches, strict=True):
             with self._capture_to(graph) as inner:
@@ -233,12 +242,17 @@ class ConditionalNodes:
     ) -> None:
         """Add a loop of ``trip_count`` iterations of ``body``.
 
-        The 64 bits at the address ``counter`` hold the number of the iteration.
+        ``stream`` is being captured. The 64 bits at the address ``counter`` hold the
+        number of the iteration.
         """
         handle = self.create_handle(stream)
         text = count_iteration_ptx()
 
         def count(on: int, step: int) -> None:
+            """Add ``step`` to the counter, or set it to 0 if that is 0.
+
+            The condition then says whether there is another iteration.
+            """
             self._launch(
                 on, text, "count_iteration", (handle, counter, step, trip_count)
             )
@@ -258,7 +272,11 @@ class ConditionalNodes:
         counter: int,
         nbytes: int,
     ) -> None:
-        """Capture a copy between addresses that are strided by ``counter``."""
+        """Capture on ``stream`` a copy of ``nbytes`` between strided addresses.
+
+        A strided address is (origin, stride) in bytes: in iteration k, which is the
+        number at the address ``counter``, the copy is at origin + k * stride.
+        """
         if not nbytes:
             return
         (to, to_stride), (begin, begin_stride) = target, source
@@ -282,7 +300,11 @@ class ConditionalNodes:
         blocks: int = 1,
         threads: int = 1,
     ) -> None:
-        """Launch a kernel, and load it before its first launch."""
+        """Launch a kernel on ``stream``; before its first launch it is loaded.
+
+        ``text`` is its PTX and ``entry`` its name there; ``values`` are its arguments,
+        of 64 bits each. It has ``blocks`` blocks of ``threads`` threads.
+        """
         if text not in self._kernels:
             self._kernels[text] = load(text.encode() + b"\0", entry)
         arguments = [ctypes.c_uint64(v) for v in values]
@@ -300,7 +322,11 @@ class ConditionalNodes:
     def _add(
         self, stream: int, handle: int, kind: int, size: int
     ) -> list[ctypes.c_void_p]:
-        """Add a conditional node after what ``stream`` has captured: its bodies."""
+        """Add a conditional node after what ``stream`` has captured: its bodies.
+
+        ``handle`` is its condition's, ``kind`` a CUgraphConditionalNodeType, ``size``
+        the number of bodies.
+        """
         graph, nodes = capture_info(stream)
         parameters = _NodeParams(_CONDITIONAL)
         parameters.handle, parameters.kind = handle, kind

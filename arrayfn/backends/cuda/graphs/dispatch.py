@@ -148,7 +148,12 @@ class SegmentDispatch:
         segment: Segment,
         staging: Staging | None,
     ) -> None:
-        """``staging`` is given if the segment is the whole plan and small enough."""
+        """Choose how ``segment`` runs; nothing is captured yet.
+
+        ``addresses`` is the array of all buffers' addresses, which is written before
+        each run. ``staging`` is given if the segment is the whole plan and small
+        enough.
+        """
         self._encoded = encoded
         self._nodes = segment.nodes
         self._patience = segment.patience
@@ -216,6 +221,7 @@ class SegmentDispatch:
         entry.run(plan, ALWAYS if stays else self._calls)
 
     def _publish(self, plans: dict[bytes, Plan]) -> None:
+        """Tell the entry for which addresses there are plans."""
         assert self._entry is not None
         self._calls = 0
         self._entry.publish(plans)
@@ -224,7 +230,10 @@ class SegmentDispatch:
 def _capture(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any, stream: int
 ) -> None:
-    """Enqueue ``nodes`` on a stream that is being captured."""
+    """Enqueue ``nodes`` on ``stream``, which is being captured.
+
+    The buffers are at ``addresses``, which the captured graph keeps.
+    """
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
@@ -253,6 +262,7 @@ def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -
     graph_nodes: list[int] = []
 
     def enqueue(stream: int) -> None:
+        """Enqueue the kernels, and collect the graph's node of each."""
         steps = ConcurrentCapture(stream)
         for step in one_by_one(nodes):
             assert isinstance(step, NativeRun)
@@ -278,7 +288,10 @@ class GraphCache:
     """
 
     def __init__(self, make: Callable[[], Plan], patience: int) -> None:
-        """``make`` records a plan at the current addresses."""
+        """``make`` records a plan at the current addresses.
+
+        It is called once ``patience`` runs had the same addresses.
+        """
         self._make = make
         self._patience = patience
         self._plans: dict[bytes, Plan] = {}

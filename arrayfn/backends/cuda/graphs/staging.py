@@ -110,7 +110,8 @@ def staged_buffers(
     """The arguments and the results of a plan; None if it is not to be staged.
 
     It is not if that would copy too much, or if the first element of an argument is not
-    at its lowest address. ``types`` are those of ``inputs``.
+    at its lowest address. ``inputs`` and ``outputs`` are numbers of ``buffers``,
+    ``types`` those of the inputs, and ``arena`` the bytes of temporaries.
     """
     arguments = [StagedBuffer(b, buffers[b].nbytes, b) for b in inputs]
     results = []
@@ -158,6 +159,7 @@ class Staging:
         nodes: list[int] = []
 
         def enqueue_all(stream: int) -> None:
+            """Enqueue copies to staging, the plan on it, and copies from it."""
             nodes.append(copy_in.capture(stream))
             enqueue(staged, stream)
             nodes.append(copy_out.capture(stream))
@@ -190,7 +192,11 @@ class Staging:
         *,
         to_staging: bool,
     ) -> KernelNodeParams:
-        """The kernel that copies ``buffers``. Adds the slots for a call's addresses."""
+        """The kernel that copies ``buffers`` to staging, or from it.
+
+        ``staged`` has the addresses of their staging buffers, by number. The slots for
+        a call's own addresses are appended to ``slots``.
+        """
         table = np.zeros((max(1, len(buffers)), 3), np.int64)
         target, source, nbytes = range(3)
         here, there = (target, source) if to_staging else (source, target)

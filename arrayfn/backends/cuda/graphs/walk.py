@@ -76,7 +76,7 @@ class Walk:
             self.encoded.copy(target, address, source, stream)
 
     def counted_loop(self, node: LoopNode, stream: int) -> None:
-        """A loop with a trip count."""
+        """Enqueue a loop with a trip count on ``stream``."""
         loop = node.loop
         values = [self.address(c.initial) for c in loop.carries]
         origins = [self.address(s.source) + s.offset for s in loop.slices]
@@ -92,7 +92,7 @@ class Walk:
         origins: Sequence[int],
         stream: int,
     ) -> Sequence[int]:
-        """Enqueue iterations of a loop. Returns the addresses of the carries' values.
+        """Enqueue iterations of a loop; the addresses of the carries' last values.
 
         Before them these are at ``values``. The slices of iteration 0 are at
         ``origins``, even if that is not one of ``iterations``.
@@ -111,13 +111,16 @@ class Walk:
     def set_carries(
         self, loop: Loop, values: Sequence[int], following: Sequence[int]
     ) -> None:
-        """Set the addresses of the carries' current and next values."""
+        """Set the carries' addresses, which an iteration reads and writes.
+
+        They are read at ``values``; the next values are written at ``following``.
+        """
         for carry, value, later in zip(loop.carries, values, following, strict=True):
             self.addresses[carry.current] = value
             self.addresses[carry.next] = later
 
     def finish(self, loop: Loop, values: Sequence[int], stream: int) -> None:
-        """Copy the final values of a loop to its results."""
+        """Copy the final values of a loop, which are at ``values``, to its results."""
         for carry, value in zip(loop.carries, values, strict=True):
             self.copy(carry.result, value, stream)
         # Graphs are found by all addresses: those that a loop sets belong to no call.
@@ -127,7 +130,7 @@ class Walk:
             self.addresses[s.buffer] = 0
 
     def while_loop(self, node: LoopNode, stream: int) -> None:
-        """A loop that ends by its predicate, which the host reads."""
+        """Enqueue a loop that ends by its predicate, which the host reads."""
         loop = node.loop
         assert loop.predicate is not None
         pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
@@ -142,7 +145,7 @@ class Walk:
         self.finish(loop, values, stream)
 
     def branch(self, node: BranchNode, stream: int) -> None:
-        """The branch that its index selects, which the host reads."""
+        """Enqueue the branch that its index selects, which the host reads."""
         index = _read(self.address(node.branch.index), ctypes.c_int32)
         last = len(node.branches) - 1
         self.run(node.branches[min(max(index, 0), last)], stream)
@@ -197,14 +200,17 @@ class CapturingWalk(Walk):
     def _set(
         self, condition: _Condition, stream: int, steps: ConcurrentCapture
     ) -> None:
-        """Set a condition after the step that writes its scalar."""
+        """Capture the setting of ``condition``.
+
+        It waits for the one of ``steps`` that writes the condition's scalar.
+        """
         kind, address = condition.scalar
         accesses = ((address, address + _SCALAR_BYTES[kind], False),)
         given = condition.handle, condition.scalar, condition.last
         steps.add(accesses, partial(self.graph.set_condition, stream, *given))
 
     def _switch(self, node: BranchNode, stream: int, steps: ConcurrentCapture) -> None:
-        """A SWITCH node, after ``steps``."""
+        """Capture ``node`` as a SWITCH node, after ``steps``."""
         handle = self.graph.create_handle(stream)
         index = "i32", self.address(node.branch.index)
         self._set(_Condition(handle, index, len(node.branches) - 1), stream, steps)
@@ -237,6 +243,7 @@ class CapturingWalk(Walk):
         ]
 
         def body(inner: int) -> None:
+            """Enqueue one window: slices in, its iterations, written slices out."""
             for w in windows:
                 self.graph.copy_strided(inner, w.window, w.source, counter, w.nbytes)
             begins = [w.begin for w in windows]
@@ -276,15 +283,18 @@ class CapturingWalk(Walk):
             condition: _Condition,
             inner: int,
         ) -> None:
+            """Enqueue an iteration, then set ``condition`` by the loop's predicate."""
             self.set_carries(loop, values, following)
             self.run(node.body, inner, condition)
 
         def end(inner: int) -> None:
+            """Copy the carries to ``second``, and let the WHILE node end."""
             for c, value in zip(loop.carries, first, strict=True):
                 self.copy(c.second, value, inner)
             self.graph.set_condition(inner, outer.handle, flag, 1)
 
         def body(inner: int) -> None:
+            """Enqueue two iterations, the second one unless the first ends the loop."""
             if not loop.carries:
                 iteration(second, first, outer, inner)
                 return
@@ -332,7 +342,10 @@ class _Window:
 
 
 def _read(address: int, kind: Any) -> int:
-    """A number in the GPU's memory, read after all that is enqueued has run."""
+    """A number in the GPU's memory, read after all that is enqueued has run.
+
+    ``kind`` is the ctypes class of what is at ``address``.
+    """
     value = kind()
     device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))
     return int(value.value)

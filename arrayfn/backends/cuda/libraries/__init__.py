@@ -21,7 +21,7 @@ from arrayfn.backends.cuda.libraries import (
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.errors import BackendError
 
-Provider = Callable[[str, Mapping[str, int], int], Call]
+Provider = Callable[[str, Mapping[str, int]], Call]
 
 PROVIDERS: Final[dict[str, Provider]] = {
     "collective": collectives.collective,
@@ -42,9 +42,13 @@ PROVIDERS: Final[dict[str, Provider]] = {
 """By the first word of a provider's name; the rest says the dtype."""
 
 
-def call(provider: str, integers: Mapping[str, int], items: int) -> Call:
-    """The call of ``items`` work items that ``provider`` prepares."""
+def call(provider: str, integers: Mapping[str, int]) -> Call:
+    """What enqueues the library kernel ``provider``, as "potrf_f32".
+
+    ``integers`` are its integer parameters by name. Raises BackendError for an unknown
+    name.
+    """
     kind, _, dtype = provider.partition("_")
     if kind not in PROVIDERS:
         raise BackendError(f"no library on a GPU computes {provider}")
-    return PROVIDERS[kind](dtype, integers, items)
+    return PROVIDERS[kind](dtype, integers)

@@ -10,8 +10,11 @@ from arrayfn.errors import BackendError
 from arrayfn.lowering.libraries.collectives import COLLECTIVES
 
 
-def collective(number: str, integers: Mapping[str, int], items: int) -> Call:
-    """The collective of this number, of the member for whom the plan is loaded."""
+def collective(number: str, integers: Mapping[str, int]) -> Call:
+    """The collective of this number, of the member for whom the plan is loaded.
+
+    Raises BackendError if the plan is not loaded for a member of a mesh.
+    """
     step = COLLECTIVES.find(int(number))
     if LOADING.member is None:
         raise BackendError(f"{step} is computed by the members of a mesh, not by one")

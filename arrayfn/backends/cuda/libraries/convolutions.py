@@ -44,10 +44,11 @@ def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
     return _made(provider, tuple(integers.items())) is not None
 
 
-def convolve(form: str, integers: Mapping[str, int], items: int) -> Call:
+def convolve(form: str, integers: Mapping[str, int]) -> Call:
     """The convolution ``form``: what it gives, the dtype, and what is allowed.
 
-    That is ``tf32``, and ``any`` order of its sums.
+    That is ``tf32``, and ``any`` order of its sums. ``integers`` are its extents,
+    strides and paddings by name. Raises BackendError if cuDNN has no such convolution.
     """
     made = _made(f"convolution_{form}", tuple(integers.items()))
     if made is None:
@@ -60,6 +61,7 @@ def convolve(form: str, integers: Mapping[str, int], items: int) -> Call:
 
 @per_device
 def _made(provider: str, key: Key) -> _Convolution | None:
+    """The convolution of a kernel's name and integers; None if cuDNN refuses it."""
     try:
         return _Convolution(provider, dict(key))
     except cudnn.refusals():
@@ -95,6 +97,11 @@ class _Convolution:
         self.index, self.workspace = self._chosen(provider, p)
 
     def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
+        """Have cuDNN make the graph's plans.
+
+        Left out are plans with a note of ``left_out``, plans that compile at run time,
+        and those that need a large workspace.
+        """
         graph = self.graph
         cudnn.create_plans(graph)
         graph.deselect_numeric_notes(left_out)
@@ -103,7 +110,10 @@ class _Convolution:
         graph.check_support()
 
     def _chosen(self, provider: str, p: Mapping[str, int]) -> tuple[int, Workspace]:
-        """The plan that is kept for this machine, or the fastest, and its workspace."""
+        """The plan that is kept for this machine, or the fastest, and its workspace.
+
+        ``provider`` is the kernel's name, ``p`` its integers.
+        """
         gpu, version = device(), cudnn.library().backend_version()
         key = content_key(
             f"cuDNN {version} {gpu.name} {provider}",
@@ -140,6 +150,7 @@ class _Convolution:
         return name.encode()
 
     def _way(self, index: int, addresses: Sequence[int]) -> timing.Way:
+        """What runs the plan of ``index`` on arrays at ``addresses``, to be timed."""
         space = self._space(index)
 
         def way(stream: int) -> int:
@@ -159,6 +170,7 @@ class _Convolution:
         return found
 
     def _builds(self, index: int) -> bool:
+        """Whether cuDNN can build the plan of ``index``."""
         try:
             self.graph.build_plan_at_index(index)
         except cudnn.refusals():
@@ -172,6 +184,7 @@ class _Convolution:
     def _run(
         self, stream: int, addresses: Sequence[int], index: int, space: Workspace
     ) -> None:
+        """Enqueue the plan of ``index`` on ``stream``, with arrays at ``addresses``."""
         handle = cudnn.on_stream(stream)
         given: dict[Any, int] = dict(zip(self.tensors, addresses, strict=True))
         self.graph.execute_plan_at_index(given, space.pointer, index, handle=handle)
@@ -188,8 +201,14 @@ class _Convolution:
 def _operation(
     graph: Any, gives: str, given: Sequence[Any], p: Mapping[str, int]
 ) -> Any:
+    """Add to cuDNN's ``graph`` the operation that gives the output or a gradient.
+
+    ``gives`` is "output", "operand" or "kernel"; ``given`` are the two other tensors,
+    and ``p`` the convolution's integers.
+    """
+
     def along(name: str, fill: int) -> list[int]:
-        """What the call says of its axes; of two at least, as cuDNN wants it."""
+        """The integers ``name`` of the axes, and ``fill`` for axes that cuDNN adds."""
         own = [p[f"{name}{k}"] for k in range(p["axes"])]
         return [fill] * (2 - len(own)) + own
 
@@ -207,7 +226,10 @@ def _operation(
 
 
 def _lies(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """The extents of an array in cuDNN's order, and their strides in memory."""
+    """The extents of an array in cuDNN's order, and their strides in memory.
+
+    ``name`` is "operand", "kernel" or "output"; ``p`` has the convolution's integers.
+    """
     groups, inner, outer = p["groups"], p["inner"], p["outer"]
     first, channels, along = {
         "operand": (p["batch"], groups * inner, "extent"),

@@ -92,7 +92,10 @@ class _Graph:
         return made
 
     def output(self, made: Any, type: ArrayType, *, statistics: bool = False) -> None:
-        """Give out what an operation made."""
+        """Make ``made``, an operation's result, an output that lies as ``type`` says.
+
+        With ``statistics`` it is the float32 array of logarithms of rows' sums.
+        """
         shape, strides = _statistics(type) if statistics else _heads(type)
         made.set_output(True).set_dim(list(shape)).set_stride(list(strides))
         made.set_data_type(self.float if statistics else self.dtype)
@@ -147,7 +150,10 @@ def attention(
     scale: float,
     is_causal: bool,
 ) -> Enqueue:
-    """What enqueues the attention, given q, k, v, result and logarithms."""
+    """What enqueues the attention, given q, k, v, result and logarithms.
+
+    Logits are multiplied by ``scale``; if ``is_causal``, later keys are left out.
+    """
     g = _Graph(q.dtype)
     inputs = [g.tensor(type) for type in (q, k, v)]
     made, statistics = g.graph.sdpa(
@@ -172,7 +178,10 @@ def attention_gradient(
     is_causal: bool,
     is_deterministic: bool,
 ) -> Enqueue:
-    """What enqueues the gradient, given the arrays in this order."""
+    """What enqueues the gradient of ``attention``, given the arrays in this order.
+
+    If ``is_deterministic``, cuDNN sums the gradient of q in a fixed order.
+    """
     g = _Graph(q.dtype)
     tensors = [g.tensor(type) for type in (q, k, v, result)]
     statistics = g.tensor(logarithms, statistics=True)

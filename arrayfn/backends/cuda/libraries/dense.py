@@ -89,7 +89,10 @@ class Spaces:
 
 
 def words_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> int:
-    """The elements of workspace that a function of cuSOLVER asks for."""
+    """The elements of workspace that a function of cuSOLVER asks for.
+
+    ``arguments`` and ``last`` stand before and after the place of the answer.
+    """
     count = ctypes.c_int()
     given = SOLVER.handle, *arguments, ctypes.byref(count), *last
     SOLVER.call(f"{function}_bufferSize", *given)
@@ -97,7 +100,10 @@ def words_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> int:
 
 
 def spaces_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> Spaces:
-    """The workspaces that a function of cuSOLVER for all dtypes asks for."""
+    """The workspaces that a function of cuSOLVER for all dtypes asks for.
+
+    ``arguments`` and ``last`` stand before and after the places of the answer.
+    """
     query = f"{function}_bufferSize"
     if not SOLVER.has(query):
         raise BackendError(
@@ -124,6 +130,7 @@ def each_matrix(
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
+        """Enqueue the function for one matrix after the other."""
         run = library.routine(function, stream)
         arrays = [
             [ctypes.c_void_p(at + number * step) for number in range(matrices)]

@@ -27,7 +27,10 @@ _CUFFT: Final = Library("cuFFT", "cufft", "the Fourier transform")
 
 @per_device
 def _plan(kind: int, length: int, rows: int) -> int:
-    """The plan of ``rows`` transforms; it stays."""
+    """cuFFT's plan of ``rows`` transforms of ``length``; it is kept.
+
+    ``kind`` is a cufftType.
+    """
     device().enter()
     plan = ctypes.c_int()
     n, none = (ctypes.c_int * 1)(length), ctypes.c_void_p()
@@ -36,13 +39,18 @@ def _plan(kind: int, length: int, rows: int) -> int:
     return plan.value
 
 
-def transform(kind: str, dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """The transform ``kind`` of rows of ``dtype``."""
+def transform(kind: str, dtype: str, integers: Mapping[str, int]) -> Call:
+    """cuFFT's transform of each row.
+
+    ``kind`` is "fft", "ifft", "rfft" or "irfft", ``dtype`` the rows' short name;
+    ``integers`` has ``length`` and ``rows``.
+    """
     number, function, direction = _FORMS[f"{kind}_{dtype}"]
     plan = _plan(number, integers["length"], integers["rows"])
     last = (ctypes.c_int(direction),) if direction else ()
 
     def enqueue(stream: int, x: int, transformed: int) -> None:
+        """Enqueue the transform of the array at the address ``x``."""
         device().enter()
         _CUFFT.call("cufftSetStream", plan, ctypes.c_void_p(stream))
         arrays = map(ctypes.c_void_p, (x, transformed))

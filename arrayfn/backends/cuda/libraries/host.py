@@ -18,12 +18,16 @@ from arrayfn.lowering.host_steps import HOST_STEPS, HostStep
 _LEGACY_STREAM = 1
 
 
-def reference(number: str, integers: Mapping[str, int], items: int) -> Call:
-    """A primitive's reference: arrays go to the host and back."""
+def reference(number: str, integers: Mapping[str, int]) -> Call:
+    """A primitive's NumPy reference: arrays go to the host and back.
+
+    ``number`` is that of its step in HOST_STEPS.
+    """
     step = HOST_STEPS.find(int(number))
     count = len(step.operands)
 
     def enqueue(stream: int, *addresses: int) -> None:
+        """Compute on the host, and copy the results to their addresses."""
         operands = [
             np.asarray(_array(type, address))
             for type, address in zip(step.operands, addresses, strict=False)
@@ -41,8 +45,11 @@ def reference(number: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(enqueue, _names(step), capturable=False)
 
 
-def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
-    """An operator's kernel on DeviceArrays; a prepared one says what it enqueues."""
+def operator(number: str, integers: Mapping[str, int]) -> Call:
+    """An operator's kernel on DeviceArrays; a prepared one says what it enqueues.
+
+    ``number`` is that of its step in HOST_STEPS.
+    """
     step = HOST_STEPS.find(int(number))
     kernel = step.kernel
     assert kernel is not None
@@ -55,11 +62,13 @@ def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
         on_addresses = partial(_call_on_arrays, step, types, step.call_of_kernel())
 
     def enqueue(stream: int, *addresses: int) -> None:
+        """Enqueue the kernel for each element of the mapped axes."""
         for offsets in step.offsets_of_calls():
             moved = zip(addresses, offsets, sizes, strict=True)
             on_addresses(stream, *(a + at * size for a, at, size in moved))
 
     def checked(stream: int, *addresses: int) -> None:
+        """As ``enqueue``, with the first call compared with the operator's body."""
         # A stream that is being captured runs nothing that could be compared.
         if stream == device().stream and wants_check(step):
             operands = zip(step.operands, addresses, strict=False)
@@ -79,7 +88,10 @@ def _call_on_arrays(
     stream: int,
     *addresses: int,
 ) -> None:
-    """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``."""
+    """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``.
+
+    It enqueues on its own stream, which waits for this plan's, and this for it.
+    """
     arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
     for array in arrays[len(step.operands) :]:
         array.writable = True
@@ -104,7 +116,7 @@ def _run_on_copies(
 
 
 def _array(type: ArrayType, address: int) -> DeviceArray:
-    """An array whose memory is the plan's."""
+    """An array of ``type`` at ``address``, in memory that the plan owns."""
     array = DeviceArray(type, address, owner=_PLAN)
     array.shared = True
     return array
@@ -114,6 +126,7 @@ _PLAN: Any = object()
 
 
 def _names(step: HostStep) -> tuple[str, ...]:
+    """The names of a step's arrays: x0, x1, ... of operands, y0, ... of results."""
     return (
         *(f"x{k}" for k in range(len(step.operands))),
         *(f"y{k}" for k in range(len(step.results))),

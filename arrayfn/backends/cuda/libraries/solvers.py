@@ -33,8 +33,12 @@ _MAX_REFLECTED: Final = 128
 """cuBLAS's batched reflections are fast up to this many rows and columns."""
 
 
-def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """potrf of each matrix, in place, and a status for each."""
+def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
+    """potrf of each matrix, in place, and a status for each.
+
+    ``integers`` are ``n``, ``matrices``, and ``upper``: whether the upper triangle is
+    read. ``dtype`` is a short name ("f32"), here and below.
+    """
     n, matrices, fill = (integers[name] for name in ("n", "matrices", "upper"))
     element, names = Element(dtype), ("a", "status")
     step = n * n * element.size
@@ -43,6 +47,7 @@ def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
         tables = Tables(matrices)
 
         def all_at_once(stream: int, a: int, status: int) -> None:
+            """Enqueue one call for all matrices."""
             arguments = fill, n, tables.table(a, step), n, ctypes.c_void_p(status)
             run = SOLVER.routine(f"{function}Batched", stream)
             run(*arguments, matrices)
@@ -57,8 +62,11 @@ def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
-def lu(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """getrf of each matrix, in place: pivots that count from 1, and a status."""
+def lu(dtype: str, integers: Mapping[str, int]) -> Call:
+    """getrf of each matrix, in place: pivots that count from 1, and a status.
+
+    ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
+    """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
     names = ("a", "pivots", "status")
@@ -67,6 +75,7 @@ def lu(dtype: str, integers: Mapping[str, int], items: int) -> Call:
         tables = Tables(matrices)
 
         def all_at_once(stream: int, a: int, pivots: int, status: int) -> None:
+            """Enqueue one call for all matrices."""
             swaps, info = map(ctypes.c_void_p, (pivots, status))
             table = tables.table(a, step)
             run = BLAS.routine(f"cublas{element.letter}getrfBatched", stream)
@@ -84,8 +93,11 @@ def lu(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
-def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """geqrf of each matrix, in place, and the scales of its reflections."""
+def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
+    """geqrf of each matrix, in place, and the scales of its reflections.
+
+    ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
+    """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
     names = ("a", "tau", "status")
@@ -94,6 +106,7 @@ def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
         tables = Tables(matrices)
 
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
+            """Enqueue one call for all matrices."""
             pair = tables.table(a, steps[0]), tables.table(tau, steps[1])
             info = ctypes.byref(ctypes.c_int())  # of the arguments, and on the host
             run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
@@ -110,8 +123,12 @@ def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
-def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """trsm of each matrix by columns, a lower triangle, over sides by columns."""
+def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
+    """trsm of each matrix: a lower triangle, and right-hand sides that it solves for.
+
+    ``integers`` are ``n``, ``sides``, ``matrices``, and ``unit``: whether the diagonal
+    counts as ones. ``dtype`` is a short name. Matrices are column-major.
+    """
     n, sides, element = integers["n"], integers["sides"], Element(dtype)
     one = np.ones((), element.dtype)
     options = _LEFT, _LOWER, 0, integers["unit"], n, sides
@@ -125,8 +142,12 @@ def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(each_matrix(BLAS, *given), ("a", "b"), capturable=False)
 
 
-def small_triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """trsm of all matrices at once, over sides that are transposes here."""
+def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
+    """trsm of all matrices at once, over sides that are transposes here.
+
+    ``integers`` are ``rows``, ``columns``, ``matrices`` and cuBLAS's options: ``left``,
+    ``lower``, ``transpose`` and ``unit``. ``dtype`` is a short name.
+    """
     p, element = integers, Element(dtype)
     rows, columns, matrices = p["rows"], p["columns"], p["matrices"]
     n = rows if p["left"] else columns
@@ -139,6 +160,7 @@ def small_triangular(dtype: str, integers: Mapping[str, int], items: int) -> Cal
     tables = Tables(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
+        """Enqueue one call for all matrices."""
         run, alpha = BLAS.routine(function, stream), one.ctypes.data
         pair = tables.table(a, steps[0]), tables.table(b, steps[1])
         sizes = (ctypes.c_void_p(alpha), pair[0], n, pair[1], columns, matrices)

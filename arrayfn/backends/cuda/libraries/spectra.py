@@ -43,13 +43,21 @@ def _call(
     *,
     capturable: bool = False,
 ) -> Call:
-    """A call of ``function`` for each matrix, see ``each_matrix``."""
+    """A call of ``function`` for each of ``matrices``, see ``each_matrix``.
+
+    ``names`` are its arrays, ``steps`` the bytes from one matrix to the next in each.
+    ``arguments`` makes the function's arguments of the workspace and the addresses.
+    """
     given = function, matrices, steps, arguments, spaces
     return Call(each_matrix(SOLVER, *given), tuple(names), capturable)
 
 
-def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """syevd or heevd of each matrix, in place, its eigenvalues and a status."""
+def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
+    """syevd or heevd of each matrix, in place, its eigenvalues and a status.
+
+    ``integers`` are ``n``, ``matrices``, and ``vectors``: whether eigenvectors replace
+    the matrices. ``dtype`` is a short name ("f32").
+    """
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
     element = Element(dtype)
     is_batch = matrices > 1 or (dtype == "f32" and n <= _ALONE)
@@ -70,8 +78,9 @@ def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
 def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
     """All matrices by one call: of matrices that are not large, a part of a graph.
 
-    It is some hundreds of kernels, which take the host up to three times as long to
-    enqueue as they take the GPU.
+    Each has ``n`` rows; ``vectors`` is 1 if eigenvectors are wanted. The call is some
+    hundreds of kernels, which take the host up to three times as long to enqueue as
+    they take the GPU.
     """
     extent, count = ctypes.c_int64(n), ctypes.c_int64(matrices)
     kind, real = element.type, element.real_type
@@ -91,8 +100,11 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     return _call(("a", "w", "status"), *given, capturable=not waits)
 
 
-def eigh_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """syevjBatched or heevjBatched: as ``eigh``, of small matrices."""
+def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
+    """syevjBatched or heevjBatched: as ``eigh``, of small matrices.
+
+    ``integers`` and ``dtype`` are those of ``eigh``.
+    """
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
     element = Element(dtype)
     stem = "heevjBatched" if element.is_complex else "syevjBatched"
@@ -107,12 +119,12 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return _call(("a", "w", "status"), *given)
 
 
-def eig(
-    with_vectors: bool, dtype: str, integers: Mapping[str, int], items: int
-) -> Call:
+def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
     """geev of each matrix, which is lost: complex eigenvalues; right eigenvectors.
 
-    Those of real matrices are real: of a conjugate pair, real and imaginary part.
+    Eigenvectors are computed if ``with_vectors``. Those of real matrices are real: of a
+    conjugate pair, real and imaginary part. ``integers`` are ``n`` and ``matrices``;
+    ``dtype`` is a short name ("f32").
     """
     n, matrices, function = integers["n"], integers["matrices"], "cusolverDnXgeev"
     element, extent = Element(dtype), ctypes.c_int64(n)
@@ -125,6 +137,7 @@ def eig(
     def arguments(
         work: Any, a: Any, w: Any, info: Any, v: Any = NONE
     ) -> tuple[Any, ...]:
+        """The arguments of geev, at these addresses."""
         return solver_params(), *arrays(a, w, v), *spaces.arguments(work), info
 
     spaces = spaces_of(function, *arrays(NONE, NONE, NONE))
@@ -160,7 +173,8 @@ class _Svd:
     ) -> Call:
         """A call of a function of Jacobi's method, whose arguments begin with ``head``.
 
-        ``last`` follows its parameters.
+        ``last`` follows its parameters. The function takes one matrix, and is called
+        for each of ``matrices``.
         """
         function = f"cusolverDn{self.element.letter}{function}"
         m, n = self.rows, self.columns
@@ -172,6 +186,7 @@ class _Svd:
         def arguments(
             work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
         ) -> tuple[Any, ...]:
+            """The function's arguments, at these addresses."""
             return *arrays(a, s, u, v), work, words, info, *last
 
         words = words_of(function, *arrays(NONE, NONE, NONE, NONE), last=last)
@@ -179,20 +194,28 @@ class _Svd:
         return _call(self.names, function, matrices, self.steps, arguments, spaces)
 
 
-def svd_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """gesvdj of each matrix, which is lost: U, singular values, and V."""
+def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
+    """gesvdj of each matrix, which is lost: U, singular values, and V.
+
+    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
+    """
     p = _Svd(dtype, integers)
     return p.call("gesvdj", (p.vectors, 1 - p.full), p.matrices)
 
 
-def svd_batched(dtype: str, integers: Mapping[str, int], items: int) -> Call:
-    """gesvdjBatched of matrices of up to 32 rows and columns: square U and V."""
+def svd_batched(dtype: str, integers: Mapping[str, int]) -> Call:
+    """gesvdjBatched of matrices of up to 32 rows and columns: square U and V.
+
+    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
+    """
     p = _Svd(dtype, integers)
     return p.call("gesvdjBatched", (p.vectors,), 1, last=(p.matrices,))
 
 
-def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
+def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
     """gesvdp of each matrix, which is lost: by its polar decomposition.
+
+    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
 
     Nakatsukasa and Higham, Stable and efficient spectral divide and conquer algorithms
     for the symmetric eigenvalue decomposition and the SVD, 2013.
@@ -208,6 +231,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     def arguments(
         work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
     ) -> tuple[Any, ...]:
+        """The arguments of gesvdp, at these addresses."""
         given = solver_params(), *arrays(a, s, u, v), *spaces.arguments(work)
         return *given, info, ctypes.byref(perturbation)
 
@@ -216,7 +240,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     return _call(p.names, function, p.matrices, p.steps, arguments, spaces)
 
 
-SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int], int], Call]]] = {
+SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "syevd": eigh,
     "syevjbatched": eigh_jacobi,
     "geev": partial(eig, True),

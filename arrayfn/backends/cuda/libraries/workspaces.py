@@ -32,6 +32,7 @@ class _Shared:
         self.largest: Workspace | None = None
 
     def of(self, nbytes: int) -> Workspace:
+        """The shared workspace, of ``nbytes`` at least."""
         if self.largest is None or self.largest.nbytes < nbytes:
             self.largest = Workspace(max(nbytes, _MIN_BYTES))
         return self.largest

@@ -137,12 +137,13 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
     copies = "".join(
         text.copy_rows(x, f"{x}_base", "queries", tiles.rows, "first_row")
-        if of == "queries"
+        if rows == "queries"
         else text.copy_rows(x, f"{x}_base", "key_end", columns)
-        for x, of in arrays
+        for x, rows in arrays
     )
     sizes = [
-        (f"{x}_tile", tiles.rows if of == "queries" else columns) for x, of in arrays
+        (f"{x}_tile", tiles.rows if rows == "queries" else columns)
+        for x, rows in arrays
     ]
     value = "part" if one_row else "sums[at]"
     give = text.fill(

@@ -29,8 +29,8 @@ _AXES = ("batch", "head", "row", "column")
 def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
     """Whether the kernels compute attention of queries and keys of these shapes.
 
-    Queries are [B, T, N, H]: batches, tokens, heads, elements. Keys are [B, S, K, H],
-    where ``K`` divides ``N``.
+    ``q_shape`` is [B, T, N, H]: batches, tokens, heads, elements. ``k_shape`` is [B, S,
+    K, H], where ``K`` divides ``N``.
     """
     B, T, N, H = q_shape
     sizes = (B * N * T, *k_shape)
@@ -40,8 +40,9 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 def reads_layout(type: ArrayType, offset: int) -> bool:
     """Whether the kernels read an array of this layout and offset without a copy.
 
-    It has four axes, a contiguous head, and strides that fit the copies of a head.
-    ``offset`` is that of its first element in its memory, in elements.
+    ``type`` has the layout: four axes, a contiguous head, and strides that fit the
+    copies of a head. ``offset`` is that of the first element in its memory, in
+    elements.
     """
     if type.ndim != 4:
         return False
@@ -90,24 +91,24 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
     parts = [{"dk": dk, "dv": dv}]
     if form.padded > 128:
         parts = [{"dv": dv}, {"dk": dk}]
-    for wanted in ({"dq": dq}, *parts):
+    for results in ({"dq": dq}, *parts):
         choose = gradients.keys_tiles
-        if "dq" in wanted:
+        if "dq" in results:
             choose = gradients.queries_tiles
         tiles = choose(form, T, S)
         blocks = B * N * -(-T // tiles.rows)
-        if "dq" not in wanted:
+        if "dq" not in results:
             blocks = B * K * -(-S // tiles.rows)
-        dp = [*wanted] != ["dv"]
+        dp = [*results] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
         if not dp:
             del read["v"], read["delta"]
-        names = " and ".join(wanted)
+        names = " and ".join(results)
         yield HandwrittenCall(
             Handwritten(
                 "attention_gradient",
-                gradients.gradient(form, tiles, tuple(wanted)),
+                gradients.gradient(form, tiles, tuple(results)),
                 tiles.threads,
                 f"Cotangents {names} of attention: a tile of rows a block.",
                 f"{names} of attention by tiles",
@@ -115,7 +116,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
                 blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
             ),
             read,
-            {f"{name}_out": Pointer(array) for name, array in wanted.items()},
+            {f"{name}_out": Pointer(array) for name, array in results.items()},
             {**call.integers(), **call.steps(*arrays)},
             blocks,
         )
@@ -184,14 +185,14 @@ class _Call:
         """The call ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
-        given: tuple[str, ...] = static["given"]
-        kinds = dict(zip(given, equation.inputs[3:], strict=False))
+        terms: tuple[str, ...] = static["given"]
+        kinds = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
-        steps = dict(zip(given, strides[3:], strict=False))
+        steps = dict(zip(terms, strides[3:], strict=False))
         pairs = {
             name
             for name in ("bias", "mask")
-            if name in given
+            if name in terms
             and kinds[name].type.shape[-1] == k.type.shape[1]
             and steps[name][-1] == 1
             and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
@@ -226,10 +227,10 @@ class _Call:
         type = ArrayType((B, N, T), dtypes.float32)
         return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
 
-    def statistics(self, made: Mapping[str, Pointer]) -> HandwrittenCall:
+    def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
         """The call that computes ``lse`` and ``delta`` of each query.
 
-        ``made`` are their arrays, by name: see ``gradient``.
+        ``results`` are their arrays, by name: see ``gradient``.
         """
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
@@ -244,7 +245,7 @@ class _Call:
                 "means of the cotangents of attention",
             ),
             {name: self.pointers[self.names.index(name)] for name in read},
-            {f"{name}_out": place for name, place in made.items()},
+            {f"{name}_out": array for name, array in results.items()},
             {**sizes, **self.steps("result", "cotangent")},
             -(-rows // warps),
         )
@@ -289,10 +290,10 @@ class _Call:
         }
         for name in ("bias", "mask"):
             if name in self.given:
-                place = self.names.index(name)
-                shape = self.equation.inputs[place].type.shape
+                number = self.names.index(name)
+                shape = self.equation.inputs[number].type.shape
                 for axis, n, step in zip(
-                    _AXES, shape, self.strides[place], strict=True
+                    _AXES, shape, self.strides[number], strict=True
                 ):
                     found[f"{name}_{axis}"] = 0 if n == 1 else step
         return found

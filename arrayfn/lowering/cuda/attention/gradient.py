@@ -12,7 +12,7 @@ In the texts ``dp`` are the cotangents of weights and, later, of logits (``ds``)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
@@ -127,7 +127,7 @@ thread = thread_index()
 lane = remainder(thread, 32)
 warp = quotient(thread, 32)
 key_heads = quotient(heads, group)
-blocks = quotient({rows_are} + {last_row}, {rows})
+blocks = quotient({row_extent} + {last_row}, {rows})
 row_head = quotient(block_index(), blocks)
 first_row = {first_row} * {rows}
 batch = quotient(row_head, {row_heads})
@@ -185,7 +185,7 @@ for number in range(count + 1):
 cp_async_wait(0)
 barrier()
 out_step = {row_heads} * {H}
-out_base = batch * {rows_are} * out_step + row_head * {H}
+out_base = batch * {row_extent} * out_step + row_head * {H}
 {give}
 """
 
@@ -197,8 +197,8 @@ class _Side:
     All fields are texts of the kernel.
 
     Args:
-        rows: The number of rows.
-        columns: The number of columns.
+        row_extent: The number of rows.
+        column_extent: The number of columns.
         row_arrays: The arrays whose tiles a block keeps.
         column_arrays: Those that it loops over; each is multiplied by the row array.
         before: How far before a row the columns begin that it attends to.
@@ -215,8 +215,8 @@ class _Side:
         mean: The ``delta`` of a query.
     """
 
-    rows: str
-    columns: str
+    row_extent: str
+    column_extent: str
     row_arrays: tuple[str, str]
     column_arrays: tuple[str, str]
     before: str
@@ -234,8 +234,8 @@ class _Side:
 
 
 _OF_QUERIES: Final = _Side(
-    rows="queries",
-    columns="keys",
+    row_extent="queries",
+    column_extent="keys",
     row_arrays=("q", "cotangent"),
     column_arrays=("k", "v"),
     before="left",
@@ -252,8 +252,8 @@ _OF_QUERIES: Final = _Side(
     mean="row_delta[lane_row]",
 )
 _OF_KEYS: Final = _Side(
-    rows="keys",
-    columns="queries",
+    row_extent="keys",
+    column_extent="queries",
     row_arrays=("k", "v"),
     column_arrays=("q", "cotangent"),
     before="right",
@@ -271,15 +271,15 @@ _OF_KEYS: Final = _Side(
 )
 
 
-def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
-    """The body of the kernel that computes the cotangents ``wanted``.
+def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
+    """The body of the kernel that computes the cotangents ``results``.
 
     These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
-    side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
-    text = Text(form, tiles, side.rows, side.columns)
+    side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
+    text = Text(form, tiles, side.row_extent, side.column_extent)
     columns = tiles.columns
-    dp = wanted != ("dv",)
+    dp = results != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     limits = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
@@ -296,19 +296,12 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     ]
     return text.fill(
         _TEXT,
+        **asdict(side),
         H=form.head,
-        rows_are=side.rows,
         row_bases=_bases(row_arrays, "row_head"),
-        row_heads=side.row_heads,
-        row_end=side.row_end,
-        column_end=side.column_end,
-        first_row=side.first_row,
-        before=side.before,
-        after=side.after,
-        members=side.members,
         tiles=_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
-        sums=_sums(text, wanted),
+        sums=_sums(text, results),
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
@@ -317,11 +310,10 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
         limits=text.limits(*limits),
-        column_term=side.column_term,
         weight=weight,
         ds=ds,
-        add=_added(text, side, wanted),
-        give=_given(text, row_arrays, wanted),
+        add=_added(text, side, results),
+        give=_given(text, row_arrays, results),
     )
 
 
@@ -348,17 +340,19 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
             offset += 8 * tiles.columns
     lines.append(text.zero_padding(zero_padding))
     lines += [
-        text.copy_rows(x, f"{x}_base", side.rows, tiles.rows, "first_row").strip("\n")
+        text.copy_rows(x, f"{x}_base", side.row_extent, tiles.rows, "first_row").strip(
+            "\n"
+        )
         for x in row_arrays
     ]
     return "\n".join(lines)
 
 
-def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for the cotangents ``wanted``, all zeros."""
+def _sums(text: Text, results: Sequence[str]) -> list[str]:
+    """Lines that declare accumulators for the cotangents ``results``, all zeros."""
     count = text.tiles.m_fragments * text.form.padded // 2
-    lines = [f"{x} = registers_f32({count})" for x in wanted]
-    return [*lines, text.zeros(*wanted, width=text.form.padded)]
+    lines = [f"{x} = registers_f32({count})" for x in results]
+    return [*lines, text.zeros(*results, width=text.form.padded)]
 
 
 def _copied(text: Text, side: _Side, dp: bool) -> str:
@@ -376,24 +370,24 @@ def _copied(text: Text, side: _Side, dp: bool) -> str:
     return "".join(lines)
 
 
-def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
-    """Lines that add the current tile's products to the accumulators of ``wanted``."""
+def _added(text: Text, side: _Side, results: Sequence[str]) -> str:
+    """Lines that add the current tile's products to the accumulators of ``results``."""
     by_logits, by_weights = side.column_arrays
     return "\n".join(
         text.multiply("dv", "logits", f"{by_weights}_tile", "stage + ")
         if x == "dv"
         else text.multiply(x, "dp", f"{by_logits}_tile", "stage + ")
-        for x in wanted
+        for x in results
     )
 
 
-def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
-    """Lines that round the accumulators of ``wanted`` into tiles, and store these.
+def _given(text: Text, row_arrays: Sequence[str], results: Sequence[str]) -> str:
+    """Lines that round the accumulators of ``results`` into tiles, and store these.
 
     The tiles of ``row_arrays`` are free by then.
     """
     scale = f"f32({text.form.scale!r})"
-    outputs = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
+    outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
     lines = [
         text.round_to_tile(x, "f32(1)" if x == "dv" else scale, tile)
         for x, tile in outputs

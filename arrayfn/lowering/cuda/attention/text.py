@@ -93,8 +93,8 @@ class Text:
         pairs of columns.
         """
         column = "i) * 4" if pair else "i // 2) * 4"
-        place = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
-        return place if pair else f"{place} + i % 2"
+        index = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
+        return index if pair else f"{index} + i % 2"
 
     def copy_rows(
         self,
@@ -255,7 +255,12 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def terms(self) -> str:
-        """Scale ``logits``, add the bias and apply the mask, where there are any."""
+        """Scale ``logits``, add the bias and apply the mask, where there are any.
+
+        The bias and the mask are read element by element, or two columns at once if the
+        form has them ``paired``. Where columns of the tile are queries, as for the
+        cotangents of keys, their rows and columns are exchanged, and nothing is paired.
+        """
         form = self.form
         if not (form.scales_first or form.mask):
             return ""
@@ -296,8 +301,8 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         if form.scales_first and not form.bias:
             of_each.append("logits[at + side] = logits[at + side] * factor")
         if form.mask:
-            place = f"mask_at + place * mask_{columns}"
-            shown = "mask_pair[side]" if "mask" in paired else f"mask[{place}]"
+            index = f"mask_at + place * mask_{columns}"
+            shown = "mask_pair[side]" if "mask" in paired else f"mask[{index}]"
             of_each += [
                 f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
@@ -363,13 +368,13 @@ for lane_row in range({self.lane_rows}):
         """
         form, tiles = self.form, self.tiles
         pieces, p = form.head // form.piece, form.piece
-        place = f"{base} + (first_row + row) * {step} + column"
+        target = f"{base} + (first_row + row) * {step} + column"
         source = f"row * {form.line} + column"
-        move = [f"{array}[{place}] = {tile}[{source}]"]
+        move = [f"{array}[{target}] = {tile}[{source}]"]
         if p > 1:
             move = [
                 f"load_u16x{p}({tile}, {source}, right_part, 0)",
-                f"place = {place}",
+                f"place = {target}",
                 f"store_u16x{p}({array}, place, right_part, 0)",
             ]
         lines = [

@@ -39,8 +39,10 @@ def ranges_of(s: Scatter) -> Ranges | None:
     target = s.operand
     nbytes = target.size * target.dtype.itemsize
     count = -(-nbytes // RANGE_BYTES)
-    each = 4 + s.width * target.dtype.itemsize  # bytes of an update, with its index
-    if count < 2 or s.count < _MIN_UPDATES or count * s.count * each > nbytes:
+    update_bytes = (
+        4 + s.width * target.dtype.itemsize
+    )  # bytes of an update, with its index
+    if count < 2 or s.count < _MIN_UPDATES or count * s.count * update_bytes > nbytes:
         return None
     extent = target.shape[0]
     # The first index must say which range it is in, without a window that reaches out.

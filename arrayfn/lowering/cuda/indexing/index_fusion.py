@@ -56,12 +56,12 @@ def fuse_index_computation(
         step = steps[position]
         if not isinstance(step, (NestStep, CallStep)):
             break
-        made = _merged(step, nest, uses)
-        if made is not None:
+        merged = _merged(step, nest, uses)
+        if merged is not None:
             assert isinstance(step, NestStep)
             read = {root_of(o.array) for o in step.nest.operands if not o.written}
             if not read & written:
-                return made
+                return merged
         written |= {root_of(array) for array in step.writes}
     return nest
 
@@ -96,7 +96,10 @@ def _merged(
 
 
 def _is_flat(nest: Nest) -> bool:
-    """Whether ``nest`` is elementwise over one axis, cheap, and loads one or two."""
+    """Whether ``nest`` is elementwise over one axis, cheap, and has few loads.
+
+    There may be one or two. Its results must be contiguous.
+    """
     loads = [s for s in nest.statements if isinstance(s, Load)]
     computed = [s for s in nest.statements if isinstance(s, Compute)]
     return (
@@ -172,15 +175,15 @@ class _Merger:
         known: dict[Value, Value] = {}
         for s in self.first.statements:
             if isinstance(s, Load):
-                made = replace(s, operand=self.read[load.operand, s.operand])
+                fused = replace(s, operand=self.read[load.operand, s.operand])
             elif isinstance(s, Compute):
                 arguments = tuple(_renamed(a, known) for a in s.arguments)
-                made = replace(s, arguments=arguments)
+                fused = replace(s, arguments=arguments)
             else:
                 continue
             result = known[s.result] = self.named(s.result)
-            made = replace(made, result=result, level=level, stage=stage)
-            self.statements.append(made)
+            fused = replace(fused, result=result, level=level, stage=stage)
+            self.statements.append(fused)
         value = _renamed(self.store.value, known)
         same = f"identity_{short_name(load.result.dtype)}"
         self.statements.append(

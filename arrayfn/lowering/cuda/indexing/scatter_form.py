@@ -64,8 +64,8 @@ class Scatter:
         in_order &= windows.batch[1] == tuple(range(len(windows.batch[1])))
         in_order &= params["mode"] != "clip" or len(windows.indexed_axes) == 1
         outer = self.updates.ndim - len(windows.window_axes)
-        whole = outer == len(self.number_axes)
-        return params.get("indices_are_sorted", False) and in_order and whole
+        are_windows = outer == len(self.number_axes)
+        return params.get("indices_are_sorted", False) and in_order and are_windows
 
     @property
     def limit(self) -> int:

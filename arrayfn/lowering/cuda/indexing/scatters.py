@@ -7,7 +7,7 @@ different targets may overlap, each of their elements is an update by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.indexing.additions import Ranges, add_by_ranges, ranges_of
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter, scatter_of
+from arrayfn.lowering.cuda.indexing.scatter_keys import keys_nest
 from arrayfn.lowering.cuda.indexing.scatter_tiles import (
     MIN_TARGETS,
     Tiles,
@@ -38,11 +39,7 @@ from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_rows
 from arrayfn.lowering.cuda.sorting.tiles import SortData
 from arrayfn.lowering.kernel_ir import (
-    Argument,
-    Constant,
-    Count,
     Nest,
-    Value,
     constant_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
@@ -116,50 +113,68 @@ def scatter(
         vectors: Arrays begin at multiples of 16 bytes.
     """
     s = scatter_of(equation)
-    n, limit = s.count, s.limit
     function = FUNCTIONS[equation.primitive.name]
-    target = equation.outputs[0]
     is_atomic = _uses_atomics(s, deterministic)
-    in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
+    in_bins = s.width == 1 and power_of_two(s.limit) <= _BINS <= s.count
     if is_atomic and not in_bins:
         yield from atomic_scatter_add(equation, reads, names)
         return
-    keys = Var(ArrayType((n,), dtypes.uint32))
-    yield _keys(s, reads, names, keys)
+    keys = Var(ArrayType((s.count,), dtypes.uint32))
+    yield keys_nest(s, reads, names, keys)
     source = _updates_array(equation, reads)
     if isinstance(equation.inputs[2], Literal):
         yield _literal_update(equation, names, source.array)
     updates = _updates(s, source, function, vectors)
-    values_in = Pointer(source.array, source.offset)
-    out = Pointer(target)
+    values = Pointer(source.array, source.offset)
+    out = Pointer(equation.outputs[0])
     if is_atomic:
-        yield _in_bins(s, updates, [Pointer(keys), values_in], out, gpu)
+        yield _in_bins(s, updates, [Pointer(keys), values], out, gpu)
         return
-    sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
-    data = SortData(Keys(dtypes.uint32), key_output="words")
-    before, after = [Pointer(keys)], [sorted_keys]
+    sort, updates, read = _sorted(s, updates, Pointer(keys), source, gpu)
+    yield from sort
+    if function:
+        yield from _combine_runs(s, updates, read, out, gpu)
+    else:
+        yield _call(put(updates), updates, read, [out], s, s.count)
+
+
+def _sorted(
+    s: Scatter, updates: Updates, keys: Pointer, source: StridedArray, gpu: GpuConfig
+) -> tuple[Iterable[HandwrittenCall], Updates, list[Pointer]]:
+    """The calls that sort updates by their keys, and how the sorted ones are read.
+
+    The latter is ``updates``, changed, and the arrays that kernels then read: keys,
+    updates, and perhaps their order.
+
+    Args:
+        s: The scatter.
+        updates: How kernels address updates in their own order.
+        keys: The key of each update.
+        source: The updates array.
+        gpu: The GPU's numbers, which the sort depends on.
+    """
+    n, values = s.count, Pointer(source.array, source.offset)
+    in_memory = replace(updates, ordered=False)
     if s.is_sorted:
-        updates, read = replace(updates, ordered=False), [Pointer(keys), values_in]
-    elif isinstance(equation.inputs[2], Literal):
-        updates, read = replace(updates, ordered=False), [sorted_keys, values_in]
+        return (), in_memory, [keys, values]
+    data = SortData(Keys(dtypes.uint32), key_output="words")
+    before, after = [keys], [Pointer(Var(ArrayType((n,), dtypes.uint32)))]
+    if isinstance(s.equation.inputs[2], Literal):
+        updates, read = in_memory, [*after, values]
     elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
         # The sort moves the updates with their keys: they need not be gathered.
         name = short_name(source.dtype)
         data = replace(data, reads_values=True, output_values=name, value_dtype=name)
-        values = Pointer(Var(ArrayType((n,), source.dtype)))
-        before, after = [*before, values_in], [*after, values]
-        updates, read = replace(updates, ordered=False), after
+        before.append(values)
+        after.append(Pointer(Var(ArrayType((n,), source.dtype))))
+        updates, read = in_memory, after
     else:
-        order = Pointer(Var(ArrayType((n,), dtypes.int32)))
-        data, after = replace(data, output_values="i32"), [*after, order]
-        read = [sorted_keys, values_in, order]
-    if not s.is_sorted:
-        rows = SortedRows(1, n, n)
-        yield from sort_rows(rows, data, before, after, gpu, limit.bit_length())
-    if function:
-        yield from _combine_runs(s, updates, read, out, gpu)
-    else:
-        yield _call(put(updates), updates, read, [out], s, n)
+        data = replace(data, output_values="i32")
+        after.append(Pointer(Var(ArrayType((n,), dtypes.int32))))
+        read = [after[0], values, after[1]]
+    rows = SortedRows(1, n, n)
+    calls = sort_rows(rows, data, before, after, gpu, s.limit.bit_length())
+    return calls, updates, read
 
 
 def _uses_atomics(s: Scatter, deterministic: bool) -> bool:
@@ -219,14 +234,14 @@ def scatter_by_parts(
 ) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter into ``operand`` by parts of the targets.
 
-    ``way`` says by which parts; the others are as in ``scatter``. The result has other
-    memory than ``operand``, or the same.
+    ``way`` says by which parts; the other parameters are as in ``scatter``. The result
+    has other memory than ``operand``, or the same.
     """
     if isinstance(way, Ranges):
         yield from add_by_ranges(way, equation, reads, names, operand)
         return
     keys = Var(ArrayType((way.count,), dtypes.uint32))
-    yield _keys(scatter_of(equation), reads, names, keys)
+    yield keys_nest(scatter_of(equation), reads, names, keys)
     source = _updates_array(equation, reads)
     values_in = Pointer(source.array, source.offset)
     result = equation.outputs[0]
@@ -265,7 +280,13 @@ def _combine_runs(
     """The calls that combine sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
-    Parameters are as in ``_in_bins``; ``read`` may have the order of updates, too.
+
+    Args:
+        s: The scatter.
+        updates: How kernels address updates and targets.
+        read: The arrays of keys, of updates, and perhaps of their order.
+        out: The result.
+        gpu: The GPU's numbers, which the size of chunks depends on.
     """
     n = s.count
     lines = s.width // updates.lanes
@@ -338,7 +359,10 @@ def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
 
 
 def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
-    """The nest that stores a literal update in the array ``single``."""
+    """The nest that stores a literal update in ``single``, an array of one element.
+
+    ``names`` says what to call arrays.
+    """
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
     assert isinstance(atom, Literal)
@@ -374,7 +398,7 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         [source.strides[k] for k in s.element_axes],
     )
     dtype = s.operand.dtype
-    made = Updates(function, dtype, s.updates.dtype, key, number, element)
+    updates = Updates(function, dtype, s.updates.dtype, key, number, element)
     steps = [*key.strides[0], *number.strides[0], source.offset]
     steps += [n for own in element.strides for n in own[:-1]]
     contiguous = element.extents and all(own[-1] == 1 for own in element.strides)
@@ -382,84 +406,8 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
         step % _LANES == 0 for step in (*steps, element.extents[-1])
     )
     if vectors and aligned and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
-        return replace(made, lanes=_LANES)
-    return made
+        return replace(updates, lanes=_LANES)
+    return updates
 
 
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
-
-
-def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
-    """The nest that computes the key of each update, and stores them in ``keys``.
-
-    ``reads`` says where operands lie, ``names`` what to call arrays.
-    """
-    equation, windows = s.equation, s.windows
-    b = NestBuilder(equation, names)
-    shape = tuple(s.updates.shape[k] for k in s.number_axes)
-    where = {axis: k for k, axis in enumerate(s.number_axes)}
-    sizes = windows.sizes(s.operand.ndim, s.updates.shape)
-    outer = [k for k in range(s.updates.ndim) if k not in windows.window_axes]
-    kept = windows.kept(s.operand.ndim)
-    within = dict(zip(kept, windows.window_axes, strict=True))
-    batch = dict(zip(*windows.batch, strict=True))
-    indices = equation.inputs[1]
-    assert isinstance(indices, Var)
-    place = array_of(indices, reads)
-    strides = [0] * len(shape)
-    for axis, stride in zip(outer, place.strides[:-1], strict=True):
-        strides[where[axis]] = stride
-    begins: dict[int, Value] = {}
-    inside: Value | None = None
-
-    def integer(function: str, *arguments: Value | Constant | Argument) -> Value:
-        return b.compute("key", function, *arguments, dtype=_I64, of=_I64)
-
-    def test(function: str, *arguments: Value | Constant | Argument) -> Value:
-        of = _BOOL if function == "and" else _I64
-        return b.compute("inside", function, *arguments, dtype=_BOOL, of=of)
-
-    for component, axis in enumerate(windows.indexed_axes):
-        offset = place.offset + component * place.strides[-1]
-        operand = b.operand(
-            StridedArray(place.array, place.dtype, tuple(strides), offset)
-        )
-        begin = b.index(b.load(names[indices], operand), place.dtype)
-        bounds = (
-            Constant(0, _I64),
-            Argument(f"last_{axis}", s.operand.shape[axis] - sizes[axis]),
-        )
-        if equation.params["mode"] == "clip":
-            begin = integer("clamp", begin, *bounds)
-        else:
-            for function, bound in zip(("ge", "le"), bounds, strict=True):
-                one = test(function, begin, bound)
-                inside = one if inside is None else test("and", inside, one)
-        begins[axis] = begin
-    key: Value | None = None
-    for axis in s.key_axes:
-        parts = [begins[axis]] if axis in begins else []
-        if axis in batch:
-            parts.append(_counted(b, where[outer[batch[axis]]]))
-        if axis in within and within[axis] in where:
-            parts.append(_counted(b, where[within[axis]]))
-        if key is not None:
-            extent = Argument(f"extent_{axis}", s.operand.shape[axis])
-            parts.append(integer("mul", key, extent))
-        key, *rest = parts
-        for part in rest:
-            key = integer("add", key, part)
-    assert key is not None
-    if inside is not None:
-        key = integer("select", inside, key, Argument("limit", s.limit))
-    word = b.compute("word", "convert_i64", key, dtype=dtypes.uint32, of=dtypes.uint32)
-    stored = StridedArray(keys, dtypes.uint32, RowMajor().strides(shape))
-    b.store(b.operand(stored, written=True), word)
-    return b.nest(shape, "numbers of the targets")
-
-
-def _counted(b: NestBuilder, axis: int) -> Value:
-    """The value of the index along ``axis`` of the nest that ``b`` builds."""
-    result = b.value("index", _I64)
-    b.statements.append(Count(result, axis, "element", 0, b.equation.source))
-    return result

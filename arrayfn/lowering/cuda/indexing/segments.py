@@ -74,18 +74,21 @@ def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
     Axes of extent 1 are left out, and neighbours merge where all arrays allow it.
     """
     axes: list[tuple[int, tuple[int, ...]]] = []
-    for extent, own in zip(extents, zip(*strides, strict=True), strict=True):
+    for extent, axis_strides in zip(extents, zip(*strides, strict=True), strict=True):
         if extent == 1:
             continue
         if axes:
             before, outer = axes[-1]
-            if all(a == extent * b for a, b in zip(outer, own, strict=True)):
-                axes[-1] = before * extent, own
+            if all(a == extent * b for a, b in zip(outer, axis_strides, strict=True)):
+                axes[-1] = before * extent, axis_strides
                 continue
-        axes.append((extent, own))
+        axes.append((extent, axis_strides))
     return IndexMap(
         tuple(extent for extent, _ in axes),
-        tuple(tuple(own[k] for _, own in axes) for k in range(len(strides))),
+        tuple(
+            tuple(axis_strides[k] for _, axis_strides in axes)
+            for k in range(len(strides))
+        ),
     )
 
 
@@ -228,12 +231,12 @@ def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
     out = stored(short_name(u.target))
     slot = "j" if lanes == 1 else f"j * {lanes}"
-    own = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
+    store_target = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
     to_target = filled(
         _TO_TARGET,
         lanes=lanes,
         narrow=_narrowed(u.target, "totals[lane]"),
-        store_target=own,
+        store_target=store_target,
     )
     to_partial = _move("partial_out", "place", "totals", "0", wide, lanes, store=True)
     body = filled(
@@ -292,7 +295,10 @@ if at < n:
 
 
 def put(updates: Updates) -> Handwritten:
-    """The kernel that stores the last update of each key at its target."""
+    """The kernel that stores the last update of each key at its target.
+
+    ``updates`` says how it addresses both.
+    """
     u, memory = updates, stored(short_name(updates.dtype))
     body = filled(
         _PUT,
@@ -339,7 +345,7 @@ def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     """The kernel that adds single elements to ``bins`` targets or fewer, atomically.
 
     Each block has sums in shared memory, which it then adds to the targets. ``bins`` is
-    a power of two.
+    a power of two; ``updates`` says how updates and targets are addressed.
     """
     u = updates
     body = filled(

@@ -231,40 +231,50 @@ class Chain:
     def plus(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
         """The epilogue ``e`` plus ``factor * other``; None if it cannot have that.
 
-        ``other`` is a row or an array in memory, perhaps scaled.
+        ``other`` must be loaded, perhaps scaled by a constant: a row becomes the bias,
+        an array of the product's shape the added array.
         """
-        made = self.producers.get(other) if isinstance(other, Value) else None
-        if isinstance(made, Compute) and made.function == f"mul_{self.suffix}":
-            # What is added may be scaled, as parameters are by a decay.
-            first, second = made.arguments
-            if not isinstance(second, Constant):
-                first, second = second, first
-            scale = _factor(second) if isinstance(second, Constant) else None
-            if scale is None or not isinstance(first, Value):
-                return None
-            factor, made = factor * scale, self.producers.get(first)
-        if not isinstance(made, Load) or made.indices:
+        found = self.scaled_load(other)
+        if found is None:
             return None
-        operand = self.nest.operands[made.operand]
+        load, scale = found
+        operand = self.nest.operands[load.operand]
         axes = zip(self.nest.axes, operand.strides, strict=True)
-        if made.level == "outer" and any(a.reduced and stride for a, stride in axes):
-            return None
+        is_of_row = load.level == "outer" and any(a.reduced and n for a, n in axes)
         strides = self.strides(operand.strides)
-        if strides is None or operand.dtype != self.dtype or operand.written:
+        is_other = operand.dtype != self.dtype or operand.written
+        if is_of_row or strides is None or is_other:
             return None
-        place, p = Pointer(operand.array, operand.offset), self.call.integers
+        factor *= scale
+        pointer, p = Pointer(operand.array, operand.offset), self.call.integers
         batch, row, column = strides
         if p["n"] > 1 and column != 1:
-            return None
+            return None  # the library's rows are contiguous
         if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
-            is_row = p["batch"] == 1 and self.dtype in _WITH_BIAS
-            if e.bias is not None or factor != 1 or not is_row:
-                return None
-            return replace(e, bias=place)
+            can_be_bias = p["batch"] == 1 and self.dtype in _WITH_BIAS and factor == 1
+            return replace(e, bias=pointer) if can_be_bias and e.bias is None else None
         leading = p["n"] if p["m"] == 1 else row
         if e.added is not None or leading < p["n"] or batch < 0:
             return None
-        return replace(e, added=Added(place, leading, batch), beta=factor)
+        return replace(e, added=Added(pointer, leading, batch), beta=factor)
+
+    def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
+        """The load that ``x`` is, and the constant factor that it is scaled by.
+
+        Parameters are scaled by their decay, for example. None if ``x`` is something
+        else, or is loaded at computed indices.
+        """
+        producer = self.producers.get(x) if isinstance(x, Value) else None
+        scale: float | None = 1.0
+        if isinstance(producer, Compute) and producer.function == f"mul_{self.suffix}":
+            first, second = producer.arguments
+            if not isinstance(second, Constant):
+                first, second = second, first
+            scale = _factor(second) if isinstance(second, Constant) else None
+            producer = self.producers.get(first) if isinstance(first, Value) else None
+        if scale is None or not isinstance(producer, Load) or producer.indices:
+            return None
+        return producer, scale
 
     def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
         """The nest's axes: extents, strides in the product, and these ``strides``."""
@@ -277,13 +287,13 @@ class Chain:
         product = self.call.writes["c"].array
         return not self.product_operand.offset and is_whole(axes, product.type.size)
 
-    def strides(self, own: Sequence[int]) -> tuple[int, ...] | None:
+    def strides(self, strides: Sequence[int]) -> tuple[int, ...] | None:
         """The strides along the product's [batch, m, n] of an operand of the nest.
 
         ``own`` are its strides along the nest's axes. None if it has no such strides.
         """
         p = self.call.integers
-        return strides_along(self.axes(own), (p["batch"], p["m"], p["n"]))
+        return strides_along(self.axes(strides), (p["batch"], p["m"], p["n"]))
 
 
 def _is_zero(x: Scalar) -> bool:

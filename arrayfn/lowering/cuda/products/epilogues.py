@@ -12,13 +12,15 @@ descent, where their gradient is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.destinations import Producer, Product
+from arrayfn.lowering.cuda.destinations import Producer, Product, StepRewrite
 from arrayfn.lowering.cuda.products.epilogue_forms import Chain, Epilogue
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
@@ -36,61 +38,23 @@ from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.steps import NestStep, PlanStep
 
 
-def fold_epilogues(
-    steps: Sequence[PlanStep],
-    producers: Mapping[int, Producer],
-    outputs: Iterable[Var],
-    root_of: Callable[[Var], Var],
-) -> tuple[list[PlanStep], dict[int, Producer]]:
-    """``steps`` without what can be a part of a product; the products that changed.
-
-    Args:
-        steps: The steps of a block.
-        producers: The library calls among them, by position.
-        outputs: Arrays that are read after the steps.
-        root_of: Gives the array whose memory an array has.
-
-    Returns:
-        The remaining steps; and the changed products, by their new positions.
-    """
-    folding = _Folding(list(steps), set(outputs), root_of)
-    for position, producer in producers.items():
-        if isinstance(producer, Product):
-            folding.fold(position, producer.library_call)
-    return folding.result()
-
-
-class _Folding:
-    """Folds nests of a list of steps into the products before them.
+class EpilogueFolding(StepRewrite):
+    """Folds nests of the steps of a block into the products before them.
 
     A product with an epilogue moves to the position of the first nest that reads it.
-    ``outputs`` are arrays that are read after the steps; ``root_of`` gives the array
-    whose memory an array has.
     """
 
-    def __init__(
-        self,
-        steps: list[PlanStep],
-        outputs: set[Var],
-        root_of: Callable[[Var], Var],
-    ) -> None:
-        self.steps = steps
-        self.outputs = outputs
-        self.root_of = root_of
-        self.users: dict[Var, list[int]] = {}
-        for position, step in enumerate(steps):
-            for root in dict.fromkeys(root_of(var) for var in step.arrays()):
-                self.users.setdefault(root, []).append(position)
+    @override
+    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and the new call of each product that changes."""
-        self.dropped: set[int] = set()
         self.numbers: dict[tuple[str, float, DType], Var] = {}
         """Scalars that products are multiplied by, which ``inserted`` nests compute."""
         self.inserted: dict[int, list[NestStep]] = {}
         """New nests, by the position of the step that they precede."""
-
-    def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
-        """The steps that are left, and the products among them that changed."""
+        for position, producer in self.producers.items():
+            if isinstance(producer, Product):
+                self.fold(position, producer.library_call)
         steps: list[PlanStep] = []
         changed: dict[int, Producer] = {}
         for position, step in enumerate(self.steps):
@@ -185,11 +149,11 @@ class _Folding:
         alpha = None
         if epilogue.times is not None:
             alpha = self.number(readers[0], epilogue.times, epilogue.alpha, product)
-        made = epilogue.applied_to(call, output, alpha)
+        folded = epilogue.applied_to(call, output, alpha)
         for reader, value in zip(readers, values, strict=True):
             self.read_instead(reader, value, product, output)
         self.dropped.add(position)
-        self.moved[position] = readers[0], made
+        self.moved[position] = readers[0], folded
         return True
 
     def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
@@ -202,8 +166,8 @@ class _Folding:
         known = self.numbers.get((times.name, alpha, dtype))
         if known is not None:
             return known
-        made = Var(ArrayType((), dtype))
-        nest = _number_nest(self.nest(position), times, alpha, made)
+        scalar = Var(ArrayType((), dtype))
+        nest = _number_nest(self.nest(position), times, alpha, scalar)
         written = [
             k
             for operand in nest.operands
@@ -215,8 +179,8 @@ class _Folding:
         ]
         before = max((k + 1 for k in written if k < position), default=0)
         self.inserted.setdefault(before, []).append(NestStep(nest, []))
-        self.numbers[times.name, alpha, dtype] = made
-        return made
+        self.numbers[times.name, alpha, dtype] = scalar
+        return scalar
 
     def operand_of(self, nest: Nest, array: Var) -> int:
         """The operand of ``nest`` that has the memory of ``array``."""
@@ -237,14 +201,14 @@ class _Folding:
         such store.
         """
         nest = self.nest(position)
-        own = nest.operands[self.operand_of(nest, product)]
+        product_operand = nest.operands[self.operand_of(nest, product)]
         for s in nest.statements:
             if isinstance(s, Store) and s.value == value:
                 to = nest.operands[s.operand]
                 same = (to.strides, to.offset, to.dtype) == (
-                    own.strides,
-                    own.offset,
-                    own.dtype,
+                    product_operand.strides,
+                    product_operand.offset,
+                    product_operand.dtype,
                 )
                 if same and not s.indices and s.where is None:
                     return s
@@ -255,7 +219,7 @@ class _Folding:
 
         The product moves behind them.
         """
-        read = {self.root_of(place.array) for place in call.reads.values()}
+        read = {self.root_of(pointer.array) for pointer in call.reads.values()}
         return any(self.root_of(var) in read for step in steps for var in step.writes)
 
     def read_instead(
@@ -292,11 +256,11 @@ def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
 
     ``times`` is that value, ``result`` the scalar array that it is stored in.
     """
-    made = next(
+    producer = next(
         s for s in nest.statements if not isinstance(s, Store) and s.result == times
     )
     statements = list(
-        with_dependencies(nest.statements, [made], through_reductions=True)
+        with_dependencies(nest.statements, [producer], through_reductions=True)
     )
     dtype = result.type.dtype
     number = Value(f"{times.name}_alpha", dtype)

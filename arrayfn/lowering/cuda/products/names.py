@@ -36,8 +36,8 @@ def along_contracted(equation: Equation) -> bool:
     contract, batch = equation.params["contract"], equation.params["batch"]
     terms = math.prod(x.shape[axis] for axis in contract[0])
     sides = [
-        math.prod(t.shape[axis] for axis in free_axes(t.ndim, own, shared))
-        for t, own, shared in zip((x, y), contract, batch, strict=True)
+        math.prod(t.shape[axis] for axis in free_axes(t.ndim, contracted, shared))
+        for t, contracted, shared in zip((x, y), contract, batch, strict=True)
     ]
     work = math.prod(x.shape[axis] for axis in batch[0]) * math.prod(sides) * terms
     return terms % 16 == 0 and min(sides) >= _MIN_SIDE and work >= BYTES_ALONG

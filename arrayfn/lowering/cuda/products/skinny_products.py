@@ -133,7 +133,7 @@ def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
 
 
 def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
-    """The tile that takes least time for a matrix of float32."""
+    """The tile that takes least time for ``product``, of a matrix of float32."""
     rows, contiguous = power_of_two(product.m), product.a_step == 1
     if not contiguous:
         rows = max(rows, LANES)
@@ -162,7 +162,7 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
 
 
 def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
-    """The tile that takes least time for an fp16 or bf16 matrix."""
+    """The tile that takes least time for ``product``, of an fp16 or bf16 matrix."""
     dtype, result = (short_name(x.array.type.dtype) for x in (product.b, product.c))
     tiles = (
         HalfTile(

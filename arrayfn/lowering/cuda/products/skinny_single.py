@@ -119,7 +119,11 @@ place = warp * {tile.accumulators} + within
 
 
 def _multiply(tile: SingleTile) -> str:
-    """Lines that add the products of the tiles at ``place`` to ``sums``."""
+    """Lines that add the products of a warp's tiles of a and b to ``sums``.
+
+    The tiles are at ``place`` in shared memory, as ``tile`` lays them out; see
+    ``SkinnyTile`` for the names that lines share.
+    """
     lanes = tile.lanes
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
 for i in unrolled({tile.k_vectors // LANES}):
@@ -132,7 +136,8 @@ for i in unrolled({tile.k_vectors // LANES}):
 def _accumulate(tile: SingleTile) -> str:
     """Lines that multiply the registers ``held`` of b by columns ``i`` of a.
 
-    These are four columns for each group, which are loaded into ``near``.
+    These are four columns for each group, which are loaded into ``near``. ``tile`` says
+    how a and b lie in shared memory.
     """
     rows, lanes = tile.rows, tile.lanes
     b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {lanes} + l]"
@@ -155,9 +160,10 @@ for k in unrolled({LANES}):
 
 
 def _copies(tile: SingleTile) -> str:
-    """Lines that begin to copy the tiles from ``begin`` on to ``place``.
+    """Lines that begin to copy a warp's tiles of a and b to shared memory.
 
-    They are one commit group. Zeros are stored beyond ``end``.
+    They begin at ``begin`` along k and go to ``place``: see ``SkinnyTile`` for the
+    names that lines share. They are one commit group. Zeros are stored beyond ``end``.
     """
     return f"""{_a_copies(tile)}
 for i in unrolled({tile.k_vectors // LANES}):
@@ -168,19 +174,23 @@ cp_async_commit()"""
 
 
 def _a_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tile of a."""
-    rows, deep = tile.rows, tile.depth
+    """Lines that begin to copy a warp's tile of a, from ``begin`` along k on.
+
+    The tile is [row, k] at ``place`` if a is contiguous along k, else [k, row] with
+    padding: see ``SingleTile.a_words``.
+    """
+    rows, depth = tile.rows, tile.depth
     if tile.contiguous:
-        pieces = deep // LANES  # of a row
+        pieces = depth // LANES  # of a row
         return f"""{lane_loop(rows * pieces)}
     k = remainder(at, {pieces}) * {LANES}
     m = quotient(at, {pieces})
     source = min_i64(m, rows - 1) * a_row + begin + k
     live = select_i64(begin + k < end, 1, 0)
-    cp_async_f32x4(a_in, source, buffer, place + m * {deep} + k, live)"""
+    cp_async_f32x4(a_in, source, buffer, place + m * {depth} + k, live)"""
     lanes = 1 if tile.unaligned else LANES
     pieces = rows // lanes  # of a column
-    return f"""{lane_loop(pieces * deep)}
+    return f"""{lane_loop(pieces * depth)}
     k = quotient(at, {pieces})
     m = remainder(at, {pieces}) * {lanes}
     source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
@@ -190,7 +200,11 @@ def _a_copies(tile: SingleTile) -> str:
 
 
 def _b_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a lane's part of b, four elements of k from ``k`` on."""
+    """Lines that begin to copy a lane's part of b, four elements of k from ``k`` on.
+
+    They go to ``target`` in shared memory; neighbouring lanes' vectors are neighbours
+    there. ``tile`` says which columns the lane has.
+    """
     if tile.transposed:
         return f"""live = select_i64(k < end, 1, 0)
 for j in unrolled({tile.lanes}):
@@ -206,7 +220,7 @@ for j in unrolled({tile.lanes}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups, and store the totals in ``buffer``.
+    """Lines that add the sums of all groups of ``tile``, and store them in ``buffer``.
 
     Lanes of different groups have sums of the same elements of c, over other parts of
     k. ``place``, a variable of the kernel, is the index of the lane's first total.

@@ -197,7 +197,10 @@ if m < rows and column < n:
     c_out[m * c_row + column * c_column] = {rounded}"""
 
     def kernel(self, body: str, shared: int) -> Handwritten:
-        """The kernel with this ``body`` and so many bytes of shared memory."""
+        """The kernel with the lines ``body``.
+
+        ``shared`` are the bytes of dynamic shared memory of a block.
+        """
         what = "c = a @ b.T" if self.transposed else "c = a @ b"
         return Handwritten(
             "skinny",

@@ -92,7 +92,7 @@ def memory(dtype: DType, size: int) -> str:
     """
     t = short_name(dtype)
     return f"""raw = shared_{t}({size * _pitch(dtype)})
-panel = shared_{t}({PANEL * LANES * _group(dtype, size)})
+panel = shared_{t}({PANEL * LANES * group_pitch(dtype, size)})
 near = registers_{t}({_vector(dtype, size)})
 own = registers_{t}({size // LANES + _SHARE})
 corner = registers_{t}({PANEL * PANEL})
@@ -109,7 +109,7 @@ def _vector(dtype: DType, size: int) -> int:
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
-def _group(dtype: DType, size: int) -> int:
+def group_pitch(dtype: DType, size: int) -> int:
     """Elements of a column that a lane reads, padded against bank conflicts.
 
     The tile has ``size`` rows.
@@ -126,7 +126,7 @@ def factoring(dtype: DType, size: int, count: str) -> str:
     """
     t, each, pitch = short_name(dtype), size // LANES, size + 1
     wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
-    group, rows = _group(dtype, size), _pitch(dtype)
+    group, rows = group_pitch(dtype, size), _pitch(dtype)
     kept = LANES * group
     return f"""for j in unrolled({_SHARE}):
     own[{each} + j] = {t}(0)

@@ -29,6 +29,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     VECTOR_BYTES,
     chosen,
     factoring,
+    group_pitch,
     memory,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -110,12 +111,7 @@ class _Tiles:
     @property
     def _triangle(self) -> int:
         """The elements from a column of the triangle to the next."""
-        return LANES * self._group + self.vector
-
-    @property
-    def _group(self) -> int:
-        """Elements of a column that a lane reads, padded against bank conflicts."""
-        return self.size // LANES + self.vector
+        return LANES * group_pitch(self.dtype, self.size) + self.vector
 
     @property
     def _second(self) -> int:
@@ -246,6 +242,7 @@ if (line == rows - 1) and (thread == 0):
         """
         t, size, vector = short_name(self.dtype), self.size, self.vector
         each, pitch, triangle = size // LANES, size + 1, self._triangle
+        group = group_pitch(self.dtype, size)
         solve = f"""if thread == 0:
     there = wait_for_i32(flag_buffer, flags + column * rows + column)
     fence()
@@ -254,12 +251,12 @@ for part in unrolled({each}):
     fetched[part] = a[top_rows + column * {size} + start + part * {LANES} * n]
 for part in unrolled({each}):
     y = down_tile + part * {LANES}
-    place = along_tile * {triangle} + remainder(y, {LANES}) * {self._group}
+    place = along_tile * {triangle} + remainder(y, {LANES}) * {group}
     beside[place + quotient(y, {LANES})] = fetched[part]
 {self._taken()}
 barrier()
 if thread < {size}:
-    place = thread * {triangle} + remainder(thread, {LANES}) * {self._group}
+    place = thread * {triangle} + remainder(thread, {LANES}) * {group}
     pivots[thread] = {t}(1) / beside[place + quotient(thread, {LANES})]
 barrier()
 base = remainder(thread, {WARP}) - lane
@@ -273,7 +270,7 @@ for pair in range({size // (2 * PANEL)}):
             mine[k] = mine[k] * pivots[before + k]
             for j in unrolled({PANEL}):
                 if j > k:
-                    place = (before + k) * {triangle} + j % {LANES} * {self._group}
+                    place = (before + k) * {triangle} + j % {LANES} * {group}
                     value = beside[place + quotient(before, {LANES}) + j // {LANES}]
                     mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
         for part in unrolled({PANEL // LANES}):
@@ -283,7 +280,7 @@ for pair in range({size // (2 * PANEL)}):
             for part in unrolled({each // vector}):
                 onward = pair * {2 * PANEL // LANES} + part * {vector}
                 if onward < {each}:
-                    place = (before + k) * {triangle} + lane * {self._group}
+                    place = (before + k) * {triangle} + lane * {group}
                     load_{t}x{vector}(beside, place + onward, near, 0)
                     for e in unrolled({vector}):
                         old = own[part * {vector} + e]

@@ -16,22 +16,21 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
-    Names,
-    Nests,
+    MatrixEquation,
+    matrices_at,
     matrices_of,
     transposed,
 )
 from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
-from arrayfn.passes.reads import Reads
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""
@@ -75,42 +74,47 @@ def _status(matrices: int) -> Var:
     return Var(ArrayType((matrices,), dtypes.int32))
 
 
-def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def cholesky(op: MatrixEquation) -> Iterable[Made]:
     """The steps of a Cholesky factorization: a kernel, or potrf.
 
     In column-major order, which LAPACK reads, the lower triangle is an upper one. Of a
     large matrix cuSOLVER factors the lower triangle by columns in less than half the
     time: it is transposed before and after.
     """
-    output = equation.outputs[0]
+    output = op.equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
     if factors.is_small(output.type.dtype, n):
         yield factors.small_factors(output)
         return
-    status, nests = _status(matrices), Nests(equation, names)
-    whole = matrices_of(output.type, output)
+    status = _status(matrices)
+    matrices_in = matrices_of(output)
     extents = (matrices, n, n)
-    place, factor = Pointer(output), whole
+    pointer, factor = Pointer(output), matrices_in
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
     else:
         is_transposed = n > BATCHED * matrices or (matrices == 1 and n >= TRANSPOSED)
         if is_transposed:
             copy = Var(ArrayType(extents, output.type.dtype))
-            place, factor = Pointer(copy), transposed(matrices_of(copy.type, copy))
-            yield nests.moved(whole, factor, extents, "a matrix by columns")
-        writes, upper = {"a": place, "status": Pointer(status)}, int(not is_transposed)
+            pointer, factor = Pointer(copy), transposed(matrices_of(copy))
+            yield op.moved(matrices_in, factor, extents, "a matrix by columns")
+        writes, upper = (
+            {"a": pointer, "status": Pointer(status)},
+            int(not is_transposed),
+        )
         yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
     reason = "the lower triangle, or NaN"
-    yield nests.moved(factor, whole, extents, reason, status=status, triangle="lower")
+    yield op.moved(
+        factor, matrices_in, extents, reason, status=status, triangle="lower"
+    )
 
 
-def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def triangular_solve(op: MatrixEquation) -> Iterable[Made]:
     """The steps of a triangular solve, in place: trsm, or a kernel."""
-    params, output = equation.params, equation.outputs[0]
+    params, output = op.equation.params, op.equation.outputs[0]
     return solved(
-        Nests(equation, names),
-        pointer_of(equation.inputs[1], reads),
+        op,
+        op.operand(1),
         output,
         System(
             left=bool(params["left"]),
@@ -122,12 +126,12 @@ def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable
     )
 
 
-def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def lu(op: MatrixEquation) -> Iterable[Made]:
     """The steps of an LU factorization of a column-major operand, in place: getrf.
 
     A singular U is no failure.
     """
-    factors, pivots, permutation = equation.outputs
+    factors, pivots, permutation = op.equation.outputs
     columns, rows = factors.type.shape[-2:]
     matrices = _count(factors.type)
     raw = Var(ArrayType(pivots.type.shape, dtypes.int32))
@@ -135,70 +139,66 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     writes = {"a": Pointer(factors), "pivots": Pointer(raw), "status": status}
     sizes = {"rows": rows, "columns": columns, "matrices": matrices}
     yield _call("getrf", factors.type, writes, "cuSOLVER, cuBLAS", **sizes)
-    yield Nests(equation, names).from_one(raw, pivots)
+    yield op.from_one(raw, pivots)
     yield permuted(Pointer(pivots), permutation)
 
 
-def pivots_to_permutation(
-    equation: Equation, reads: Reads, names: Names
-) -> Iterable[Made]:
+def pivots_to_permutation(op: MatrixEquation) -> Iterable[Made]:
     """The kernel that applies swaps of rows to the identity permutation."""
-    yield permuted(pointer_of(equation.inputs[0], reads), equation.outputs[0])
+    yield permuted(op.operand(), op.equation.outputs[0])
 
 
-def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def eigh(op: MatrixEquation) -> Iterable[Made]:
     """The steps of eigenvalues and vectors of Hermitian matrices: syevd or heevd.
 
     They work in place. In column-major order the operand is its conjugate.
     """
-    vectors, values = equation.outputs
+    vectors, values = op.equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):
         yield jacobi.eigenvectors(vectors, values)
         return
     status = _status(_count(vectors.type))
     yield _syevd(vectors, values, status, vectors=True)
-    nests = Nests(equation, names)
-    yield nests.or_nan(vectors, status, "vectors, or NaN")
-    yield nests.or_nan(values, status, "values, or NaN")
+    yield op.or_nan(vectors, status, "vectors, or NaN")
+    yield op.or_nan(values, status, "values, or NaN")
 
 
-def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def eigvalsh(op: MatrixEquation) -> Iterable[Made]:
     """The steps of eigenvalues of Hermitian matrices: syevd or heevd of a copy."""
-    (values,) = equation.outputs
-    copy, nest = _copied(equation, reads, names)
+    (values,) = op.equation.outputs
+    copy, nest = _copied(op)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
-        yield jacobi.eigenvalues(copy, pointer_of(equation.inputs[0], reads), values)
+        yield jacobi.eigenvalues(copy, op.operand(), values)
         return
     yield nest
     status = _status(copy.type.shape[0])
     yield _syevd(copy, values, status, vectors=False)
-    yield Nests(equation, names).or_nan(values, status, "values, or NaN")
+    yield op.or_nan(values, status, "values, or NaN")
 
 
-def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
+def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
     """The operand's shape with one axis for its batch, and its dtype."""
-    x = equation.inputs[0].type
+    x = op.equation.inputs[0].type
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
-def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
+def _copied(op: MatrixEquation) -> tuple[Var, Nest]:
     """A new array for a copy of the operand, and the nest that makes the copy.
 
     The library overwrites it. ``reads`` says where operands lie.
     """
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    place = pointer_of(equation.inputs[0], reads)
-    source = matrices_of(copy.type, place.array, place.offset)
-    target = matrices_of(copy.type, copy)
+    copy = Var(ArrayType(*_of_matrices(op)))
+    source = matrices_at(op.operand(), copy.type)
+    target = matrices_of(copy)
     reason = "a copy that may be written over"
-    return copy, Nests(equation, names).moved(source, target, copy.type.shape, reason)
+    return copy, op.moved(source, target, copy.type.shape, reason)
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
     ``a`` is overwritten: by eigenvectors if ``vectors``. The eigenvalues go to
-    ``values``.
+    ``values``, and ``status`` says which matrices failed.
     """
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
@@ -206,42 +206,42 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     return _call(form, a.type, writes, n=n, matrices=matrices, vectors=int(vectors))
 
 
-def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def eig(op: MatrixEquation) -> Iterable[Made]:
     """The steps of general eigenvalues and vectors: geev of a copy.
 
     For real matrices it stores a complex vector as two real ones.
     """
-    vectors, values = equation.outputs
-    copy, nest = _copied(equation, reads, names)
+    vectors, values = op.equation.outputs
+    copy, nest = _copied(op)
     yield nest
     matrices, n, _ = copy.type.shape
     status = _status(matrices)
-    nests = Nests(equation, names)
     if copy.type.dtype in dtypes.COMPLEX:
         yield _geev(copy, values, status, Pointer(vectors))
-        yield nests.or_nan(vectors, status, "vectors, or NaN")
+        yield op.or_nan(vectors, status, "vectors, or NaN")
     else:
         # With a vector more at either end, so that each has two neighbours.
         raw = Var(ArrayType((matrices * n + 2, n), copy.type.dtype))
         yield _geev(copy, values, status, Pointer(raw, n))
-        yield nests.paired(raw, values, status, vectors)
-    yield nests.or_nan(values, status, "values, or NaN")
+        yield op.paired(raw, values, status, vectors)
+    yield op.or_nan(values, status, "values, or NaN")
 
 
-def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def eigvals(op: MatrixEquation) -> Iterable[Made]:
     """The steps of general eigenvalues: geev of a copy, without vectors."""
-    (values,) = equation.outputs
-    copy, nest = _copied(equation, reads, names)
+    (values,) = op.equation.outputs
+    copy, nest = _copied(op)
     yield nest
     status = _status(copy.type.shape[0])
     yield _geev(copy, values, status, None)
-    yield Nests(equation, names).or_nan(values, status, "values, or NaN")
+    yield op.or_nan(values, status, "values, or NaN")
 
 
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
     """The call for eigenvalues of general matrices ``a``, which is overwritten.
 
-    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given.
+    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given, and
+    ``status`` says which matrices failed.
     """
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
@@ -293,55 +293,55 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     return _Svd(call, left, right, status)
 
 
-def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None:
+def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
     """The operand of the small-matrix kernel; None if the library computes the SVD.
 
     ``reads`` says where operands lie.
     """
-    x = equation.inputs[0].type
+    x = op.equation.inputs[0].type
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):
         return None
-    place = pointer_of(equation.inputs[0], reads)
-    return small_svd.Operand(place, _count(x), columns, rows)
+    pointer = op.operand()
+    return small_svd.Operand(pointer, _count(x), columns, rows)
 
 
-def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def svd(op: MatrixEquation) -> Iterable[Made]:
     """The steps of a singular value decomposition: a form of gesvd, of a copy."""
-    u, s, vh = equation.outputs
-    operand = _small_operand(equation, reads)
+    u, s, vh = op.equation.outputs
+    operand = _small_operand(op)
     if operand is not None:
-        full = bool(equation.params["full"])
+        full = bool(op.equation.params["full"])
         yield small_svd.vectors(operand, s, u, vh, full=full)
         return
-    copy, nest = _copied(equation, reads, names)
+    copy, nest = _copied(op)
     yield nest
-    made = _gesvd(copy, s, full=bool(equation.params["full"]), vectors=True)
-    yield made.call
-    nests, status = Nests(equation, names), made.status
+    decomposition = _gesvd(copy, s, full=bool(op.equation.params["full"]), vectors=True)
+    yield decomposition.call
+    status = decomposition.status
     matrices = status.type.size
-    source, target = matrices_of(made.left.type, made.left), matrices_of(u.type, u)
+    source, target = matrices_of(decomposition.left), matrices_of(u)
     extents = (matrices, *u.type.shape[-2:])
-    yield nests.moved(source, target, extents, "vectors, or NaN", status=status)
+    yield op.moved(source, target, extents, "vectors, or NaN", status=status)
     # V^H by columns is the conjugate of V by rows.
-    source = transposed(matrices_of(made.right.type, made.right))
-    target = matrices_of(vh.type, vh)
+    source = transposed(matrices_of(decomposition.right))
+    target = matrices_of(vh)
     extents = (matrices, *vh.type.shape[-2:])
-    yield nests.moved(
+    yield op.moved(
         source, target, extents, "V^H of V, or NaN", status=status, conjugate=True
     )
-    yield nests.or_nan(s, status, "values, or NaN")
+    yield op.or_nan(s, status, "values, or NaN")
 
 
-def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+def svdvals(op: MatrixEquation) -> Iterable[Made]:
     """The steps of singular values: gesvd of a copy, whose transpose has the same."""
-    (s,) = equation.outputs
-    operand = _small_operand(equation, reads)
+    (s,) = op.equation.outputs
+    operand = _small_operand(op)
     if operand is not None:
         yield small_svd.values(operand, s)
         return
-    copy, nest = _copied(equation, reads, names)
+    copy, nest = _copied(op)
     yield nest
-    made = _gesvd(copy, s, full=False, vectors=False)
-    yield made.call
-    yield Nests(equation, names).or_nan(s, made.status, "values, or NaN")
+    decomposition = _gesvd(copy, s, full=False, vectors=False)
+    yield decomposition.call
+    yield op.or_nan(s, decomposition.status, "values, or NaN")

@@ -50,8 +50,8 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
     if primitive not in _SOLVERS:
         return _of_finite(primitive, operands[0], equation)
     *sides, a = operands
-    made = primitive(*sides, _where(_without_nan(a), a), **equation.params)
-    return made if isinstance(made, tuple) else (made,)
+    results = primitive(*sides, _where(_without_nan(a), a), **equation.params)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
@@ -64,10 +64,10 @@ def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
     read = finite
     if primitive in _OF_TRIANGLES:
         read = discrete.isfinite(m.lower_part(x))
-    whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
-    made = primitive(e.select(finite, x, m.constant(0, x)), **equation.params)
-    results = made if isinstance(made, tuple) else (made,)
-    return [_where(whole, result) for result in results]
+    is_finite = reduce_and(read, axes=(ndim - 2, ndim - 1))
+    outputs = primitive(e.select(finite, x, m.constant(0, x)), **equation.params)
+    results = outputs if isinstance(outputs, tuple) else (outputs,)
+    return [_where(is_finite, result) for result in results]
 
 
 def _without_nan(x: Atom) -> Atom:
@@ -77,8 +77,8 @@ def _without_nan(x: Atom) -> Atom:
     return reduce_and(numbers, axes=(ndim - 2, ndim - 1))
 
 
-def _where(whole: Atom, result: Atom) -> Atom:
-    """``result``, or NaN for the matrices whose ``whole`` is False."""
-    axes = tuple(range(whole.type.ndim))
-    spread = views.broadcast_in_dim(whole, shape=result.type.shape, axes=axes)
+def _where(valid: Atom, result: Atom) -> Atom:
+    """``result``, or NaN for the matrices that are not ``valid``."""
+    axes = tuple(range(valid.type.ndim))
+    spread = views.broadcast_in_dim(valid, shape=result.type.shape, axes=axes)
     return e.select(spread, result, m.constant(math.nan, result))

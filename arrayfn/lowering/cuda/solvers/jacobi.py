@@ -18,7 +18,7 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, inde
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     MAX_ROWS,
     REAL,
-    Columns,
+    ColumnLayout,
     rows_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
@@ -39,13 +39,13 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
     return _call(vectors, {}, writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Pointer, values: Var) -> HandwrittenCall:
+def eigenvalues(matrices: Var, source: Pointer, values: Var) -> HandwrittenCall:
     """The call that computes eigenvalues alone; the matrices are not changed.
 
-    ``matrices`` has their shape; they are at ``place``. Eigenvalues go to ``values``.
+    ``matrices`` has their shape; they are at ``source``. Eigenvalues go to ``values``.
     """
     return _call(
-        matrices, {"a": place}, {"values": Pointer(values)}, with_vectors=False
+        matrices, {"a": source}, {"values": Pointer(values)}, with_vectors=False
     )
 
 
@@ -56,50 +56,54 @@ def _call(
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:
-    """The call for matrices of the shape of ``matrices``, with these arrays."""
+    """The call for matrices of the shape of ``matrices``.
+
+    ``reads`` and ``writes`` are its arrays by name: eigenvectors are computed if
+    ``with_vectors``.
+    """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
-    text = _text(Columns(dtype, rows_of(n)), with_vectors)
+    text = _text(ColumnLayout(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(text, reads, writes, {"n": n}, count)
 
 
-def _text(c: Columns, with_vectors: bool) -> Handwritten:
-    """The kernel for columns spread as ``c`` says, with or without eigenvectors."""
+def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
+    """The kernel for matrices as ``layout`` has them; with eigenvectors or not."""
     a = "vectors" if with_vectors else "a"
-    parts = (_begin(c, a), c.sweeps(), _values(c, a))
+    parts = (_begin(layout, a), layout.sweeps(), _values(layout, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
     return Handwritten(
         "jacobi",
-        "\n".join((*parts, _vectors(c)) if with_vectors else parts),
-        c.threads,
-        f"The {what} of a symmetric matrix of up to {c.rows} rows.",
+        "\n".join((*parts, _vectors(layout)) if with_vectors else parts),
+        layout.threads,
+        f"The {what} of a symmetric matrix of up to {layout.rows} rows.",
         "eigenvalues of small symmetric matrices, a block for each",
-        shared=c.shared,
+        shared=layout.shared,
     )
 
 
-def _begin(c: Columns, a: str) -> str:
+def _begin(layout: ColumnLayout, a: str) -> str:
     """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4.
 
-    ``a`` is the name of its array.
+    ``a`` is the name of its array, ``layout`` how columns are spread over the block.
     """
-    t, rows = short_name(c.dtype), c.rows
+    t, rows = short_name(layout.dtype), layout.rows
     return f"""
-{c.begin("n")}
+{layout.begin("n")}
 begin = block_index() * n * n
-loaded = registers_{t}({rows * rows // c.threads})
-{_whole(c, a, "0")}
-{c.loaded("0")}
+loaded = registers_{t}({rows * rows // layout.threads})
+{_whole(layout, a, "0")}
+{layout.loaded("0")}
 sum = {t}(0)
 other = {t}(0)
-for k in unrolled({c.own}):
+for k in unrolled({layout.own}):
     sum = sum + abs_{t}(x[k])
     other = other + abs_{t}(y[k])
-{c.over_lanes("sum")}
-{c.over_lanes("other")}
+{layout.over_lanes("sum")}
+{layout.over_lanes("other")}
 scale = max_{t}(sum, other)
-{c.maximum()}
-for at in range(thread, {rows * rows}, {c.threads}):
+{layout.maximum()}
+for at in range(thread, {rows * rows}, {layout.threads}):
     value = columns[at] / scale
     if (at // {rows} == at % {rows}) and (at % {rows} < n):
         value = value + {t}(1.25)
@@ -107,29 +111,32 @@ for at in range(thread, {rows * rows}, {c.threads}):
 barrier()"""
 
 
-def _values(c: Columns, a: str) -> str:
-    """Lines that store the eigenvalues in ascending order; ``a`` is the matrix."""
-    t, rows, own = short_name(c.dtype), c.rows, c.own
-    vector, step = c.vector, c.step
+def _values(layout: ColumnLayout, a: str) -> str:
+    """Lines that store the eigenvalues in ascending order.
+
+    ``a`` is the name of the matrix's array, ``layout`` how columns are spread.
+    """
+    t, rows, own = short_name(layout.dtype), layout.rows, layout.own
+    vector, step = layout.vector, layout.step
     return f"""
-spare = {c.size} - here
-{_whole(c, a, "spare")}
+spare = {layout.size} - here
+{_whole(layout, a, "spare")}
 if live:
-{indented(c.loaded("here"), 1)}
+{indented(layout.loaded("here"), 1)}
 xx = {t}(0)
 yy = {t}(0)
 for k in unrolled({own}):
     xx = fma_{t}(x[k], x[k], xx)
     yy = fma_{t}(y[k], y[k], yy)
-{c.over_lanes("xx")}
-{c.over_lanes("yy")}
+{layout.over_lanes("xx")}
+{layout.over_lanes("yy")}
 xx = sqrt_{t}(xx)
 yy = sqrt_{t}(yy)
 for k in unrolled({own}):
     x[k] = x[k] / xx
     y[k] = y[k] / yy
 if live:
-{indented(c.stored("first", "second"), 1)}
+{indented(layout.stored("first", "second"), 1)}
 barrier()
 xx = {t}(0)
 yy = {t}(0)
@@ -144,12 +151,12 @@ for i in range(n):
             in_y = fma_{t}(near[j], y[k * {vector} + j], in_y)
     xx = fma_{t}(in_x, columns[here + first - lane * {vector} + i], xx)
     yy = fma_{t}(in_y, columns[here + second - lane * {vector} + i], yy)
-{c.over_lanes("xx")}
-{c.over_lanes("yy")}
+{layout.over_lanes("xx")}
+{layout.over_lanes("yy")}
 if rotated > 0:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
-{c.ranked("n", "<", ">")}
+{layout.ranked("n", "<", ">")}
 if live and (lane == 0):
     values[block_index() * n + x_place] = xx
     if both:
@@ -157,9 +164,17 @@ if live and (lane == 0):
 """
 
 
-def _vectors(c: Columns) -> str:
-    """Lines that store the eigenvectors as rows, in the order of eigenvalues."""
-    t, own, vector, step = short_name(c.dtype), c.own, c.vector, c.step
+def _vectors(layout: ColumnLayout) -> str:
+    """Lines that store the eigenvectors as rows, in the order of eigenvalues.
+
+    ``layout`` says how columns are spread over the block.
+    """
+    t, own, vector, step = (
+        short_name(layout.dtype),
+        layout.own,
+        layout.vector,
+        layout.step,
+    )
     return f"""if rotated > 0:
     for k in unrolled({own}):
         x[k] = {t.upper()}_NAN
@@ -174,21 +189,21 @@ for k in unrolled({own // vector}):
 """
 
 
-def _whole(c: Columns, name: str, place: str) -> str:
+def _whole(layout: ColumnLayout, name: str, start: str) -> str:
     """Lines that fill shared memory with the matrix, from its lower triangle.
 
-    ``name`` is that of its array; ``place`` is the expression of the index in shared
-    memory.
+    ``name`` is that of its array; ``start`` is the index in shared memory, an
+    expression. ``layout`` says how columns are spread over the block.
     """
-    t, rows = short_name(c.dtype), c.rows
-    parts = rows * rows // c.threads
+    t, rows = short_name(layout.dtype), layout.rows
+    parts = rows * rows // layout.threads
     # All loads are on their way before the first is waited for.
     return f"""for part in unrolled({parts}):
-    i = (thread + part * {c.threads}) // {rows}
-    j = (thread + part * {c.threads}) % {rows}
+    i = (thread + part * {layout.threads}) // {rows}
+    j = (thread + part * {layout.threads}) % {rows}
     high = min_i64(max_i64(i, j), n - 1)
     value = {name}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
     loaded[part] = select_{t}((i < n) and (j < n), value, {t}(0))
 for part in unrolled({parts}):
-    columns[{place} + thread + part * {c.threads}] = loaded[part]
+    columns[{start} + thread + part * {layout.threads}] = loaded[part]
 barrier()"""

@@ -10,21 +10,40 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
-from arrayfn.lowering.kernel_ir import Constant, Count, Nest, Scalar, Value
+from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
+from arrayfn.passes.reads import Reads
 
 Names = Mapping[Var, str]
 
 
 @dataclass(frozen=True)
-class Nests:
-    """Builds nests over matrices [matrices, rows, columns] for one equation.
+class LibraryEquation:
+    """An equation that becomes calls of a library or of handwritten kernels.
 
-    ``names`` says what to call arrays.
+    Args:
+        equation: The equation.
+        reads: Where each operand lies.
+        names: What to call arrays in the nests around calls.
     """
 
     equation: Equation
+    reads: Reads
     names: Names
+
+    def operand(self, number: int = 0) -> Pointer:
+        """Where operand ``number`` of the equation lies; it is row-major."""
+        return pointer_of(self.equation.inputs[number], self.reads)
+
+    def builder(self) -> NestBuilder:
+        """A builder of a nest for the equation."""
+        return NestBuilder(self.equation, self.names)
+
+
+@dataclass(frozen=True)
+class MatrixEquation(LibraryEquation):
+    """An equation of linear algebra: builds nests over [matrices, rows, columns]."""
 
     def moved(
         self,
@@ -48,16 +67,16 @@ class Nests:
             conjugate: Elements are conjugated.
             triangle: ``"lower"`` or ``"upper"``: elements outside of it become zeros.
         """
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         dtype = target.dtype
-        own = b.operand(target, written=True)
+        target_operand = b.operand(target, written=True)
         same = source.array is target.array
-        value: Scalar = b.load("raw", own if same else b.operand(source))
+        value: Scalar = b.load("raw", target_operand if same else b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
             first, second = (1, 2) if triangle == "lower" else (2, 1)
-            row, column = self.counted(b, "row", first), self.counted(b, "at", second)
+            row, column = b.count("row", first), b.count("at", second)
             inside = b.compute(
                 "inside", "ge", row, column, dtype=dtypes.bool_, of=dtypes.int64
             )
@@ -67,7 +86,7 @@ class Nests:
             value = self._or_nan(b, value, status, dtype)
         name = self.names[self.equation.outputs[0]]
         result = b.compute(name, "identity", value, dtype=dtype, of=dtype)
-        b.store(own, result)
+        b.store(target_operand, result)
         return b.nest(extents, reason)
 
     def or_nan(self, output: Var, status: Var, reason: str) -> Nest:
@@ -76,17 +95,17 @@ class Nests:
         ``reason`` is what the nest is for, for the plan's text.
         """
         matrices = status.type.size
-        each = output.type.size // matrices
-        place = StridedArray(output, output.type.dtype, (each, 1))
-        b = NestBuilder(self.equation, self.names)
-        own = b.operand(place, written=True)
+        elements = output.type.size // matrices
+        matrices_in_memory = StridedArray(output, output.type.dtype, (elements, 1))
+        b = self.builder()
+        operand = b.operand(matrices_in_memory, written=True)
         dtype = output.type.dtype
-        b.store(own, self._or_nan(b, b.load("raw", own), status, dtype, 2))
-        return b.nest((matrices, each), reason)
+        b.store(operand, self._or_nan(b, b.load("raw", operand), status, dtype, 2))
+        return b.nest((matrices, elements), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:
         """The nest that makes pivots count from 0: ``output`` is ``raw`` less 1."""
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         kind = dtypes.int32
         value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))
         result = b.compute(
@@ -108,13 +127,13 @@ class Nests:
             status: Matrices whose status is not 0 become NaN.
             output: The complex vectors, [..., n, n].
         """
-        b = NestBuilder(self.equation, self.names)
+        b = self.builder()
         *_, n, _ = output.type.shape
         matrices = status.type.size
         dtype, real = output.type.dtype, vectors.type.dtype
         kinds = {"dtype": real, "of": real}
         strides = (n * n, n, 1)
-        before, own, after = (
+        before, vector, after = (
             b.load(name, b.operand(StridedArray(vectors, real, strides, k * n)))
             for k, name in enumerate(("before", "own", "after"))
         )
@@ -124,13 +143,13 @@ class Nests:
         bools = {"dtype": dtypes.bool_, "of": real}
         first = b.compute("is_first", "gt", imaginary, zero, **bools)
         second = b.compute("is_second", "lt", imaginary, zero, **bools)
-        minus = b.compute("minus", "neg", own, **kinds)
-        re = select(b, "re", second, before, own, real)
+        minus = b.compute("minus", "neg", vector, **kinds)
+        re = select(b, "re", second, before, vector, real)
         rest = select(b, "rest", second, minus, zero, real)
         im = select(b, "im", first, after, rest, real)
-        whole = b.compute("vector", "complex", re, im, dtype=dtype, of=real)
+        complex_vector = b.compute("vector", "complex", re, im, dtype=dtype, of=real)
         target = b.operand(StridedArray(output, dtype, strides), written=True)
-        b.store(target, self._or_nan(b, whole, status, dtype))
+        b.store(target, self._or_nan(b, complex_vector, status, dtype))
         return b.nest((matrices, n, n), "vectors of conjugate pairs")
 
     def _or_nan(
@@ -149,15 +168,6 @@ class Nests:
         )
         return select(b, "result", failed, Constant(math.nan, dtype), value, dtype)
 
-    def counted(self, b: NestBuilder, name: str, axis: int) -> Value:
-        """The value of the index along ``axis`` of the nest of ``b``.
-
-        Its name begins with ``name``.
-        """
-        result = b.value(name, dtypes.int64)
-        b.statements.append(Count(result, axis, "element", 0, b.equation.source))
-        return result
-
 
 def select(
     b: NestBuilder, name: str, condition: Value, x: Scalar, y: Scalar, dtype: DType
@@ -169,24 +179,27 @@ def select(
     return b.compute(name, "select", condition, x, y, dtype=dtype, of=dtype)
 
 
-def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> StridedArray:
-    """``array``, from ``offset`` on, as row-major matrices of the shape of ``type``.
+def matrices_of(array: Var) -> StridedArray:
+    """``array`` [..., rows, columns] as row-major matrices: three axes."""
+    return matrices_at(Pointer(array), array.type)
 
-    Its axes are matrices, rows and columns.
-    """
+
+def matrices_at(pointer: Pointer, type: ArrayType) -> StridedArray:
+    """The row-major matrices of the array of ``type`` that begins at ``pointer``."""
     rows, columns = type.shape[-2:]
-    return StridedArray(array, type.dtype, (rows * columns, columns, 1), offset)
+    strides = (rows * columns, columns, 1)
+    return StridedArray(pointer.array, type.dtype, strides, pointer.offset)
 
 
-def transposed(place: StridedArray) -> StridedArray:
-    """The matrices at ``place``, with rows and columns exchanged."""
-    matrix, row, column = place.strides
-    return StridedArray(place.array, place.dtype, (matrix, column, row), place.offset)
+def transposed(array: StridedArray) -> StridedArray:
+    """The matrices of ``array``, with rows and columns exchanged."""
+    matrix, row, column = array.strides
+    return StridedArray(array.array, array.dtype, (matrix, column, row), array.offset)
 
 
-def backward(place: StridedArray, extent: int, axis: int) -> StridedArray:
-    """The matrices at ``place``, in reverse order along ``axis`` of ``extent``."""
-    strides = list(place.strides)
-    offset = place.offset + (extent - 1) * strides[axis]
+def backward(array: StridedArray, extent: int, axis: int) -> StridedArray:
+    """The matrices of ``array``, in reverse order along ``axis`` of ``extent``."""
+    strides = list(array.strides)
+    offset = array.offset + (extent - 1) * strides[axis]
     strides[axis] = -strides[axis]
-    return StridedArray(place.array, place.dtype, tuple(strides), offset)
+    return StridedArray(array.array, array.dtype, tuple(strides), offset)

@@ -44,7 +44,7 @@ def rows_of(n: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnLayout:
     """How up to ``rows`` columns are spread over a block; prints their rotations.
 
     The first ``rows`` elements of each are made orthogonal. It may have ``more``, which
@@ -231,7 +231,7 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
         return f"{value} / ({divisor})"
 
     def _agreed(self) -> str:
-        """Lines that make ``rotated`` 1 in all threads if it is in any."""
+        """Lines that make ``rotated`` positive in all threads if it is in any."""
         t = short_name(self.dtype)
         if self.warps == 1:
             return """some = popcount_i32(ballot((rotated > 0) and live))

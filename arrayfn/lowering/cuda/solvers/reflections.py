@@ -9,64 +9,59 @@ reflection to reflection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
-    Names,
-    Nests,
+    MatrixEquation,
+    matrices_at,
     matrices_of,
     select,
     transposed,
 )
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
-from arrayfn.passes.reads import Read
 
 
-def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:
-    """The steps of a QR factorization: geqrf, then R's triangle and Q's product.
-
-    ``reads`` says where operands lie, ``names`` what to call arrays.
-    """
-    x = equation.inputs[0].type
-    made = _Reflections.of(equation, names)
-    place = pointer_of(equation.inputs[0], reads)
+def qr(op: MatrixEquation) -> Iterable[Made]:
+    """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
+    x = op.equation.inputs[0].type
+    reflections = _Reflections.of(op)
     rows, columns = x.shape[-2:]
-    whole = matrices_of(made.a.type, made.a)
-    yield made.nests.moved(
-        transposed(matrices_of(x, place.array, place.offset)),
-        whole,
-        made.a.type.shape,
+    column_major = matrices_of(reflections.a)
+    yield op.moved(
+        transposed(matrices_at(op.operand(), x)),
+        column_major,
+        reflections.a.type.shape,
         "a matrix by columns",
     )
     yield LibraryCall(
         provider=f"geqrf_{short_name(x.dtype)}",
         reads={},
         writes={
-            "a": Pointer(made.a),
-            "tau": Pointer(made.tau),
-            "status": Pointer(Var(ArrayType((made.matrices,), dtypes.int32))),
+            "a": Pointer(reflections.a),
+            "tau": Pointer(reflections.tau),
+            "status": Pointer(Var(ArrayType((reflections.matrices,), dtypes.int32))),
         },
-        integers={"rows": rows, "columns": columns, "matrices": made.matrices},
+        integers={"rows": rows, "columns": columns, "matrices": reflections.matrices},
         items=1,
         library="cuSOLVER, cuBLAS",
     )
-    r = equation.outputs[1]
-    yield made.nests.moved(
-        transposed(whole),
-        matrices_of(r.type, r),
-        (made.matrices, *r.type.shape[-2:]),
+    r = op.equation.outputs[1]
+    yield op.moved(
+        transposed(column_major),
+        matrices_of(r),
+        (reflections.matrices, *r.type.shape[-2:]),
         "the upper triangle",
         triangle="upper",
     )
-    yield from made.product()
+    yield from reflections.product()
 
 
 @dataclass(frozen=True)
@@ -77,20 +72,19 @@ class _Reflections:
     [matrices, reflections] their scales.
     """
 
-    equation: Equation
-    nests: Nests
+    op: MatrixEquation
     a: Var
     tau: Var
 
     @staticmethod
-    def of(equation: Equation, names: Names) -> _Reflections:
-        """New arrays for the reflections of ``equation``."""
-        q, r = equation.outputs
+    def of(op: MatrixEquation) -> _Reflections:
+        """New arrays for the reflections of the factorization ``op``."""
+        q, r = op.equation.outputs
         rows, columns = q.type.shape[-2], r.type.shape[-1]
         matrices = q.type.size // (rows * q.type.shape[-1])
         a = Var(ArrayType((matrices, columns, rows), q.type.dtype))
         tau = Var(ArrayType((matrices, min(rows, columns)), q.type.dtype))
-        return _Reflections(equation, Nests(equation, names), a, tau)
+        return _Reflections(op, a, tau)
 
     @property
     def matrices(self) -> int:
@@ -103,7 +97,7 @@ class _Reflections:
         Their arrays are ``v``, which is V^T, ``gram``, (V^H V)^T, and ``t``: diag(tau)
         V^H, then T V^H.
         """
-        (q, _), dtype = self.equation.outputs, self.a.type.dtype
+        (q, _), dtype = self.op.equation.outputs, self.a.type.dtype
         rows, inner = q.type.shape[-2:]
         count, small = self.matrices, self.tau.type.shape[-1]
         v = Var(ArrayType((count, small, rows), dtype))
@@ -112,10 +106,10 @@ class _Reflections:
         rest = Var(ArrayType((count, rows, inner), dtype))
         yield self._vectors(v)
         yield _product(v, v, gram, transpose_b=2)
-        yield self._scaled(transposed(matrices_of(gram.type, gram)), system, "a system")
-        yield self._scaled(matrices_of(v.type, v), t, "its right-hand side", True)
+        yield self._scaled(transposed(matrices_of(gram)), system, "a system")
+        yield self._scaled(matrices_of(v), t, "its right-hand side", True)
         upper = System(left=True, lower=False, unit=True)
-        yield from solved(self.nests, Pointer(system), t, upper)
+        yield from solved(self.op, Pointer(system), t, upper)
         yield _product(v, t, rest, transpose_a=1)
         yield self._less(rest, q)
 
@@ -124,13 +118,13 @@ class _Reflections:
 
         They go to ``v`` [matrices, reflections, rows].
         """
-        b, dtype = self._builder(), v.type.dtype
-        raw = b.load("raw", b.operand(matrices_of(self.a.type, self.a)))
+        b, dtype = self.op.builder(), v.type.dtype
+        raw = b.load("raw", b.operand(matrices_of(self.a)))
         before, equal = self._places(b)
         zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
         part = select(b, "part", before, raw, zero, dtype)
         b.store(
-            b.operand(matrices_of(v.type, v), written=True),
+            b.operand(matrices_of(v), written=True),
             select(b, "vector", equal, one, part, dtype),
         )
         return b.nest(v.type.shape, "vectors of reflections")
@@ -143,36 +137,33 @@ class _Reflections:
         The products go to ``target``. ``conjugate`` says that elements are conjugated;
         ``reason`` is for the plan's text.
         """
-        b, dtype = self._builder(), target.type.dtype
+        b, dtype = self.op.builder(), target.type.dtype
         small = self.tau.type.shape[-1]
         value: Scalar = b.load("raw", b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         scale = b.load("scale", b.operand(StridedArray(self.tau, dtype, (small, 1, 0))))
         scaled = b.compute("scaled", "mul", scale, value, dtype=dtype, of=dtype)
-        b.store(b.operand(matrices_of(target.type, target), written=True), scaled)
+        b.store(b.operand(matrices_of(target), written=True), scaled)
         return b.nest(target.type.shape, reason)
 
     def _less(self, rest: Var, q: Var) -> Nest:
         """The nest that stores the identity minus ``rest`` in ``q``."""
-        b, dtype = self._builder(), q.type.dtype
-        value = b.load("rest", b.operand(matrices_of(rest.type, rest)))
+        b, dtype = self.op.builder(), q.type.dtype
+        value = b.load("rest", b.operand(matrices_of(rest)))
         _, equal = self._places(b)
         zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
         unit = select(b, "unit", equal, one, zero, dtype)
         result = b.compute("q", "sub", unit, value, dtype=dtype, of=dtype)
-        b.store(b.operand(matrices_of(q.type, q), written=True), result)
+        b.store(b.operand(matrices_of(q), written=True), result)
         return b.nest(rest.type.shape, "Q")
-
-    def _builder(self) -> NestBuilder:
-        return NestBuilder(self.equation, self.nests.names)
 
     def _places(self, b: NestBuilder) -> tuple[Value, Value]:
         """Whether a row's number is below its column's, and whether it is the same.
 
         Both are values of the nest that ``b`` builds.
         """
-        row, column = self.nests.counted(b, "row", 1), self.nests.counted(b, "at", 2)
+        row, column = b.count("row", 1), b.count("at", 2)
         kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}
         return (
             b.compute("after", "lt", row, column, **kinds),
@@ -183,10 +174,10 @@ class _Reflections:
 def _product(
     x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
 ) -> LibraryCall:
-    """The call that multiplies the matrices of ``x`` and ``y``, row-major arrays.
+    """The call that stores products of the matrices of ``x`` and ``y`` in ``result``.
 
-    ``transpose_a`` is 1 if those of ``x`` are transposed, ``transpose_b`` likewise for
-    ``y``, or 2 if they are conjugated, too.
+    All are row-major. ``transpose_a`` is 1 if the matrices of ``x`` are transposed,
+    ``transpose_b`` likewise for ``y``, or 2 if they are conjugated, too.
     """
     count, m, n = result.type.shape
     k = x.type.shape[1] if transpose_a else x.type.shape[2]

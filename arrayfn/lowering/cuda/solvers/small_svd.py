@@ -22,7 +22,7 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, inde
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     MAX_ROWS,
     REAL,
-    Columns,
+    ColumnLayout,
     rows_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
@@ -64,7 +64,7 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
     """The call that computes singular values ``s`` [..., count], largest first."""
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
-    text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
+    text = _text(ColumnLayout(dtype, rows_of(length)), with_vectors=False)
     integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
     reads, writes = {"a": operand.place}, {"s": Pointer(s)}
     return HandwrittenCall(text, reads, writes, integers, operand.matrices)
@@ -74,13 +74,15 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     """The call for singular values ``s`` and vectors: ``u`` as rows, ``v`` as columns.
 
     ``u`` are the left vectors, ``v`` the right ones. ``full`` asks for those of whole
-    bases.
+    bases. The kernel calls ``far`` the side whose vectors are the rotated columns'
+    directions, of ``length`` elements, and ``near`` the other, which the rotations
+    make.
     """
     length, count, down, across = operand.integers
     rows = rows_of(length)
-    text = _text(Columns(u.type.dtype, rows, rows), with_vectors=True)
+    text = _text(ColumnLayout(u.type.dtype, rows, rows), with_vectors=True)
     total = length if full else count
-    # From an element of a vector to the next, and from a vector to the next.
+    # Strides: from an element of a vector to the next, and to the next vector.
     of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)
@@ -92,79 +94,82 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
-def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
-    """The kernel for columns spread as ``c`` says, with or without vectors."""
+def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
+    """The kernel for matrices as ``layout`` has them; with vectors or not."""
     # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
-    tolerance = float(np.finfo(c.dtype).eps) / 4
-    parts = [_begin(c), c.sweeps(tolerance), _values(c, tolerance)]
+    tolerance = float(np.finfo(layout.dtype).eps) / 4
+    parts = [_begin(layout), layout.sweeps(tolerance), _values(layout, tolerance)]
     if with_vectors:
-        parts += [_basis(c), _stored(c)]
+        parts += [_basis(layout), _stored(layout)]
     what = "singular values and vectors" if with_vectors else "singular values"
     return Handwritten(
         "svd",
         "\n".join(parts),
-        c.threads,
-        f"The {what} of a matrix of up to {c.rows} rows and columns.",
+        layout.threads,
+        f"The {what} of a matrix of up to {layout.rows} rows and columns.",
         "singular values of small matrices, a block for each",
-        shared=c.shared,
+        shared=layout.shared,
     )
 
 
-def _begin(c: Columns) -> str:
-    """Lines that load the matrix over its largest element, and the identity."""
-    t, rows = short_name(c.dtype), c.rows
-    parts = rows * rows // c.threads
+def _begin(layout: ColumnLayout) -> str:
+    """Lines that load the matrix over its largest element, and the identity.
+
+    ``layout`` says how columns are spread over the block.
+    """
+    t, rows = short_name(layout.dtype), layout.rows
+    parts = rows * rows // layout.threads
     rotations = ""
-    if c.more:
-        rotations = f"""for at in range(thread, {rows * rows}, {c.threads}):
+    if layout.more:
+        rotations = f"""for at in range(thread, {rows * rows}, {layout.threads}):
     j = at // {rows}
     i = at % {rows}
-    columns[j * {c.height} + {rows} + i] = select_{t}(i == j, {t}(1), {t}(0))
+    columns[j * {layout.height} + {rows} + i] = select_{t}(i == j, {t}(1), {t}(0))
 """
     return f"""
-{c.begin("count")}
+{layout.begin("count")}
 loaded = registers_{t}({parts})
 begin = block_index() * length * count
 scale = {t}(0)
 # All loads are on their way before the first is waited for.
 for part in unrolled({parts}):
-    j = (thread + part * {c.threads}) // {rows}
-    i = (thread + part * {c.threads}) % {rows}
+    j = (thread + part * {layout.threads}) // {rows}
+    i = (thread + part * {layout.threads}) % {rows}
     place = min_i64(i, length - 1) * down + min_i64(j, count - 1) * across
     value = a[begin + place]
     loaded[part] = select_{t}((i < length) and (j < count), value, {t}(0))
 for part in unrolled({parts}):
     scale = max_{t}(scale, abs_{t}(loaded[part]))
-{c.maximum()}
+{layout.maximum()}
 for part in unrolled({parts}):
-    j = (thread + part * {c.threads}) // {rows}
-    i = (thread + part * {c.threads}) % {rows}
-    columns[j * {c.height} + i] = loaded[part] / scale
+    j = (thread + part * {layout.threads}) // {rows}
+    i = (thread + part * {layout.threads}) % {rows}
+    columns[j * {layout.height} + i] = loaded[part] / scale
 {rotations}barrier()"""
 
 
-def _values(c: Columns, tolerance: float) -> str:
+def _values(layout: ColumnLayout, tolerance: float) -> str:
     """Lines that store singular values in descending order.
 
     ``known`` becomes the number of those above ``tolerance``, which exceed rounding
-    errors.
+    errors. ``layout`` says how columns are spread over the block.
     """
-    t = short_name(c.dtype)
+    t = short_name(layout.dtype)
     return f"""
 if live:
-{indented(c.loaded("here"), 1)}
+{indented(layout.loaded("here"), 1)}
 xx = {t}(0)
 yy = {t}(0)
-for k in unrolled({c.compared}):
+for k in unrolled({layout.compared}):
     xx = fma_{t}(x[k], x[k], xx)
     yy = fma_{t}(y[k], y[k], yy)
-{c.over_lanes("xx")}
-{c.over_lanes("yy")}
+{layout.over_lanes("xx")}
+{layout.over_lanes("yy")}
 failed = (rotated > 0) or isnan_{t}(scale)
 if failed:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
-{c.ranked("count", ">", "<")}
+{layout.ranked("count", ">", "<")}
 known = i64(0)
 for k in range(count):
     if results[k] > {t}({tolerance**2!r}):
@@ -178,11 +183,19 @@ if live and (lane == 0):
 """
 
 
-def _basis(c: Columns) -> str:
-    """Lines that order one side's vectors, and add others by Gram-Schmidt."""
-    t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
-    return f"""spare = {c.size} - here
-for k in unrolled({c.compared // vector}):
+def _basis(layout: ColumnLayout) -> str:
+    """Lines that order one side's vectors, and add others by Gram-Schmidt.
+
+    ``layout`` says how columns are spread over the block.
+    """
+    t, rows, vector, step = (
+        short_name(layout.dtype),
+        layout.rows,
+        layout.vector,
+        layout.step,
+    )
+    return f"""spare = {layout.size} - here
+for k in unrolled({layout.compared // vector}):
     for j in unrolled({vector}):
         i = lane * {vector} + k * {step} + j
         if live:
@@ -243,11 +256,19 @@ for k in range(known, total):
 """
 
 
-def _stored(c: Columns) -> str:
-    """Lines that store the vectors of both sides."""
-    t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
+def _stored(layout: ColumnLayout) -> str:
+    """Lines that store the vectors of both sides.
+
+    ``layout`` says how columns are spread over the block.
+    """
+    t, rows, vector, step = (
+        short_name(layout.dtype),
+        layout.rows,
+        layout.vector,
+        layout.step,
+    )
     return f"""begin = block_index() * total * length
-for at in range(thread, total * length, {c.threads}):
+for at in range(thread, total * length, {layout.threads}):
     k = quotient(at, length)
     i = at - k * length
     value = columns[spare + k * {rows} + i]
@@ -255,11 +276,11 @@ for at in range(thread, total * length, {c.threads}):
         value = {t.upper()}_NAN
     far[begin + i * far_down + k * far_across] = value
 begin = block_index() * count * count
-for k in unrolled({c.compared // vector}):
+for k in unrolled({layout.compared // vector}):
     for j in unrolled({vector}):
         i = lane * {vector} + k * {step} + j
-        value = x[{c.compared} + k * {vector} + j]
-        other = y[{c.compared} + k * {vector} + j]
+        value = x[{layout.compared} + k * {vector} + j]
+        other = y[{layout.compared} + k * {vector} + j]
         if failed:
             value = {t.upper()}_NAN
             other = {t.upper()}_NAN

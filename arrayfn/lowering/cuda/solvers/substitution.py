@@ -102,7 +102,10 @@ def substituted(
 
 
 def _text(dtype: DType, size: int, unit: bool) -> str:
-    """The kernel's body, for blocks of ``size`` rows."""
+    """The kernel's body, for blocks of ``size`` rows.
+
+    ``unit`` says that the diagonal is 1 and not read.
+    """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
     pitch = size + 1
@@ -179,9 +182,9 @@ if mine:
 def _product(dtype: DType, size: int, factor: str) -> str:
     """Lines that make ``sums[0]`` the product of a row and the side of the lane.
 
-    ``factor`` is the array of registers with the lane's part of the row; sides are in
-    ``given``. Lanes sum up their part of the row for all sides. Then, of the sides that
-    two of them have, each leaves one half to the other.
+    The row is one of ``size`` elements, of which ``factor``, an array of registers, has
+    the lane's part; sides are in ``given``. Lanes sum up their part of the row for all
+    sides. Then, of the sides that two of them have, each leaves one half to the other.
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize

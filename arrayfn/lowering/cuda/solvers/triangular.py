@@ -18,7 +18,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
-    Nests,
+    MatrixEquation,
     StridedArray,
     backward,
     matrices_of,
@@ -50,10 +50,10 @@ class System:
     unit: bool = False
 
 
-def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
+def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[Made]:
     """The steps that solve ``system`` in place: ``b`` [..., rows, columns] becomes x.
 
-    ``a`` is the triangle; ``nests`` builds the nests around calls.
+    ``a`` is the triangle; ``op`` builds the nests around calls.
     """
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -66,10 +66,12 @@ def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
             "transpose": int(system.transpose) + int(system.conjugate),
         }
         return (_call("trsmbatched", a, Pointer(b), system, matrices, integers),)
-    return _by_columns(nests, a, b, system)
+    return _by_columns(op, a, b, system)
 
 
-def _by_columns(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
+def _by_columns(
+    op: MatrixEquation, a: Pointer, b: Var, system: System
+) -> Iterable[Made]:
     """The steps for large systems, by columns; parameters are as in ``solved``."""
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
@@ -79,8 +81,8 @@ def _by_columns(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Ma
     is_lower = system.lower != is_transpose
     matrix = StridedArray(a.array, dtype, (n * n, n, 1), a.offset)
     matrix = transposed(matrix) if is_transpose else matrix
-    own = matrices_of(b.type, b)
-    answers = own if left else transposed(own)
+    sides_of_b = matrices_of(b)
+    answers = sides_of_b if left else transposed(sides_of_b)
     if not is_lower:
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
@@ -91,19 +93,19 @@ def _by_columns(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Ma
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
         a = Pointer(copy)
-        target = transposed(matrices_of(copy.type, copy))
+        target = transposed(matrices_of(copy))
         reason = "a lower triangle by columns"
-        yield nests.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
+        yield op.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
     integers = {"n": n, "sides": sides}
     if is_lower and not left:
         yield _call("trsm", a, Pointer(b), system, matrices, integers)
         return
     copy = Var(ArrayType((matrices, sides, n), dtype))
-    columns = transposed(matrices_of(copy.type, copy))
+    columns = transposed(matrices_of(copy))
     extents = matrices, n, sides
-    yield nests.moved(answers, columns, extents, "sides by columns")
+    yield op.moved(answers, columns, extents, "sides by columns")
     yield _call("trsm", a, Pointer(copy), system, matrices, integers)
-    yield nests.moved(columns, answers, extents, "sides as they lay")
+    yield op.moved(columns, answers, extents, "sides as they lay")
 
 
 def _call(
@@ -114,7 +116,10 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """cuBLAS's call ``form`` for ``matrices`` systems: ``b`` becomes x."""
+    """cuBLAS's function ``form`` for ``matrices`` systems: ``b`` becomes x.
+
+    ``a`` has their triangles, ``system`` what they are, ``integers`` their sizes.
+    """
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",
         reads={"a": a},

@@ -59,7 +59,7 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     ``reads`` says where operands lie; ``gpu`` how large tiles are.
     """
     x = equation.inputs[0]
-    place = pointer_of(x, reads)
+    source = pointer_of(x, reads)
     *lead, n = x.type.shape
     rows = SortedRows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
     if not rows.count * rows.keep:
@@ -69,10 +69,10 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     if name == "top_k":
         keys = Keys(dtype, by_order=True, down=True)
         data = SortData(keys, key_output="gathered", output_values="i32")
-        yield from _top_k(rows, data, place, outputs, gpu)
+        yield from _top_k(rows, data, source, outputs, gpu)
         return
     if dtype in dtypes.COMPLEX:
-        yield from _sort_complex(rows, dtype, place, outputs[0], name, gpu)
+        yield from _sort_complex(rows, dtype, source, outputs[0], name, gpu)
         return
     if name == "argsort":
         data = SortData(
@@ -80,39 +80,39 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
         )
     else:
         data = SortData(Keys(dtype), key_output="elements")
-    yield from sort_rows(rows, data, [place], outputs, gpu)
+    yield from sort_rows(rows, data, [source], outputs, gpu)
 
 
 def sort_rows(
     rows: SortedRows,
     data: SortData,
-    given: list[Pointer],
+    arrays: list[Pointer],
     outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort ``given``, keys and perhaps values, into ``outputs``.
+    """The calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
 
     ``data`` says what these are. Keys differ in their lowest ``bits`` only, if that is
     given. ``gpu`` says how large tiles are.
     """
-    x = given[0]
+    x = arrays[0]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, data, tile, given, x, outputs, bits=bits)
+        yield _row_sort(rows, data, tile, arrays, x, outputs, bits=bits)
         return
-    yield from sort_digits(rows, data, given, x, outputs, gpu, bits)
+    yield from sort_digits(rows, data, arrays, x, outputs, gpu, bits)
 
 
 def _sort_complex(
     rows: SortedRows,
     dtype: DType,
-    x: Pointer,
+    elements: Pointer,
     output: Pointer,
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``x`` by each of ``PARTS``, or its positions.
+    """The calls that sort complex ``elements`` by each of ``PARTS``, or its positions.
 
     ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
     positions.
@@ -123,30 +123,30 @@ def _sort_complex(
         if name == "argsort":
             data = SortData(parts[0], key_output="nothing", output_values="i64")
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, data, tile, [x], x, [output], parts=parts)
+        yield _row_sort(rows, data, tile, [elements], elements, [output], parts=parts)
         return
-    given = [x]
+    arrays = [elements]
     for keys in parts:
         data = SortData(keys, key_output="nothing", output_values="i32")
-        if len(given) > 1:
+        if len(arrays) > 1:
             data = replace(data, key_source="gathered", reads_values=True)
         if keys is not parts[-1]:
             order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
-            yield from sort_digits(rows, data, given, x, [order], gpu)
-            given = [x, order]
+            yield from sort_digits(rows, data, arrays, elements, [order], gpu)
+            arrays = [elements, order]
             continue
         if name == "argsort":
             data = replace(data, output_values="i64")
         else:
             data = replace(data, key_output="gathered", output_values="")
-        yield from sort_digits(rows, data, given, x, [output], gpu)
+        yield from sort_digits(rows, data, arrays, elements, [output], gpu)
 
 
 def sort_digits(
     rows: SortedRows,
     data: SortData,
-    given: list[Pointer],
-    x: Pointer,
+    arrays: list[Pointer],
+    elements: Pointer,
     outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
@@ -157,8 +157,8 @@ def sort_digits(
         rows: The rows.
         data: What the first kernel reads and the last one writes; between them keys are
             words.
-        given: The keys, and perhaps values, to begin with.
-        x: The elements, of which ``data`` may gather some in the end.
+        arrays: The keys, and perhaps values, to begin with.
+        elements: The elements, of which ``data`` may gather some in the end.
         outputs: The sorted keys, values or both.
         gpu: Says how large tiles are.
         bits: The number of low bits in which keys differ, if not all.
@@ -189,17 +189,17 @@ def sort_digits(
             if data.has_values:
                 carried = dtypes.BY_SHORT_NAME[data.value_dtype]
                 written.append(Pointer(_temporary(size, carried)))
-        taken = [x] if step.key_output == "gathered" else []
-        read = [*given[: 2 if step.reads_values else 1], *taken]
+        gathered = [elements] if step.key_output == "gathered" else []
+        read = [*arrays[: 2 if step.reads_values else 1], *gathered]
         part = SortedRows(rows.count, rows.n, rows.keep if last else rows.n)
-        yield from sort_by_digit(part, step, given, read, written, shift, gpu)
-        given = written
+        yield from sort_by_digit(part, step, arrays, read, written, shift, gpu)
+        arrays = written
 
 
 def sort_by_digit(
     rows: SortedRows,
     data: SortData,
-    given: Sequence[Pointer],
+    counted_arrays: Sequence[Pointer],
     read: Sequence[Pointer],
     outputs: Sequence[Pointer],
     shift: int,
@@ -211,7 +211,7 @@ def sort_by_digit(
     Args:
         rows: The rows.
         data: What the kernels read and write.
-        given: The keys, and perhaps values, in which digits are counted.
+        counted_arrays: The keys, and perhaps values, in which digits are counted.
         read: The arrays that are sorted.
         outputs: The results.
         shift: The lowest bit of the digit.
@@ -226,7 +226,7 @@ def sort_by_digit(
     counts = Pointer(_temporary(blocks * DIGITS, dtypes.int32))
     counted = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
-    sources = dict(zip(data.sources, given, strict=False))
+    sources = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, sources, {"counts_out": counts}, integers, blocks)
     if scanned:
@@ -250,7 +250,11 @@ def sort_by_digit(
 
 
 def _top_k(
-    rows: SortedRows, data: SortData, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
+    rows: SortedRows,
+    data: SortData,
+    elements: Pointer,
+    outputs: list[Pointer],
+    gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
     """The calls for the first ``keep`` of each row: of each tile, then of these.
 
@@ -258,34 +262,34 @@ def _top_k(
     ``outputs`` the elements and positions that are found.
     """
     max_tile = gpu.sort_row_threads * gpu.sort_items
-    given, n = [x], rows.n
+    arrays, n = [elements], rows.n
     while n > max_tile and 2 * rows.keep <= max_tile:
         tiles = -(-n // max_tile)
         step = replace(data, key_output="words", output_values="i32")
-        if len(given) > 1:
+        if len(arrays) > 1:
             step = replace(step, key_source="words", reads_values=True)
         size = rows.count * tiles * rows.keep
         kinds = data.keys.word_dtype, dtypes.int32
         written = [Pointer(_temporary(size, dtype)) for dtype in kinds]
         part = SortedRows(rows.count, n, rows.keep)
-        yield _row_sort(part, step, _tile_of(max_tile, gpu), given, x, written)
-        given, n = written, tiles * rows.keep
-    if len(given) > 1:
+        yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
+        arrays, n = written, tiles * rows.keep
+    if len(arrays) > 1:
         data = replace(data, key_source="words", reads_values=True)
     if n <= max_tile:
         part = SortedRows(rows.count, n, rows.keep)
         tile = _tile_of(n, gpu)
-        yield _row_sort(part, data, tile, given, x, outputs, rows.n)
+        yield _row_sort(part, data, tile, arrays, elements, outputs, rows.n)
     else:
-        yield from sort_digits(rows, data, given, x, outputs, gpu)
+        yield from sort_digits(rows, data, arrays, elements, outputs, gpu)
 
 
 def _row_sort(
     rows: SortedRows,
     data: SortData,
     tile: Tile,
-    given: list[Pointer],
-    x: Pointer,
+    arrays: list[Pointer],
+    elements: Pointer,
     outputs: list[Pointer],
     length: int = 0,
     bits: int | None = None,
@@ -297,15 +301,15 @@ def _row_sort(
         rows: The rows.
         data: What the kernel reads and writes.
         tile: The tile of a block.
-        given: The keys, and perhaps values.
-        x: The elements, of which ``data`` may gather some.
+        arrays: The keys, and perhaps values.
+        elements: The elements, of which ``data`` may gather some.
         outputs: The results.
         length: The length of the rows of ``x``; 0 if that of ``rows``.
         bits: The number of low bits in which keys differ, if not all.
         parts: The keys to sort by, if there are several.
     """
     tiles = -(-rows.n // tile.size)
-    read = [*given, *([x] if data.key_output == "gathered" else [])]
+    read = [*arrays, *([elements] if data.key_output == "gathered" else [])]
     bits = data.keys.bits if bits is None else bits
     return HandwrittenCall(
         row_sort(data, tile, parts),

@@ -21,11 +21,21 @@ from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rewritten
 from arrayfn.lowering.cuda.config import ChooseConvolution, ConvolutionAlgorithm
 from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.windows.convolution_axes import (
+    DEPTHWISE_ROLES,
+    by_channel,
+    count_contiguous,
+    from_library_axes,
+    in_memory_order,
+    roles_of,
+    to_library_axes,
+    without_groups,
+)
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import convolve_blocks
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Read
-from arrayfn.primitives import conversion, slicing, views
+from arrayfn.primitives import conversion, slicing
 from arrayfn.primitives.convolution_forms import (
     GROUP,
     INNER,
@@ -45,36 +55,6 @@ AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
 """Suffixes of providers that multiply on tensor cores."""
 DEPTHWISE: Final = "depthwise"
-_DEPTHWISE: Final[dict[str, Roles]] = {
-    "operand": ((3,), (0,), (), (1, 2)),
-    "kernel": ((2,), (), (), (0, 1)),
-    "output": ((3,), (0,), (), (1, 2)),
-}
-
-
-def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
-    """The roles of the axes of a call's arrays, by the arrays' names.
-
-    There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
-    of groups if ``grouped``.
-    """
-    inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
-    kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
-    orders = {
-        "operand": (OUTER, *inner),
-        "kernel": (GROUP, OUTER, *kernel),
-        "output": (OUTER, *inner),
-    }
-    counts = {OUTER: 1, INNER: 1, SPATIAL: axes, GROUP: int(grouped)}
-    found: dict[str, Roles] = {}
-    for name, order in orders.items():
-        roles: dict[int, Axes] = {}
-        at = 0
-        for role in order:
-            roles[role] = tuple(range(at, at + counts[role]))
-            at += counts[role]
-        found[name] = roles[GROUP], roles[OUTER], roles[INNER], roles[SPATIAL]
-    return found
 
 
 def program_of(provider: str, p: Mapping[str, int]) -> Program:
@@ -92,20 +72,23 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
+        """The type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
-                own = p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
-                shape[axis] = own
+                extent = (
+                    p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
+                )
+                shape[axis] = extent
         return ArrayType(tuple(shape), BY_SHORT_NAME[short])
 
     each = range(p["axes"])
     extents = [p[f"{along[gives]}{k}"] for k in each] if gives != "output" else []
     builder = ProgramBuilder("convolution")
     with builder:
-        given = [builder.input(type_of(name)) for name in ARRAYS[gives]]
-        made = padded_convolution(
-            *given,
+        operands = [builder.input(type_of(name)) for name in ARRAYS[gives]]
+        result = padded_convolution(
+            *operands,
             gives=gives,
             **{key: roles[name] for name, key in ROLES.items()},
             strides=tuple(p[f"stride{k}"] for k in each),
@@ -114,7 +97,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
             extents=tuple(extents),
             precision="tf32" if "tf32" in more else None,
         )
-    return builder.build([made])
+    return builder.build([result])
 
 
 @dataclass(frozen=True)
@@ -142,10 +125,9 @@ class _Arrangement:
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
-        """The arrangement; None for dtypes and numbers of axes that cuDNN lacks."""
+        """The arrangement of ``equation``; None for dtypes or axes cuDNN lacks."""
         params, types = equation.params, [atom.type for atom in equation.inputs]
-        roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
-        axes = len(params["strides"])
+        axes, gives = len(params["strides"]), params["gives"]
         result = equation.outputs[0].type
         if (
             types[0].dtype not in _DTYPES
@@ -153,91 +135,51 @@ class _Arrangement:
             or 0 in (types[0].size, types[1].size, result.size)
         ):
             return None
-        gives = params["gives"]
         arrays = dict(zip((*ARRAYS[gives], gives), (*types, result), strict=True))
-        # The spatial axes in the order in which they are in memory.
-        first = "operand" if "operand" in ARRAYS[gives] else "output"
-        order = sorted(range(axes), key=lambda k: roles[first][SPATIAL][k])
-        roles = {
-            name: (*own[:SPATIAL], tuple(own[SPATIAL][k] for k in order))
-            for name, own in roles.items()
-        }
-        last = _count_contiguous(roles, last=True) >= _count_contiguous(
-            roles, last=False
-        )
+        roles, order = in_memory_order(params)
+        last = count_contiguous(roles, last=True) >= count_contiguous(roles, last=False)
         some = next(iter(arrays))
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
-            roles = {name: _ungrouped(own) for name, own in roles.items()}
-        own = roles_of(axes, last, grouped)
-        extents = {
-            name: extents_of(type, roles[name][SPATIAL])
-            for name, type in arrays.items()
-        }
-        strides, steps, pads = (
+            roles = {
+                name: without_groups(library_roles)
+                for name, library_roles in roles.items()
+            }
+        strides, dilations, padding = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
         )
-
-        def count(name: str, role: int) -> int:
-            return math.prod(extents_of(arrays[name], roles[name][role]))
-
-        integers = {
-            "batch": count("operand", OUTER),
-            "groups": count("operand", GROUP),
-            "inner": count("operand", INNER),
-            "outer": count("kernel", OUTER),
-            "last": int(last),
-            "axes": axes,
-        }
-        parts = zip(
-            *(extents[name] for name in ("operand", "kernel", "output")),
-            *(strides, steps, pads),
-            strict=True,
-        )
-        for k, (*numbers, (low, high)) in enumerate(parts):
-            values = zip(AXIS, (*numbers, low, high), strict=True)
-            integers.update({f"{name}{k}": value for name, value in values})
-        lies, more = "last" if last else "first", dict[int, tuple[int, int]]()
+        integers = _integers_of(arrays, roles, (strides, dilations, padding), last)
+        extra_padding: dict[int, tuple[int, int]] = {}
         if is_depthwise(gives, integers, types[0].dtype):
-            lies, own = DEPTHWISE, _DEPTHWISE
-            roles = {name: _by_channel(name, mine) for name, mine in roles.items()}
+            form, library_roles = DEPTHWISE, DEPTHWISE_ROLES
+            roles = {name: by_channel(name, mine) for name, mine in roles.items()}
         else:
-            # Engines of cuDNN are wrong where more zeros are on one side.
-            for k, axis in enumerate(roles["operand"][SPATIAL]):
-                low, high = pads[k]
-                both = min(low, high)
-                integers |= {f"low{k}": both, f"high{k}": both}
-                if low != high:
-                    more[axis] = low - both, high - both
-                    integers[f"extent{k}"] += low + high - 2 * both
+            form, library_roles = (
+                "last" if last else "first",
+                roles_of(axes, last, grouped),
+            )
+            extra_padding = _make_padding_even(integers, roles["operand"][SPATIAL])
         dtype = types[0].dtype
-        by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
-        mine = lies == DEPTHWISE
-        if (
-            gives == "kernel"
-            and by_channel
-            and not mine
-            and dtype in dtypes.HALF_PRECISION
-        ):
+        is_by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
+        is_slow = gives == "kernel" and is_by_channel and form != DEPTHWISE
+        if is_slow and dtype in dtypes.HALF_PRECISION:
             dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
-        made = {
+        spatial = {"operand": "extent", "kernel": "size"}.get(gives)
+        each = range(axes)
+        changed = {
             **params,
-            **{key: own[name] for name, key in ROLES.items()},
+            **{key: library_roles[name] for name, key in ROLES.items()},
             "strides": strides,
-            "dilations": steps,
-            "padding": tuple(
-                (integers[f"low{k}"], integers[f"high{k}"]) for k in range(axes)
-            ),
-            "lies": lies,
+            "dilations": dilations,
+            "padding": tuple((integers[f"low{k}"], integers[f"high{k}"]) for k in each),
+            "lies": form,
+            "extents": tuple(integers[f"{spatial}{k}"] for k in each if spatial),
         }
-        name = {"operand": "extent", "kernel": "size"}.get(gives)
-        spatial = [integers[f"{name}{k}"] for k in range(axes)] if name else []
-        made["extents"] = tuple(spatial)
-        return _Arrangement(provider, integers, roles, made, more, dtype)
+        return _Arrangement(provider, integers, roles, changed, extra_padding, dtype)
 
     def called(self, deterministic: bool) -> str:
         """The provider's name, which says whether sums may have any order.
@@ -281,106 +223,98 @@ class _Arrangement:
             )
             zero = conversion.literal(0, x.type.dtype)
             arrays["operand"] = slicing.pad(x, zero, config=config)
-        given = [
-            _to_library_axes(x, self.roles[name], self.params[ROLES[name]])
+        operands_in_order = [
+            to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
-        given = [conversion.convert(x, self.dtype) for x in given]
+        operands_in_order = [
+            conversion.convert(x, self.dtype) for x in operands_in_order
+        ]
         if in_blocks:
             space = self.roles["operand"][SPATIAL]
             border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
             params = dict(self.params)
             if self.algorithm == "product of blocks":
                 del params["lies"]
-            made = convolve_blocks(given, params, self.integers, border)
+            result_in_order = convolve_blocks(
+                operands_in_order, params, self.integers, border
+            )
         else:
-            made = padded_convolution(given[0], given[1], **self.params)
-        made = conversion.convert(made, result.dtype)
+            result_in_order = padded_convolution(
+                operands_in_order[0], operands_in_order[1], **self.params
+            )
+        result_in_order = conversion.convert(result_in_order, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
         if gives != "operand" or not self.extra_padding or in_blocks:
-            return _from_library_axes(made, result, *back)
+            return from_library_axes(result_in_order, result, *back)
         ndim, shape = result.ndim, result.shape
         start = tuple(self.extra_padding.get(axis, (0, 0))[0] for axis in range(ndim))
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
         wide = (
             n + sum(self.extra_padding.get(axis, ())) for axis, n in enumerate(shape)
         )
-        made = _from_library_axes(made, result.with_shape(wide), *back)
-        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
+        result_in_order = from_library_axes(
+            result_in_order, result.with_shape(wide), *back
+        )
+        return slicing.slice_(
+            result_in_order, start=start, limit=limit, strides=(1,) * ndim
+        )
 
 
-def _ungrouped(roles: Roles) -> Roles:
-    """``roles`` without groups, which have one element: their axes are inner ones."""
-    groups, outer, inner, space = roles
-    return (), outer, (*groups, *inner), space
+def _integers_of(
+    arrays: Mapping[str, ArrayType],
+    roles: Mapping[str, Roles],
+    along: tuple[Axes, Axes, Sequence[tuple[int, int]]],
+    last: bool,
+) -> dict[str, int]:
+    """The integers of a library's call for a convolution, by name.
 
-
-def _by_channel(name: str, roles: Roles) -> Roles:
-    """``roles`` of the array ``name`` of a depthwise convolution.
-
-    Its groups are channels.
+    Args:
+        arrays: The types of operand, kernel and output.
+        roles: The roles of their axes.
+        along: Strides, dilations and padding of the spatial axes.
+        last: Channels are the last axes, not the first.
     """
-    groups, outer, inner, space = roles
-    if name == "kernel":
-        return (*groups, *outer, *inner), (), (), space
-    return (*groups, *inner), outer, (), space
 
+    def count(name: str, role: int) -> int:
+        return math.prod(extents_of(arrays[name], roles[name][role]))
 
-def _count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
-    """How many of operand and output are contiguous with channels last, or first.
-
-    ``roles`` are those of their axes, by name.
-    """
-    order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
-    count = 0
-    for name in ("operand", "output"):
-        axes = [axis for role in order for axis in roles[name][role]]
-        count += axes == sorted(axes)
-    return count
-
-
-def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """An array's own axes in the order of ``target``: flat, and by target axis.
-
-    ``own`` are the roles of the array's axes, ``target`` those of the library's.
-    """
-    groups: dict[int, Axes] = {
-        target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
+    integers = {
+        "batch": count("operand", OUTER),
+        "groups": count("operand", GROUP),
+        "inner": count("operand", INNER),
+        "outer": count("kernel", OUTER),
+        "last": int(last),
+        "axes": len(along[0]),
     }
-    groups |= {
-        target_axis: (axis,)
-        for target_axis, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
-    }
-    merged = [groups[target_axis] for target_axis in sorted(groups)]
-    return [axis for axes in merged for axis in axes], merged
+    extents = (
+        extents_of(arrays[name], roles[name][SPATIAL])
+        for name in ("operand", "kernel", "output")
+    )
+    for k, (*numbers, (low, high)) in enumerate(zip(*extents, *along, strict=True)):
+        values = zip(AXIS, (*numbers, low, high), strict=True)
+        integers.update({f"{name}{k}": value for name, value in values})
+    return integers
 
 
-def _to_library_axes(x: Atom, own: Roles, target: Roles) -> Atom:
-    """``x``, whose axes have the roles ``own``, with the axes of ``target``."""
-    order, merged = _order(own, target)
-    shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
-    if not _keeps_order(order, x.type):
-        x = views.transpose(x, permutation=tuple(order))
-    return x if x.type.shape == shape else views.reshape(x, shape=shape)
+def _make_padding_even(
+    integers: dict[str, int], space: Axes
+) -> dict[int, tuple[int, int]]:
+    """Make the padding in ``integers`` the same on both sides of each spatial axis.
 
-
-def _keeps_order(order: Sequence[int], type: ArrayType) -> bool:
-    """Whether a transposition by ``order`` leaves all elements where they are."""
-    longer = [axis for axis in order if type.shape[axis] != 1]
-    return longer == sorted(longer)
-
-
-def _from_library_axes(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
-    """``x``, which has the axes of ``target``, as ``type`` with the roles ``own``."""
-    order, _ = _order(own, target)
-    if _keeps_order(order, type):
-        shape = type.shape
-        return x if x.type.shape == shape else views.reshape(x, shape=shape)
-    shape = tuple(type.shape[axis] for axis in order)
-    if x.type.shape != shape:
-        x = views.reshape(x, shape=shape)
-    inverse = tuple(order.index(axis) for axis in range(len(order)))
-    return views.transpose(x, permutation=inverse)
+    Engines of cuDNN are wrong where more zeros are on one side. Returns the zeros
+    before and after axes, by axis, that a copy of the operand has to add instead.
+    ``space`` are the operand's spatial axes.
+    """
+    extra: dict[int, tuple[int, int]] = {}
+    for k, axis in enumerate(space):
+        low, high = integers[f"low{k}"], integers[f"high{k}"]
+        both = min(low, high)
+        integers |= {f"low{k}": both, f"high{k}": both}
+        if low != high:
+            extra[axis] = low - both, high - both
+            integers[f"extent{k}"] += low + high - 2 * both
+    return extra
 
 
 def is_library_convolution(equation: Equation) -> bool:
@@ -400,6 +334,7 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        """The rewritten ``equation`` of ``operands``; None if it stays."""
         found = _library_convolution(equation, choose, deterministic)
         if found is None:
             return None
@@ -442,13 +377,13 @@ def convolution(
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]
-    places = [pointer_of(atom, reads) for atom in equation.inputs]
+    pointers = [pointer_of(atom, reads) for atom in equation.inputs]
     (output,) = equation.outputs
     if found.params["lies"] == DEPTHWISE:
-        return depthwise(places[0], places[1], output, gives, found.integers)
+        return depthwise(pointers[0], pointers[1], output, gives, found.integers)
     call = LibraryCall(
         provider=found.called(deterministic),
-        reads=dict(zip(ARRAYS[gives], places, strict=True)),
+        reads=dict(zip(ARRAYS[gives], pointers, strict=True)),
         writes={gives: Pointer(output)},
         integers=found.integers,
         items=1,

@@ -55,8 +55,8 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 
     ``gives`` says which; ``p`` are the integers that a call of cuDNN would have.
     """
-    own, other = ("count", "extent") if gives == "output" else ("extent", "count")
-    rows, columns = (p[f"{own}{k}"] for k in range(AXES))
+    rows_name, other = ("count", "extent") if gives == "output" else ("extent", "count")
+    rows, columns = (p[f"{rows_name}{k}"] for k in range(AXES))
     height, width = (p[f"{other}{k}"] for k in range(AXES))
     return Extents(p["batch"], rows, columns, height, width, p["groups"])
 
@@ -76,17 +76,18 @@ def depthwise(
 
 
 def _convolution(
-    given: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
+    source: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
-    """The call that computes the output, or the operand's cotangent.
+    """The call that computes ``result``: the output, or the operand's cotangent.
 
-    ``given`` is what windows are over, and ``taps`` the convolution's kernel. ``gives``
-    and ``p`` are as in ``depthwise``.
+    ``source`` is what windows are over, and ``taps`` the convolution's kernel.
+    ``gives`` and ``p`` are as in ``depthwise``.
     """
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
 
     def along(k: int) -> WindowAxis:
+        """The windows along spatial axis ``k``."""
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
         return WindowAxis(size, p[f"stride{k}"], step, before)
@@ -102,7 +103,7 @@ def _convolution(
     )
     return HandwrittenCall(
         text,
-        {"x": given, "taps": taps},
+        {"x": source, "taps": taps},
         {"sums": Pointer(result)},
         integers,
         stencils.block_count(integers),
@@ -136,9 +137,7 @@ def _body(
     return stencils.thread_items(
         lanes,
         [
-            *(f"{name} = registers_{lanes.compute}({lanes.count})" for name in sums),
-            f"for lane in range({lanes.count}):",
-            *stencils.indented_lines(f"{name}[lane] = {lanes.zero}" for name in sums),
+            *lanes.sums(sums),
             *stencils.windows(lanes, axes, "x", lanes.fill, loads, each),
             *stencils.stores(lanes, "sums", sums),
         ],

@@ -48,24 +48,25 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def kernel_sums(
-    given: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
+    source: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
     """The two calls that compute the kernel's cotangent ``result``.
 
-    ``given`` is the convolution's operand, ``cotangent`` that of its output. The result
-    is [size, size, channel]; ``p`` are the integers that a call of cuDNN would have.
+    ``source`` is the convolution's operand, ``cotangent`` that of its output. The
+    result is [size, size, channel]; ``p`` are the integers that a call of cuDNN would
+    have.
     """
     dtype = result.type.dtype
     lanes = Lanes(dtype)
     vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
-    each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
-    slots = -(-lines // each)
+    lines_each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
+    slots = -(-lines // lines_each)
     wide = BY_SHORT_NAME[lanes.compute]
     partial = Var(ArrayType((slots, result.type.size), wide))
     integers = {
         "items": slots * p["size0"] * vectors,
         "vectors": vectors,
-        "each": each,
+        "each": lines_each,
         "lines": lines,
         "rows": p["count0"],
         "columns": p["count1"],
@@ -84,7 +85,7 @@ def kernel_sums(
             "Sums for a row of each channel's window, over some lines.",
             "channels by themselves, whose windows are read where they lie",
         ),
-        {"x": given, "cotangent": cotangent},
+        {"x": source, "cotangent": cotangent},
         {"sums": Pointer(partial)},
         integers,
         -(-integers["items"] // THREADS),
@@ -127,15 +128,9 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
 
         It begins at ``index`` of ``array``.
         """
-        loads.extend(
-            [
-                lanes.tile(f"{name}_tile"),
-                f"for lane in range({n}):",
-                f"    {name}_tile[lane] = {lanes.fill}",
-                f"if {condition}:",
-                "    " + lanes.load(array, index, f"{name}_tile"),
-            ]
-        )
+        tile = f"{name}_tile"
+        loads.append(lanes.tile(tile))
+        loads.extend(lanes.load_if(condition, array, index, tile, lanes.fill))
         each.append(f"{name} = {lanes.value(f'{name}_tile[lane]')}")
 
     for k in range(COLUMNS):
@@ -162,9 +157,7 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
                 "rest = quotient(item, vectors)",
                 f"i = remainder(rest, {down.size})",
                 f"slot = quotient(rest, {down.size})",
-                *(f"{name} = registers_{wide}({n})" for name in sums),
-                f"for lane in range({n}):",
-                *(f"    {name}[lane] = {lanes.zero}" for name in sums),
+                *lanes.sums(sums),
                 "for iteration in range(each):",
                 "    number = slot * each + iteration",
                 "    if number < lines:",

@@ -26,5 +26,5 @@ def _as_sum(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
     """
     if equation.primitive is not window_put or is_pool(equation):
         return None
-    made = put_in_phases(*operands, **equation.params)
-    return None if made is None else [made]
+    result = put_in_phases(*operands, **equation.params)
+    return None if result is None else [result]

@@ -14,6 +14,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     OUTPUT_INDEX,
     Lanes,
     WindowAxis,
+    filled_registers,
     indented_lines,
     store,
     stores,
@@ -41,23 +42,11 @@ def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
     return thread_items(
         lanes,
         [
-            *_tiles(sums, lanes.compute, lanes.count, lanes.zero),
+            *lanes.sums(sums),
             *windows(lanes, axes, "x", lanes.fill, (), each),
             *stores(lanes, "sums", sums),
         ],
     )
-
-
-def _tiles(names: Sequence[str], dtype: str, count: int, value: str) -> list[str]:
-    """Lines that declare registers called ``names``, ``count`` each.
-
-    They are filled with ``value``; ``dtype`` is a short name.
-    """
-    return [
-        *(f"{name} = registers_{dtype}({count})" for name in names),
-        f"for lane in range({count}):",
-        *(f"    {name}[lane] = {value}" for name in names),
-    ]
 
 
 def extremum_body(
@@ -104,8 +93,8 @@ def extremum_body(
     before = [f"tap = convert_i64_i32(i * {axes[1].size})"] if has_position else []
     lines = [
         f"limit = {limit}",
-        *_tiles(best, wide, n, lanes.value("limit")),
-        *(_tiles(position, "i32", n, "i32(0)") if has_position else ()),
+        *filled_registers(best, wide, n, lanes.value("limit")),
+        *(filled_registers(position, "i32", n, "i32(0)") if has_position else ()),
         *windows(lanes, axes, "x", "limit", before, each),
     ]
     if "best" in gives:
@@ -136,7 +125,7 @@ def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
         f"sums{r}_{q}" for r in range(down.stride) for q in range(CELLS * right.stride)
     ]
     lines = [
-        *_tiles(sums, wide, n, lanes.zero),
+        *lanes.sums(sums),
         f"first = column{_plus(skipped[1] - reach[1])}",
     ]
     for k in range(window_count):

@@ -78,6 +78,24 @@ class Lanes:
         """The line that loads the vector at index ``at`` of ``array`` into ``tile``."""
         return f"load_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
+    def load_if(
+        self, condition: str, array: str, at: str, tile: str, fill: str
+    ) -> list[str]:
+        """Lines that load the vector at ``at`` of ``array``, or else fill ``tile``.
+
+        It is loaded if ``condition`` holds; ``fill`` is the expression of an element.
+        """
+        return [
+            f"for lane in range({self.count}):",
+            f"    {tile}[lane] = {fill}",
+            f"if {condition}:",
+            "    " + self.load(array, at, tile),
+        ]
+
+    def sums(self, names: Sequence[str]) -> list[str]:
+        """Lines that declare the registers ``names`` for vectors of values, all 0."""
+        return filled_registers(names, self.compute, self.count, self.zero)
+
     def store(self, array: str, at: str, tile: str) -> str:
         """The line that stores the vector ``tile`` at index ``at`` of ``array``."""
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
@@ -238,12 +256,8 @@ def windows(
     body = ["at = ((image * height + line) * width + first) * channels + channel"]
     body += before
     for at in offsets:
-        body += [
-            f"for lane in range({lanes.count}):",
-            f"    x{at}_tile[lane] = {fill}",
-            f"if inside{at}:",
-            "    " + lanes.load(array, f"at + {at} * channels", f"x{at}_tile"),
-        ]
+        index, tile = f"at + {at} * channels", f"x{at}_tile"
+        body += lanes.load_if(f"inside{at}", array, index, tile, fill)
     body.append(f"for lane in range({lanes.count}):")
     body += [f"    x{at} = {lanes.value(f'x{at}_tile[lane]')}" for at in offsets]
     body += indented_lines(each)
@@ -288,6 +302,20 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
         index = f"at + {k} * channels"
         lines += store(lanes, array, index, tile, f"column + {k} < columns")
     return lines
+
+
+def filled_registers(
+    names: Sequence[str], dtype: str, count: int, value: str
+) -> list[str]:
+    """Lines that declare registers called ``names``, ``count`` each.
+
+    They are filled with ``value``; ``dtype`` is a short name.
+    """
+    return [
+        *(f"{name} = registers_{dtype}({count})" for name in names),
+        f"for lane in range({count}):",
+        *(f"    {name}[lane] = {value}" for name in names),
+    ]
 
 
 def indented_lines(lines: Iterable[str], levels: int = 1) -> list[str]:

@@ -68,8 +68,8 @@ class _Axis:
         windows = -(-(front + size) // stride)
         # All blocks that windows touch, from the first window's first one on.
         touched = count + windows - 1
-        have = min(-(-extent // stride), touched - before)
-        after = touched - before - have
+        present = min(-(-extent // stride), touched - before)
+        after = touched - before - present
         padding = min(before, after)
         begin, blocks = before - padding, touched - 2 * padding
         return _Axis(
@@ -83,15 +83,15 @@ class _Axis:
 
 
 def convolve_blocks(
-    given: Sequence[Atom],
+    operands: Sequence[Atom],
     params: Mapping[str, Any],
     p: Mapping[str, int],
     border: Sequence[tuple[int, int]],
 ) -> Atom:
-    """``padded_convolution`` of ``given`` by blocks.
+    """``padded_convolution`` of ``operands`` by blocks.
 
     Args:
-        given: The two operands.
+        operands: The two operands.
         params: The equation's parameters.
         p: The integers of the library's call.
         border: Zeros before and after each axis that the operand still needs.
@@ -100,22 +100,24 @@ def convolve_blocks(
     gives = params["gives"]
     borders = {
         "operand": [
-            (low + more[0], high + more[1])
-            for (low, high), more in zip((a.operand for a in axes), border, strict=True)
+            (low + extra[0], high + extra[1])
+            for (low, high), extra in zip(
+                (a.operand for a in axes), border, strict=True
+            )
         ],
         "kernel": [axis.kernel for axis in axes],
     }
     strides = [axis.stride for axis in axes]
     arrays = [
         _blocked(x, borders[name], strides) if name in borders else x
-        for name, x in zip(ARRAYS[gives], given, strict=True)
+        for name, x in zip(ARRAYS[gives], operands, strict=True)
     ]
     extents = {
         "operand": [axis.blocks for axis in axes],
         "kernel": [axis.size for axis in axes],
     }
     ones = (1,) * len(axes)
-    made = padded_convolution(
+    result = padded_convolution(
         arrays[0],
         arrays[1],
         **{
@@ -126,8 +128,8 @@ def convolve_blocks(
         },
     )
     if gives not in borders:
-        return made
-    return _unblocked(made, borders[gives], strides, p["inner"])
+        return result
+    return _unblocked(result, borders[gives], strides, p["inner"])
 
 
 def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
@@ -152,9 +154,10 @@ def _order(count: int) -> tuple[int, ...]:
 def _blocked(
     x: Atom, borders: Sequence[tuple[int, int]], strides: Sequence[int]
 ) -> Atom:
-    """``x``, padded by ``borders``, with blocks of ``strides`` as channels.
+    """``x`` [n, pixels, ..., c] with blocks of pixels as channels: space to depth.
 
-    Both are for each spatial axis.
+    ``borders`` are the zeros before and after each spatial axis, ``strides`` the pixels
+    of a block along it.
     """
     zero = conversion.literal(0, x.type.dtype)
     none = (0, 0, 0)
@@ -168,10 +171,10 @@ def _blocked(
     x = views.transpose(x, permutation=_order(len(strides)))
     blocks = [n // stride for n, stride in zip(space, strides, strict=True)]
     x = views.reshape(x, shape=(first, *blocks, inner * math.prod(strides)))
-    more = _channels(inner, strides, x.type.dtype) - x.type.shape[-1]
-    if not more:
+    missing = _channels(inner, strides, x.type.dtype) - x.type.shape[-1]
+    if not missing:
         return x
-    config = (*(none,) * (1 + len(strides)), (0, more, 0))
+    config = (*(none,) * (1 + len(strides)), (0, missing, 0))
     return slicing.pad(x, zero, config=config)
 
 
@@ -181,7 +184,10 @@ def _unblocked(
     strides: Sequence[int],
     inner: int,
 ) -> Atom:
-    """The transpose of ``_blocked``, for an image of ``inner`` channels."""
+    """The transpose of ``_blocked``: ``x`` as an image of ``inner`` channels.
+
+    ``borders`` and ``strides`` are as there; borders are cut off.
+    """
     first, *blocks, _ = x.type.shape
     count = len(blocks)
     limit = (first, *blocks, inner * math.prod(strides))

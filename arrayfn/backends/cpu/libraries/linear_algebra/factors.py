@@ -27,10 +27,11 @@ from arrayfn.primitives import linalg_lu, linalg_qr, linalg_triangular
 def cholesky(
     potrf: int, parts: Constant, a: Array[Real], n: int, begin: int, end: int
 ) -> None:
-    """Factor row-major matrices in place; NaN if not positive definite.
+    """Factor row-major n x n matrices in place; NaN if not positive definite.
 
     The lower triangle of a row-major matrix is, column-major, an upper one of its
-    transpose, and so is the factor.
+    transpose, and so is the factor. ``potrf`` is LAPACK's function. Items ``begin`` to
+    ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
@@ -60,7 +61,9 @@ def lu(
 ) -> None:
     """Factor column-major matrices in place, singular ones too.
 
-    ``integer_words`` are the 32-bit words of LAPACK's integers, low one first.
+    ``getrf`` is LAPACK's function. ``integer_words`` are the 32-bit words of LAPACK's
+    integers, low one first. An element is ``parts`` numbers, 2 if complex. Matrices are
+    ``rows`` x ``columns``. Items ``begin`` to ``end`` are computed.
     """
     count = min_i64(rows, columns)
     for item in range(begin, end):
@@ -81,7 +84,10 @@ def pivots_to_permutation(
     begin: int,
     end: int,
 ) -> None:
-    """Write the permutations that pivots mean."""
+    """Write the permutations of ``rows`` rows that ``count`` pivots mean.
+
+    Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         permute(permutation + item * rows, rows, pivots + item * count, count)
 
@@ -115,10 +121,11 @@ def qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major matrices.
+    """Factor row-major ``rows`` x ``columns`` matrices; Q has ``inner`` columns.
 
     ``A^T = L Q`` is ``A = Q^T L^T``: the upper triangle of what gelqf leaves is R, and
-    orglq leaves Q, both row-major.
+    orglq leaves Q, both row-major. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
     """
     count = min_i64(rows, columns)
     for item in range(begin, end):
@@ -155,7 +162,12 @@ def column_order(
     begin: int,
     end: int,
 ) -> None:
-    """Write the orders in which pivoted QR takes columns; x is column-major."""
+    """Write the orders in which pivoted QR takes columns.
+
+    ``x`` holds column-major ``rows`` x ``columns`` matrices; ``geqp3`` is LAPACK's
+    function. An element is ``parts`` numbers, 2 if complex. ``work`` has ``words``
+    elements. Items ``begin`` to ``end`` are computed.
+    """
     step = rows * columns * parts
     leading = max_i64(rows, 1)
     for item in range(begin, end):
@@ -186,19 +198,19 @@ def potrf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
 
 
 def getrf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``lu``."""
+    """The first arguments of ``lu`` for ``dtype``."""
     (getrf,) = addresses(dtype, "getrf", library=library)
     return getrf, _integer_words(library), parts_of(dtype)
 
 
 def gelqf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``qr``."""
+    """The first arguments of ``qr`` for ``dtype``."""
     names = "gelqf", "orglq/unglq"
     return *addresses(dtype, *names, library=library), parts_of(dtype)
 
 
 def geqp3_words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``column_order``."""
+    """The first arguments of ``column_order`` for ``dtype``."""
     (geqp3,) = addresses(dtype, "geqp3")
     return geqp3, _integer_words(), parts_of(dtype)
 

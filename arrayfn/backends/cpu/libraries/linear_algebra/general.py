@@ -51,10 +51,12 @@ def geev(
     n: int,
     words: int,
 ) -> int:
-    """Decompose one matrix, and overwrite it; returns 0 if it converged.
+    """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
 
-    The eigenvalues ``w`` are complex. Those of a real matrix are also left in
-    ``real_parts``, imaginary parts after the real ones.
+    ``function`` is LAPACK's geev, ``vectors`` its letter for right eigenvectors. The
+    eigenvalues ``w`` are complex. Those of a real matrix are also left in
+    ``real_parts``, imaginary parts after the real ones. An element is ``parts``
+    numbers, 2 if complex. ``work`` has ``words`` elements.
     """
     failed = 1
     if all_finite(a, n * n * parts):
@@ -96,7 +98,12 @@ def eig(
     begin: int,
     end: int,
 ) -> None:
-    """Decompose matrices."""
+    """Write eigenvalues ``w`` and right eigenvectors ``v`` of n x n matrices.
+
+    ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Matrices that did not converge give NaN. Items
+    ``begin`` to ``end`` are computed.
+    """
     step = n * n * parts
     for item in range(begin, end):
         own = v + item * 2 * n * n
@@ -116,7 +123,7 @@ def eig(
 def unpack(
     vectors: Array[Any], packed: Array[Any], imaginary: Array[Any], n: int
 ) -> None:
-    """Write complex eigenvectors of a real matrix.
+    """Write complex eigenvectors of a real n x n matrix.
 
     LAPACK packs those of a conjugate pair of eigenvalues into two real vectors, which
     are the real and the imaginary parts.
@@ -152,7 +159,11 @@ def eigvals(
     begin: int,
     end: int,
 ) -> None:
-    """Write the eigenvalues of matrices."""
+    """Write the eigenvalues of n x n matrices.
+
+    ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    """
     step = n * n * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
@@ -178,7 +189,12 @@ def gesdd(
     vh_rows: int,
     words: int,
 ) -> int:
-    """Decompose one matrix, and overwrite it; returns 0 if it converged."""
+    """Decompose one matrix, and overwrite it; returns 0 if it converged.
+
+    ``function`` is LAPACK's gesdd, ``job`` its letter for vectors. The matrix is
+    column-major, ``rows`` x ``columns``; ``vh`` has ``vh_rows``. An element is
+    ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements.
+    """
     failed = 1
     if all_finite(a, rows * columns * parts):
         if parts == 2:
@@ -216,7 +232,13 @@ def svd(
     begin: int,
     end: int,
 ) -> None:
-    """Decompose matrices."""
+    """Write singular values ``s`` and vectors ``u`` and ``vh`` of matrices.
+
+    ``gesdd_function`` is LAPACK's. Matrices are ``rows`` x ``columns``; ``u`` has
+    ``u_columns``, ``vh`` has ``vh_rows``, and both are square if ``full``. An element
+    is ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements. Matrices that
+    did not converge give NaN. Items ``begin`` to ``end`` are computed.
+    """
     step = rows * columns * parts
     step_u, step_vh = rows * u_columns * parts, vh_rows * columns * parts
     job = FULL if full != 0 else REDUCED
@@ -247,7 +269,11 @@ def svdvals(
     begin: int,
     end: int,
 ) -> None:
-    """Write the singular values of matrices."""
+    """Write the singular values of ``rows`` x ``columns`` matrices.
+
+    ``gesdd_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    """
     step = rows * columns * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
@@ -268,7 +294,11 @@ def hessenberg(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce matrices to Hessenberg form in place."""
+    """Reduce n x n matrices to Hessenberg form in place.
+
+    ``gehrd`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         own = taus + item * (n - 1) * parts
         fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, words)
@@ -287,7 +317,12 @@ def schur(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce matrices to Schur form in place, with the vectors."""
+    """Reduce n x n matrices to Schur form in place, with the vectors ``z``.
+
+    ``gees`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
+    ``work`` has ``words`` elements. Matrices that did not converge give NaN. Items
+    ``begin`` to ``end`` are computed.
+    """
     step = n * n * parts
     selected = stack_words(1)
     for item in range(begin, end):

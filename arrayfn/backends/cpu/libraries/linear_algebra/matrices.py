@@ -33,7 +33,7 @@ TILE: Final = 16  # rows that are written at once, each a cache line
 
 
 def parts_of(dtype: str) -> int:
-    """The real numbers in an element."""
+    """The real numbers in an element of ``dtype``: 2 if it is complex, else 1."""
     kind = BY_SHORT_NAME[dtype]
     return kind.itemsize // real_of(kind).itemsize
 
@@ -71,7 +71,11 @@ def all_finite(x: Array[Any], count: int) -> bool:
 
 
 def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
-    """Write the lower triangle of a row-major matrix above the diagonal."""
+    """Write the lower triangle of a row-major n x n matrix above the diagonal.
+
+    An element is ``parts`` numbers, 2 if complex. Complex elements are copied as they
+    are, without conjugation.
+    """
     for tile in range((n + TILE - 1) // TILE):
         first = tile * TILE
         for row in range(first + 1, n):
@@ -98,6 +102,6 @@ def scale_of(x: Array[Any], count: int) -> float:
 
 
 def multiply(x: Array[Any], count: int, factor: float) -> None:
-    """Multiply ``count`` numbers."""
+    """Multiply ``count`` numbers by ``factor``."""
     for k in range(count):
         x[k] = float(x[k]) * factor

@@ -36,6 +36,7 @@ def by_reference(
     """
 
     def run(given: Given, items: int) -> None:
+        """Compute all items by the reference; ``given`` has the arguments by name."""
         shape = (items, *(int(given[name]) for name in extents))
         parts = primitive.reference(given[operand].array(shape).copy(), **params(given))
         parts = parts if isinstance(parts, tuple) else (parts,)
@@ -51,9 +52,10 @@ def with_large(
     words: Callable[[str, Blas | None], tuple[int, ...]],
     unjitted: Callable[[Given, int], None],
 ) -> dict[str, Provider]:
-    """A provider, and the one for single large matrices, by their names.
+    """Provider ``name``, and ``name_large`` for single large matrices.
 
-    ``words`` are those with the functions of a library.
+    ``words(dtype, library)`` are the first arguments of ``kernel``, with functions of
+    that BLAS: one thread's, or a threaded one for large matrices.
     """
 
     def own_words(dtype: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
 
 
 def write(x: Array[Any], own: Array[float], size: int, count: int) -> None:
-    """Write ``count`` matrices."""
+    """Write ``count`` matrices of ``size`` elements from the lanes of ``own``."""
     for lane in range(count):
         target = x + lane * size
         for k in range(size):
@@ -60,9 +60,10 @@ def small_cholesky(
     begin: int,
     end: int,
 ) -> None:
-    """Factor the lower triangles of row-major matrices in place; zero the upper ones.
+    """Factor the lower triangles of row-major n x n matrices in place.
 
-    Matrices that are not positive definite become NaN.
+    The upper ones become zeros. Matrices that are not positive definite become NaN.
+    Items ``begin`` to ``end`` are computed.
     """
     for first in range(begin, end, LANES):
         count = min_i64(LANES, end - first)
@@ -110,7 +111,10 @@ def small_lu(
     begin: int,
     end: int,
 ) -> None:
-    """Factor column-major matrices in place."""
+    """Factor column-major ``rows`` x ``columns`` matrices in place.
+
+    Items ``begin`` to ``end`` are computed.
+    """
     size, steps = rows * columns, min_i64(rows, columns)
     for first in range(begin, end, LANES):
         count = min_i64(LANES, end - first)
@@ -170,7 +174,11 @@ def small_triangular_solve(
     begin: int,
     end: int,
 ) -> None:
-    """Solve for the ``columns`` right-hand sides of each matrix, in place."""
+    """Solve for the ``columns`` right-hand sides of each matrix, in place.
+
+    Matrices have ``rows`` rows. ``lower``, ``transpose`` and ``unit`` (a diagonal of
+    ones) are 0 or 1. Items ``begin`` to ``end`` are computed.
+    """
     step, stride = rows * LANES, LANES
     if transpose != 0:
         step, stride = LANES, rows * LANES
@@ -215,7 +223,11 @@ def small_qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major matrices by Householder's reflections, as LAPACK's larfg."""
+    """Factor row-major ``rows`` x ``columns`` matrices; Q has ``inner`` columns.
+
+    By Householder's reflections, as LAPACK's larfg makes them. Items ``begin`` to
+    ``end`` are computed.
+    """
     steps = min_i64(rows, columns)
     for first in range(begin, end, LANES):
         count = min_i64(LANES, end - first)
@@ -256,7 +268,8 @@ def make_reflection(
 ) -> None:
     """Make the reflections of columns onto their elements ``k``, and reflect those.
 
-    What follows them becomes the reflection, whose element ``k`` would be 1.
+    Columns have ``rows`` elements. What follows element ``k`` becomes the reflection,
+    whose element ``k`` would be 1.
     """
     for lane in range(LANES):
         largest = 0.0

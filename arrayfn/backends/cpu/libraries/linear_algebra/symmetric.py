@@ -53,7 +53,12 @@ def eigh(
     begin: int,
     end: int,
 ) -> None:
-    """Replace matrices by their eigenvectors."""
+    """Replace n x n matrices by their eigenvectors, and write the eigenvalues ``w``.
+
+    ``syevd`` is LAPACK's function (heevd of complex matrices). An element is ``parts``
+    numbers, 2 if complex. ``words``, ``real_words`` and ``integer_words`` are the sizes
+    of the workspaces. Items ``begin`` to ``end`` are computed.
+    """
     step = n * n * parts
     for item in range(begin, end):
         matrix, values = a + item * step, w + item * n
@@ -99,7 +104,10 @@ def tridiagonal_eigh(
 ) -> None:
     """Replace a matrix by eigenvectors of its tridiagonal form, as syevd does.
 
-    ``reflect_vectors`` makes its own of them, by the ``reflectors`` of the form.
+    ``reflect_vectors`` makes the matrix's own of them, by the ``reflectors`` of the
+    form. ``sytrd`` and ``stedc`` are LAPACK's functions. An element is ``parts``
+    numbers, 2 if complex. ``words``, ``real_words`` and ``integer_words`` are the sizes
+    of the workspaces. There is one n x n matrix, if ``begin`` < ``end``.
     """
     size = n * n * parts
     if begin < end:
@@ -142,7 +150,12 @@ def reflect_vectors(
     begin: int,
     end: int,
 ) -> None:
-    """Multiply ``columns`` eigenvectors an item by the reflections of sytrd."""
+    """Multiply ``columns`` eigenvectors an item by the reflections of sytrd.
+
+    ``ormtr`` is LAPACK's function; vectors have n elements. An element is ``parts``
+    numbers, 2 if complex. ``work`` has ``words`` elements. Items ``begin`` to ``end``
+    are computed.
+    """
     for item in range(begin, end):
         first = item * columns
         count = min_i64(n - first, columns)
@@ -172,7 +185,11 @@ def eigvalsh(
     begin: int,
     end: int,
 ) -> None:
-    """Write the eigenvalues of matrices."""
+    """Write the eigenvalues ``w`` of n x n matrices.
+
+    The parameters are those of ``eigh``, and a ``copied`` matrix, which LAPACK
+    overwrites. Items ``begin`` to ``end`` are computed.
+    """
     step = n * n * parts
     for item in range(begin, end):
         values = w + item * n
@@ -207,7 +224,12 @@ def tridiagonal(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce column-major matrices to tridiagonal form in place."""
+    """Reduce column-major n x n matrices to tridiagonal form in place.
+
+    ``sytrd`` is LAPACK's function; ``d`` and ``e`` are the diagonals, ``taus`` the
+    scales of reflections. An element is ``parts`` numbers, 2 if complex. ``work`` has
+    ``words`` elements. Items ``begin`` to ``end`` are computed.
+    """
     for item in range(begin, end):
         fortran(
             sytrd, LOWER, n, a + item * n * n * parts, n, d + item * n,

@@ -48,7 +48,14 @@ def triangular_solve(
     begin: int,
     end: int,
 ) -> None:
-    """Solve for chunks of right-hand sides; ``transpose`` is 2 for conjugates, too."""
+    """Solve for chunks of right-hand sides, in place.
+
+    ``trsm`` and ``trsv`` are BLAS's functions. Sides are ``rows`` x ``columns``;
+    matrices multiply them from the ``left``, or from the right. ``lower`` and ``unit``
+    (a diagonal of ones) are 0 or 1; ``transpose`` is 2 for conjugates, too. A chunk has
+    ``chunk`` sides. An element is ``parts`` numbers, 2 if complex. Items ``begin`` to
+    ``end`` are computed.
+    """
     n = rows if left != 0 else columns
     triangle = UPPER if lower != 0 else LOWER
     diagonal = UNIT if unit != 0 else NONE
@@ -96,7 +103,10 @@ def triangular_solve(
 
 
 def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
-    """The number of leading rows, of ``width`` numbers, that are zeros."""
+    """The number of leading rows, of ``width`` numbers, that are zeros.
+
+    Rows of ``b`` are ``step`` numbers apart.
+    """
     for row in range(rows):
         for k in range(width):
             if float(b[row * step + k]) != 0.0:
@@ -105,13 +115,16 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``triangular_solve``."""
+    """The first arguments of ``triangular_solve`` for ``dtype``."""
     functions = addresses(dtype, "trsm", "trsv")
     return *functions, constant(dtype, 1), parts_of(dtype)
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """Solve for all right-hand sides, by NumPy."""
+    """Solve for all right-hand sides, by NumPy.
+
+    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    """
     if not items:
         return
     rows, columns = int(given["rows"]), int(given["columns"])

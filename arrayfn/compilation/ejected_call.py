@@ -1,0 +1,263 @@
+"""A call of one kernel, as a plan of its own: recorded, saved, and run by any backend.
+
+It holds the bytes behind the kernel's pointers before and after the call, so that an
+edited kernel can be run on the same memory, and compared with what it gave.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import (
+    Argument,
+    BufferAllocation,
+    BufferArgument,
+    ExecutionPlan,
+    Kernel,
+    KernelCall,
+    Parameter,
+    ScratchArgument,
+)
+
+Array = np.ndarray[Any, Any]
+
+_INTEGER, _SCRATCH = -1, -2  # in place of a memory's number
+_LAUNCH: Final = (
+    *("threads", "cluster", "shared", "blocks_per_multiprocessor"),
+    *("cached", "cooperative"),
+)
+"""What a kernel has besides its source and its parameters."""
+
+
+@dataclass
+class EjectedCall:
+    """A call of ``kernel`` on a backend ``target``.
+
+    Attributes:
+        target: ``"cpu"`` or ``"cuda"``.
+        kernel: the kernel, with its source for people only.
+        items, grain, scratch: as in ``KernelCall``.
+        arguments: ``(memory, offset in bytes)`` of each pointer, ``(-1, value)`` of
+            each integer, ``(-2, offset in bytes)`` of each pointer to scratch memory.
+        before: the bytes of each memory before the call.
+        after: those after the call.
+    """
+
+    target: str
+    kernel: Kernel
+    items: int
+    grain: int
+    scratch: int
+    arguments: list[tuple[int, int]]
+    before: list[Array]
+    after: list[Array] = field(default_factory=list[Array])
+
+    def program(self, kernel: Kernel | None = None) -> CompiledProgram:
+        """The call as a Program whose arguments, and results, are the memories.
+
+        ``kernel`` is called instead of this one, if it is given.
+        """
+        kernel = kernel or self.kernel
+        count = len(self.before)
+        types = tuple(ArrayType((m.size,), m.dtype) for m in self.before)
+        buffers = [BufferAllocation("input", k, t, t.size) for k, t in enumerate(types)]
+        buffers += [
+            BufferAllocation("output", k, t, t.size, donor=k)
+            for k, t in enumerate(types)
+        ]
+        numbers = tuple(range(count, 2 * count))
+        call = KernelCall(
+            kernel.name,
+            tuple(_argument(memory, value, count) for memory, value in self.arguments),
+            self.items,
+            self.grain,
+            self.scratch,
+            updates=numbers,
+            writes=numbers,
+        )
+        plan = ExecutionPlan(tuple(buffers), (call,), scratch=self.scratch)
+        return CompiledProgram(
+            kernel.name, self.target, "", types, types, (kernel,), plan, ()
+        )
+
+    def inputs(self) -> tuple[Array, ...]:
+        """The arguments of ``program``."""
+        return tuple(m.copy() for m in self.before)
+
+    def equals(self, results: Sequence[Any]) -> bool:
+        """Whether the memories in ``results`` have the bits of ``after``."""
+        pairs = zip(results, self.after, strict=True)
+        return all(np.asarray(a).tobytes() == b.tobytes() for a, b in pairs)
+
+    def is_close(self, results: Sequence[Any]) -> bool:
+        """Whether elements differ by some units in the last place at most."""
+        return all(
+            _is_close(np.asarray(result), expected, self._dtypes_of(number))
+            for number, (result, expected) in enumerate(
+                zip(results, self.after, strict=True)
+            )
+        )
+
+    def _dtypes_of(self, memory: int) -> Iterator[np.dtype[Any]]:
+        """The dtypes of floats that the kernel sees in a memory."""
+        pairs = zip(self.arguments, self.kernel.parameters, strict=True)
+        names = {p.kind.removesuffix("*") for (k, _), p in pairs if k == memory}
+        found = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
+        return (d for d in found if d is not None and d in dtypes.INEXACT)
+
+    def save(self, file: Path) -> None:
+        """Write the call, without the kernel's source."""
+        parameters, launch = self.kernel.parameters, asdict(self.kernel)
+        np.savez(
+            file,
+            allow_pickle=False,
+            target=np.array(self.target),
+            counts=np.array([self.items, self.grain, self.scratch], np.int64),
+            arguments=np.array(self.arguments, np.int64).reshape(-1, 2),
+            names=np.array([p.name for p in parameters], str),
+            kinds=np.array([p.kind for p in parameters], str),
+            launch=np.array([int(launch[name]) for name in _LAUNCH], np.int64),
+            **{f"before_{k}": m for k, m in enumerate(self.before)},
+            **{f"after_{k}": m for k, m in enumerate(self.after)},
+        )
+
+    @classmethod
+    def load(cls, file: Path, name: str, source: str) -> EjectedCall:
+        """The call that ``file`` holds, of the kernel ``name``, which is ``source``."""
+        with np.load(file, allow_pickle=False) as data:
+            named_types = zip(data["names"], data["kinds"], strict=True)
+            parameters = tuple(Parameter(str(n), str(kind)) for n, kind in named_types)
+            threads, cluster, shared, blocks, cached, cooperative = map(
+                int, data["launch"]
+            )
+            kernel = Kernel(
+                name,
+                source,
+                source,
+                parameters,
+                threads=threads,
+                cluster=cluster,
+                shared=shared,
+                blocks_per_multiprocessor=blocks,
+                cached=bool(cached),
+                cooperative=bool(cooperative),
+            )
+            items, grain, scratch = map(int, data["counts"])
+            arguments = [(int(a), int(b)) for a, b in data["arguments"]]
+            count = sum(n.startswith("before_") for n in data.files)
+            before = [data[f"before_{k}"] for k in range(count)]
+            after = [data[f"after_{k}"] for k in range(count)]
+            target = str(data["target"])
+        return cls(target, kernel, items, grain, scratch, arguments, before, after)
+
+
+class Recorder:
+    """A call that is about to run in the host's memory.
+
+    ``pointers`` are ``(array, offset in bytes)``, where the kernel's argument is a
+    pointer. Arrays that overlap are one memory.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        kernel: Kernel,
+        step: KernelCall,
+        pointers: Sequence[tuple[Array, int] | None],
+    ) -> None:
+        arguments: list[tuple[int, int]] = []
+        self._kept = [pointer[0] for pointer in pointers if pointer is not None]
+        arrays = [
+            pointer[0]
+            for pointer, argument in zip(pointers, step.arguments, strict=True)
+            if pointer is not None and isinstance(argument, BufferArgument)
+        ]
+        ranges = _merged([_range(array) for array in arrays])
+        self._memories = [_bytes(*both) for both in ranges]
+        for argument, pointer in zip(step.arguments, pointers, strict=True):
+            if isinstance(argument, int):
+                arguments.append((_INTEGER, argument))
+            elif isinstance(argument, ScratchArgument):
+                arguments.append((_SCRATCH, argument.offset))
+            else:
+                assert pointer is not None
+                array, offset = pointer
+                first, last = _range(array)
+                number = next(
+                    k for k, (a, b) in enumerate(ranges) if a <= first and last <= b
+                )
+                arguments.append((number, first + offset - ranges[number][0]))
+        before = [m.copy() for m in self._memories]
+        self.call = EjectedCall(
+            target, kernel, step.items, step.grain, step.scratch, arguments, before
+        )
+
+    def write(self, results: Sequence[Any]) -> None:
+        """Give the memories the bytes that a call of ``EjectedCall.program`` gave."""
+        for memory, result in zip(self._memories, results, strict=True):
+            memory[...] = np.asarray(result)
+
+    def finish(self) -> EjectedCall:
+        """The call, which has run."""
+        self.call.after = [m.copy() for m in self._memories]
+        return self.call
+
+
+def _argument(memory: int, value: int, first_output: int) -> Argument:
+    if memory == _INTEGER:
+        return value
+    if memory == _SCRATCH:
+        return ScratchArgument(value)
+    return BufferArgument(first_output + memory, value)
+
+
+def _range(array: Array) -> tuple[int, int]:
+    """The addresses of a contiguous array's first byte, and of that after its last."""
+    first = int(array.__array_interface__["data"][0])
+    return first, first + array.nbytes
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges, of which those that overlap are one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(set(ranges)):
+        if found and first < found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def _bytes(first: int, last: int) -> Array:
+    """The memory between two addresses."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * (last - first)).from_address(first))
+
+
+def _is_close(result: Array, expected: Array, kinds: Iterator[np.dtype[Any]]) -> bool:
+    """Whether bytes are equal, or floats of one of ``kinds`` that are close."""
+    if result.tobytes() == expected.tobytes():
+        return True
+    for dtype in kinds:
+        whole = expected.size // dtype.itemsize * dtype.itemsize
+        have, want = (m[:whole].view(dtype) for m in (result, expected))
+        wide = np.result_type(dtype, np.float32)
+        tolerance = 64 * float(ml_dtypes.finfo(dtype).eps)
+        close = np.isclose(
+            have.astype(wide), want.astype(wide), tolerance, tolerance, equal_nan=True
+        )
+        equal = result[:whole].reshape(-1, dtype.itemsize) == expected[:whole].reshape(
+            -1, dtype.itemsize
+        )
+        if bool(np.all(close | equal.all(axis=1))):
+            return True
+    return False

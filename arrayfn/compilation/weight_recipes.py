@@ -1,0 +1,227 @@
+"""How ``freeze`` stores the weights of a product: in another order, or in fewer bits.
+
+A *product* is a ``dot_general`` with one known operand, or a convolution by a known
+kernel. ``"transposes"`` stores matrices that the product would copy in each call in the
+order in which it reads them. A *cast* (``"bfloat16"``, ``"int4"`` ...) stores numbers
+in fewer bits, contracted axes innermost. float8 and integers get a scale for each
+output feature, by which the product is multiplied; two int4 are packed into a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Atom, Equation, Literal, Var
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.passes.matrices import as_matrix
+from arrayfn.passes.reads import Read, identity_read
+from arrayfn.primitives import contraction, conversion, discrete, slicing, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import primitive_of
+from arrayfn.primitives.convolution_forms import GROUP, INNER, OUTER
+from arrayfn.primitives.padded_convolution import padded_convolution
+
+Array = np.ndarray[Any, Any]
+
+LOSSLESS: Final = ("scales", "transposes")
+CASTS: Final[Mapping[str, DType]] = {
+    "bfloat16": dtypes.bfloat16,
+    "float16": dtypes.float16,
+    "float8_e4m3fn": dtypes.float8_e4m3fn,
+    "float8_e5m2": dtypes.float8_e5m2,
+    "int8": dtypes.int8,
+    "int4": dtypes.int4,
+}
+RECIPES: Final = (*LOSSLESS, *CASTS)
+
+
+def check_recipes(recipes: Sequence[str]) -> None:
+    """Raise ArgumentError for an unknown recipe, and for two casts."""
+    for name in recipes:
+        if name not in RECIPES:
+            raise ArgumentError(
+                f"freeze has no recipe {name!r}; there is "
+                f"{', '.join(map(repr, RECIPES))}",
+                user_location(),
+            )
+    casts = [name for name in recipes if name in CASTS]
+    if len(casts) > 1:
+        raise ArgumentError(
+            f"freeze was given the casts {', '.join(map(repr, casts))}; weights are "
+            "stored in one dtype: name one",
+            user_location(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The known operand ``side`` of a product.
+
+    ``order`` are its axes: ``batch`` axes, output features, and from ``first`` on the
+    contracted ones. ``kept`` are the axes of the product that are the ones before.
+    """
+
+    equation: Equation
+    side: int
+    order: tuple[int, ...]
+    batch: int
+    first: int
+    kept: tuple[int, ...]
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the product is a ``dot_general``."""
+        return self.equation.primitive is contraction.dot_general
+
+    def as_given(self, stored: Atom) -> Atom:
+        """A view of ``stored``, whose axes are in ``order``, as the operand."""
+        inverse = tuple(int(k) for k in np.argsort(self.order))
+        if inverse == tuple(range(len(inverse))):
+            return stored
+        return views.transpose(stored, permutation=inverse)
+
+    def product(self, operand: Atom, x: Atom) -> Atom:
+        """The product of ``operand`` in place of the weights, and ``x``."""
+        pair = (operand, x) if self.side == 0 else (x, operand)
+        return primitive_of(self.equation)(*pair, **self.equation.params)
+
+
+def weights_of(equation: Equation, side: int) -> Weights | None:
+    """Operand ``side`` as weights; None if the equation is no product of them."""
+    params = equation.params
+    operand, result = equation.inputs[side].type, equation.outputs[0].type
+    if result.dtype not in dtypes.INEXACT:
+        return None
+    if equation.primitive is contraction.dot_general:
+        contracted, batch = params["contract"][side], params["batch"][side]
+        own = contraction.free_axes(operand.ndim, contracted, batch)
+        begin = len(batch) if side == 0 else result.ndim - len(own)
+        kept = (*range(len(batch)), *range(begin, begin + len(own)))
+        order = (*batch, *own, *contracted)
+        return Weights(equation, side, order, len(batch), len(kept), kept)
+    if equation.primitive is padded_convolution and (params["gives"], side) == (
+        "output",
+        1,
+    ):
+        roles, out = params["rhs"], params["out"]
+        leading = (*roles[GROUP], *roles[OUTER])
+        rest = (k for k in range(operand.ndim) if k not in leading)
+        kept = (*out[GROUP], *out[INNER])
+        order, batch = (*leading, *rest), len(roles[GROUP])
+        return Weights(equation, side, order, batch, len(leading), kept)
+    return None
+
+
+def product_of(
+    weights: Weights,
+    array: Array,
+    x: Atom,
+    read: Read | None,
+    recipes: Sequence[str],
+    builder: ProgramBuilder,
+) -> tuple[Atom, str] | None:
+    """Emit the product of ``x`` and ``array`` by ``recipes``, with a note on it.
+
+    ``read`` says how the weights lie in a captured array, if they do. None if no recipe
+    applies.
+    """
+    cast = next((CASTS[name] for name in recipes if name in CASTS), None)
+    if cast is not None and _can_cast(array, cast, weights):
+        return _cast(weights, array, x, cast, builder)
+    if "transposes" in recipes and weights.is_matrix and _is_copied(weights, read):
+        stored = np.ascontiguousarray(array.transpose(weights.order))
+        operand = weights.as_given(builder.constant(stored))
+        return weights.product(operand, x), f"stored with axes {weights.order}"
+    return None
+
+
+def _is_copied(weights: Weights, read: Read | None) -> bool:
+    """Whether the product would copy the weights in each call to read them."""
+    type = weights.equation.inputs[weights.side].type
+    order, batch, first = weights.order, weights.batch, weights.first
+    groups = order[:batch], order[batch:first], order[first:]
+    return as_matrix(type, read or identity_read(Var(type)), *groups) is None
+
+
+def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
+    """Whether the weights take less memory as ``dtype``, which can hold them."""
+    if array.dtype not in dtypes.FLOATS or dtype.itemsize >= array.dtype.itemsize:
+        return False
+    if dtype == dtypes.int4 and (not weights.is_matrix or array.ndim == weights.first):
+        return False
+    largest = np.abs(array.astype(np.float64)).max(initial=0.0)
+    has_scales = dtype not in dtypes.HALF_PRECISION
+    return bool(0 < largest <= (np.inf if has_scales else dtypes.limits(dtype).max))
+
+
+def _cast(
+    weights: Weights, array: Array, x: Atom, dtype: DType, builder: ProgramBuilder
+) -> tuple[Atom, str]:
+    """The product with weights of ``dtype``, converted where they are read."""
+    wide = array.transpose(weights.order).astype(np.float64)
+    scales = np.ones(())
+    if dtype not in dtypes.HALF_PRECISION:
+        contracted = tuple(range(weights.first, wide.ndim))
+        largest = np.abs(wide).max(axis=contracted, keepdims=True)
+        scales = np.where(largest > 0, largest, 1.0) / float(dtypes.limits(dtype).max)
+    quotient = wide / scales
+    is_integer = dtype in dtypes.INTEGERS or dtype in dtypes.INT4
+    small = (np.rint(quotient) if is_integer else quotient).astype(dtype)
+    error = np.abs(small.astype(np.float64) * scales - wide).max() / np.abs(wide).max()
+    if dtype == dtypes.int4:
+        stored = _packed(small.view(np.uint8), weights.first)
+        result = _packed_product(weights, builder.constant(stored), x, array.dtype)
+    else:
+        stored = np.ascontiguousarray(small)
+        operand = conversion.convert(builder.constant(stored), array.dtype)
+        result = weights.product(weights.as_given(operand), x)
+    note, nbytes = f"stored as {dtype}", stored.nbytes
+    if scales.ndim:
+        axes = np.argsort(weights.kept)
+        factors = scales.reshape(wide.shape[: weights.first]).transpose(axes)
+        factors = np.array(factors, result.type.dtype, order="C")
+        spread = views.broadcast_in_dim(
+            builder.constant(factors),
+            shape=result.type.shape,
+            axes=tuple(sorted(weights.kept)),
+        )
+        result = e.mul(result, spread)
+        note += f" with {factors.size} scales"
+        nbytes += factors.nbytes
+    note += f", {nbytes} bytes of {array.nbytes}, errors up to {error:.1e} of the "
+    return result, f"{note}largest weight"
+
+
+def _packed(nibbles: Array, axis: int) -> Array:
+    """Two numbers of 4 bits in each byte: from both parts of ``axis``."""
+    extent = nibbles.shape[axis]
+    half = (extent + 1) // 2
+    along = np.moveaxis(nibbles, axis, 0)
+    packed = along[:half].copy()
+    packed[: extent - half] |= along[half:] << 4
+    return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
+
+
+def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
+    """The sum of the products with both parts of the contracted axis."""
+    axis, half = weights.first, stored.type.shape[weights.first]
+    along = weights.equation.params["contract"][1 - weights.side][0]
+    four = Literal(4, dtypes.int8)
+    high = conversion.bitcast(stored, dtype=dtypes.int8)
+    low = discrete.shift_left(high, four)
+    products: list[Atom] = []
+    for nibbles, begin in ((low, 0), (high, half)):
+        end = min(begin + half, x.type.shape[along])
+        numbers = discrete.shift_right_arithmetic(nibbles, four)
+        numbers = slicing.slice_along(numbers, axis, 0, end - begin)
+        operand = weights.as_given(conversion.convert(numbers, dtype))
+        part = slicing.slice_along(x, along, begin, end)
+        products.append(weights.product(operand, part))
+    return e.add(*products)

@@ -1,0 +1,132 @@
+"""The keys of a scatter's updates: the numbers of their targets, by a nest.
+
+A target is numbered among all elements at which windows can begin, in row-major order
+of the key axes. Windows begin where the indices say. Those that reach outside of the
+operand are clipped, or their updates get the number of targets as their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arrayfn import dtypes
+from arrayfn.ir import Var
+from arrayfn.ir.layout import RowMajor
+from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
+from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Value
+from arrayfn.lowering.templates.nest_builder import (
+    NestBuilder,
+    StridedArray,
+    array_of,
+)
+from arrayfn.passes.reads import Reads
+
+_I64, _BOOL = dtypes.int64, dtypes.bool_
+
+
+def keys_nest(s: Scatter, reads: Reads, names: Mapping[Var, str], keys: Var) -> Nest:
+    """The nest that computes the key of each update, and stores them in ``keys``.
+
+    ``reads`` says where operands lie, ``names`` what to call arrays.
+    """
+    builder = _KeyBuilder(s, reads, names)
+    key = builder.key(builder.window_starts())
+    b, word = builder.b, dtypes.uint32
+    stored = StridedArray(keys, word, RowMajor().strides(builder.shape))
+    converted = b.compute("word", "convert_i64", key, dtype=word, of=word)
+    b.store(b.operand(stored, written=True), converted)
+    return b.nest(builder.shape, "numbers of the targets")
+
+
+class _KeyBuilder:
+    """Builds the statements that compute the key of an update.
+
+    The nest ``b`` has an axis for each of the scatter's ``number_axes``; ``shape`` are
+    their extents.
+    """
+
+    def __init__(self, s: Scatter, reads: Reads, names: Mapping[Var, str]) -> None:
+        self.s = s
+        self.b = NestBuilder(s.equation, names)
+        self.shape = tuple(s.updates.shape[k] for k in s.number_axes)
+        self.nest_axis = {axis: k for k, axis in enumerate(s.number_axes)}
+        """The axis of the nest for an axis of the updates array."""
+        window_axes = s.windows.window_axes
+        self.outer = [k for k in range(s.updates.ndim) if k not in window_axes]
+        """Axes of the updates array that go along the indices array."""
+        indices = s.equation.inputs[1]
+        assert isinstance(indices, Var)
+        self.indices = array_of(indices, reads)
+        self.indices_name = names[indices]
+        self.inside: Value | None = None
+        """Whether the update's window lies inside the operand; None if all do."""
+
+    def window_starts(self) -> dict[int, Value]:
+        """Where an update's window begins along the operand's indexed axes, by axis.
+
+        Clipped, or else tested: ``inside`` is set.
+        """
+        s, b, indices = self.s, self.b, self.indices
+        sizes = s.windows.sizes(s.operand.ndim, s.updates.shape)
+        strides = [0] * len(self.shape)
+        for axis, stride in zip(self.outer, indices.strides[:-1], strict=True):
+            strides[self.nest_axis[axis]] = stride
+        starts: dict[int, Value] = {}
+        for component, axis in enumerate(s.windows.indexed_axes):
+            offset = indices.offset + component * indices.strides[-1]
+            source = StridedArray(indices.array, indices.dtype, tuple(strides), offset)
+            loaded = b.load(self.indices_name, b.operand(source))
+            start = b.index(loaded, indices.dtype)
+            last = Argument(f"last_{axis}", s.operand.shape[axis] - sizes[axis])
+            bounds = Constant(0, _I64), last
+            if s.equation.params["mode"] == "clip":
+                start = self.integer("clamp", start, *bounds)
+            else:
+                for function, bound in zip(("ge", "le"), bounds, strict=True):
+                    test = self.test(function, start, bound)
+                    self.inside = (
+                        test
+                        if self.inside is None
+                        else self.test("and", self.inside, test)
+                    )
+            starts[axis] = start
+        return starts
+
+    def key(self, starts: Mapping[int, Value]) -> Value:
+        """The update's key: the row-major index along the operand's key axes.
+
+        ``starts`` are as ``window_starts`` gives them. Along batch axes the index is
+        the update's own, and windows that overlap have an update for each element.
+        """
+        s, windows = self.s, self.s.windows
+        within = dict(
+            zip(windows.kept(s.operand.ndim), windows.window_axes, strict=True)
+        )
+        batch = dict(zip(*windows.batch, strict=True))
+        key: Value | None = None
+        for axis in s.key_axes:
+            terms = [starts[axis]] if axis in starts else []
+            if axis in batch:
+                own = self.nest_axis[self.outer[batch[axis]]]
+                terms.append(self.b.count("index", own))
+            if axis in within and within[axis] in self.nest_axis:
+                terms.append(self.b.count("index", self.nest_axis[within[axis]]))
+            if key is not None:
+                extent = Argument(f"extent_{axis}", s.operand.shape[axis])
+                terms.append(self.integer("mul", key, extent))
+            key, *rest = terms
+            for term in rest:
+                key = self.integer("add", key, term)
+        assert key is not None
+        if self.inside is not None:
+            key = self.integer("select", self.inside, key, Argument("limit", s.limit))
+        return key
+
+    def integer(self, function: str, *arguments: Value | Constant | Argument) -> Value:
+        """Append ``function`` of integers; return its result, an int64."""
+        return self.b.compute("key", function, *arguments, dtype=_I64, of=_I64)
+
+    def test(self, function: str, *arguments: Value | Constant | Argument) -> Value:
+        """Append a comparison of integers, or ``and`` of booleans; its result."""
+        of = _BOOL if function == "and" else _I64
+        return self.b.compute("inside", function, *arguments, dtype=_BOOL, of=of)

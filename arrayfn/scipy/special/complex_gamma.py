@@ -1,0 +1,112 @@
+"""The logarithm of the gamma function of complex numbers.
+
+Hare, Computing the principal branch of log-Gamma (1997): Stirling's series after a
+recurrence in the right half-plane, and the reflection formula in the left one.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
+
+_SHIFT: Final = 10
+# B(2 k) / (2 k (2 k - 1)), for k from 1: with 10 or more the terms fall to 1e-17.
+_STIRLING: Final = tuple(
+    float(Fraction(*b) / (2 * k * (2 * k - 1)))
+    for k, b in enumerate(
+        [(1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6)], start=1
+    )
+)
+_NEAR: Final = 0.2  # of 1 and 2, where the series about 1 is summed
+_TERMS: Final = 23
+
+
+def _zeta(k: int) -> float:
+    """The sum of n**-k: Euler and Maclaurin's formula after 99 terms."""
+    head = math.fsum(n**-k for n in range(1, 100))
+    rest = 100.0 / (k - 1) + 0.5 + k / 1200 - k * (k + 1) * (k + 2) / 720e6
+    return head + rest * 100.0**-k
+
+
+# loggamma(1 + x) = -0.577... x + zeta(2) / 2 x**2 - zeta(3) / 3 x**3 + ...
+_ABOUT_ONE: Final = (
+    -float(np.euler_gamma),
+    math.pi**2 / 12,
+    *((-1) ** k * _zeta(k) / k for k in range(3, _TERMS)),
+)
+
+
+@quiet
+def complex_loggamma(x: ArrayLike) -> Array:
+    """loggamma of complex x: the branch that is real for positive x.
+
+    It is continuous except on the negative real axis, where the sign of the imaginary
+    zero decides, and NaN at 0, -1, -2, ...
+    """
+    dtype = ops.type_of_operand("loggamma", x).dtype
+    z = ops.as_array(ops.convert(x, dtypes.complex128))
+    re, im = anp.real(z), anp.imag(z)
+    below = anp.signbit(im)
+    upper = lax.complex(re, anp.abs(im))
+    left = re < 0.5
+    # Of numbers on the other side, one is computed that is of use to none.
+    turned = anp.where(left, 1.0 - upper, upper)
+    value = _right(turned)
+    value = anp.where(left, _reflected(anp.where(left, upper, 0.25), value), value)
+    pole = (im == 0) & (re <= 0) & (anp.floor(re) == re)
+    value = anp.where(pole, complex(math.nan, math.nan), value)
+    return ops.convert(anp.where(below, anp.conj(value), value), dtype)
+
+
+def _right(z: Array) -> Array:
+    """loggamma for a real part of at least 1/2."""
+    far = z + float(_SHIFT)
+    inverse = 1.0 / far
+    square = inverse * inverse
+    series: Any = _STIRLING[-1]
+    for term in reversed(_STIRLING[:-1]):
+        series = series * square + term
+    value = (far - 0.5) * anp.log(far) - far + 0.5 * math.log(2.0 * math.pi)
+    value = value + series * inverse
+    for k in range(_SHIFT):
+        value = value - anp.log(z + float(k))
+    one = anp.abs(z - 1.0) < _NEAR
+    two = anp.abs(z - 2.0) < _NEAR
+    near = anp.where(one, z - 1.0, anp.where(two, z - 2.0, 0.0))
+    about: Any = _ABOUT_ONE[-1]
+    for term in reversed(_ABOUT_ONE[:-1]):
+        about = about * near + term
+    about = about * near
+    # loggamma(2 + x) = loggamma(1 + x) + log(1 + x)
+    about = anp.where(two, about + anp.log1p(near), about)
+    return anp.where(one | two, about, value)
+
+
+def _reflected(z: Array, other: Array) -> Array:
+    """loggamma(z) from ``other``, that of 1 - z, for z above the real axis.
+
+    log(pi) - log(sin(pi z)) - other, where sin(pi z) is the product of i/2,
+    exp(-i pi z) and 1 - exp(2 i pi z), which is in the right half-plane.
+    """
+    re, im = anp.real(z), anp.imag(z)
+    angle = 2.0 * math.pi * (re - anp.rint(re))
+    size = -2.0 * math.pi * im
+    half = anp.sin(0.5 * angle)
+    rest_re = 2.0 * half * half * anp.exp(size) - anp.expm1(size)
+    rest = lax.complex(rest_re, -anp.exp(size) * anp.sin(angle))
+    plain = lax.complex(
+        math.pi * im + math.log(0.5), math.pi * (0.5 - re)
+    )  # log(i/2) - i pi z
+    return math.log(math.pi) - plain - anp.log(rest) - other
+
+
+__all__ = ["complex_loggamma"]

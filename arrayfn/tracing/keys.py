@@ -1,0 +1,174 @@
+"""Arrays of keys of random numbers: elements that are moved, never computed with.
+
+A ``Key`` holds its words as a uint32 array with a last axis of 2, and is a pytree with
+that one leaf. So transformations and loops take and return keys like arrays, while no
+Program knows them. Functions that move elements take keys as they take other arrays:
+``staging.apply`` moves the words alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from typing_extensions import override
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, DTypeError, IndexingError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.primitives import (
+    discrete,
+    dynamic_slices,
+    elementwise,
+    indexing,
+    slicing,
+    views,
+)
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing.array_value import ImmutableArray
+from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.value import Tracer
+
+WORDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Key(ImmutableArray):
+    """Keys of the Threefry-2x32 generator, of any shape.
+
+    ``data`` is uint32[*shape, 2]. A Key is indexed, reshaped, joined, selected and
+    updated (``keys.at[i].set(key)``) as other arrays are, and ``==`` compares keys.
+    Functions that compute raise DTypeError. Two keys have the same stream exactly if
+    they are equal.
+
+    >>> from arrayfn import random
+    >>> keys = random.split(random.key(0), 3)
+    >>> keys.shape, keys[0].shape, keys.dtype
+    ((3,), (), key<fry>)
+    """
+
+    data: Any
+
+    @property
+    @override
+    def type(self) -> ArrayType:
+        """Shape and dtype; a Key's dtype is ``key<fry>``."""
+        return ArrayType(self.shape, dtypes.KEY)
+
+    @property
+    @override
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of keys."""
+        return tuple(self.data.shape[:-1])
+
+    @property
+    @override
+    def T(self) -> Key:
+        """The axes reversed."""
+        return self.transpose()
+
+    @override
+    def transpose(self, *axes: Any) -> Key:
+        """The axes in another order; reversed by default."""
+        given = axes[0] if len(axes) == 1 else axes
+        places = tuple(given or range(self.ndim)[::-1])
+        if isinstance(given, int):
+            places = (given,)
+        ndim = len(places)
+        order = [place % ndim for place in places]
+        return Key(Namespace.functions["transpose"](self.data, (*order, ndim)))
+
+    @override
+    def reshape(self, *shape: Any) -> Key:
+        """The same keys with another shape, of which one extent may be -1."""
+        given = shape[0] if len(shape) == 1 else shape
+        wanted = given if isinstance(given, Sequence) else (given,)
+        return Key(Namespace.functions["reshape"](self.data, (*wanted, WORDS)))
+
+    @override
+    def __iter__(self) -> Iterator[Key]:
+        return iter([self[k] for k in range(len(self))])
+
+    @override
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentError(
+                "a single key has no length; random.split(key, n) makes n keys",
+                user_location(),
+            )
+        return self.shape[0]
+
+    @override
+    def __getitem__(self, index: Any) -> Key:
+        entries = index if isinstance(index, tuple) else (index,)
+        if not self.shape and any(e is not None and e is not ... for e in entries):
+            raise IndexingError(
+                "a single key cannot be indexed; random.split(key, n) makes n keys",
+                user_location(),
+            )
+        dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
+        getitem = Namespace.functions["getitem"]
+        return Key(getitem(self.data, (*entries, *dots, slice(None))))
+
+    @override
+    def concrete(self, wanted: str, remedy: str) -> NoReturn:
+        """Raises: keys are no numbers."""
+        raise DTypeError(
+            f"{wanted} needs numbers, not keys; random.key_data(key) gives the words",
+            user_location(),
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise DTypeError(
+            "a Key is no array of numbers; random.key_data(key) gives its uint32 words",
+            user_location(),
+        )
+
+    @override
+    def __repr__(self) -> str:
+        if isinstance(self.data, np.ndarray):
+            return f"Key({self.data.tolist()})"
+        if isinstance(self.data, ImmutableArray):
+            kind = "traced" if isinstance(self.data, Tracer) else "on a device"
+            return f"Key<{self.shape}, {kind}>"
+        return f"Key({self.data!r})"
+
+
+_MOVED: Final[dict[Primitive, tuple[int, ...]]] = {
+    views.transpose: (0,),
+    views.broadcast_in_dim: (0,),
+    views.reshape: (0,),
+    views.rev: (0,),
+    views.stop_gradient: (0,),
+    slicing.slice_: (0,),
+    slicing.pad: (0, 1),
+    slicing.concatenate: (),
+    dynamic_slices.dynamic_slice: (0,),
+    dynamic_slices.dynamic_update_slice: (0, 1),
+    indexing.gather: (0,),
+    indexing.scatter: (0, 2),
+    elementwise.select: (1, 2),
+    discrete.eq: (),
+    discrete.ne: (),
+}
+"""The primitives that move or compare elements, and of which operands; () for all."""
+
+
+def check_moved(primitive: Primitive, operands: Sequence[Any]) -> None:
+    """DTypeError unless ``primitive`` moves or compares keys, and nothing else."""
+    places = _MOVED.get(primitive)
+    if places is None:
+        raise DTypeError(
+            f"{primitive.name} takes numbers, not keys; draw numbers from a key "
+            "(random.normal(key, shape)), or take its words, random.key_data(key)",
+            user_location(),
+        )
+    chosen = [operands[place] for place in places] if places else operands
+    if not all(isinstance(x, Key) for x in chosen):
+        raise DTypeError(
+            f"{primitive.name} takes keys beside keys, and no other values; "
+            "random.wrap_key_data(words) gives keys",
+            user_location(),
+        )
