@@ -175,7 +175,7 @@ def _over(
 ) -> Array:
     """The cosine transform along several axes; errors call it ``name``."""
     ndim = ops.type_of_operand(name, x).ndim
-    lengths = [s] if isinstance(s, int) else s
+    lengths = [s] if isinstance(s, int | np.integer) else s
     if axes is None:
         count = ndim if lengths is None else len(lengths)
         if count > ndim:
@@ -184,7 +184,7 @@ def _over(
                 user_location(),
             )
         axes = range(ndim - count, ndim)
-    axes = [axes] if isinstance(axes, int) else axes
+    axes = [int(axes)] if isinstance(axes, int | np.integer) else axes
     extents = [None] * len(axes) if lengths is None else list(lengths)
     if len(extents) != len(axes):
         raise ShapeError(

@@ -3,10 +3,14 @@
 python -m tests.conformance jax --tests jax/tests --out results
 python -m tests.conformance jax --tests jax/tests --out results --only linalg_test
 python -m tests.conformance autograd --tests autograd/tests --out results
+python -m tests.conformance scipy --out results --mode eager
+python -m tests.conformance scipy --out results --mode jit --file fft
+python -m tests.conformance einops --out results --mode eager
 python -m tests.conformance report --out results
 
 The tests are those of a checkout of the project, which is not part of this repository.
-Tests that results hold already are not run again.
+Tests that results hold already are not run again. Those of SciPy, einops and
+array-api-extra are in the installed packages; ``--file`` names a package of SciPy's.
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.conformance import autograd_shim
-from tests.conformance.report import JAX_FILES, print_report
+from tests.conformance.report import (
+    JAX_FILES,
+    PLUGINS,
+    SCIPY_PACKAGES,
+    print_report,
+)
 
 
 def _run_file(path: Path, out: Path, limit: int, seconds: int, only: str) -> None:
@@ -50,6 +59,24 @@ def _run_file(path: Path, out: Path, limit: int, seconds: int, only: str) -> Non
             lines.write(json.dumps({**fields, "message": how, "where": ""}) + "\n")
 
 
+def _run_plugin(suite: str, part: str, out: Path, mode: str, only: str) -> None:
+    """Run the tests of an installed package, or of ``part`` of it, under pytest."""
+    results = out / f"{'_'.join(filter(None, (suite, mode, part)))}.jsonl"
+    package = ".".join(filter(None, (PLUGINS[suite], part)))
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-W", "ignore"]
+    command += ["-p", f"tests.conformance.{suite}_plugin", "-p", "no:cacheprovider"]
+    command += ["--pyargs", package, *(["-k", only] if only else [])]
+    environment = {
+        **os.environ,
+        "ARRAYFN_TESTS_MODE": mode,
+        "ARRAYFN_TESTS_OUT": str(results.resolve()),
+        "EINOPS_TEST_BACKENDS": "arrayfn",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SCIPY_ARRAY_API": '["numpy"]',  # ours is put in its place
+    }
+    subprocess.run(command, env=environment, check=False, cwd=out)
+
+
 def _watched(command: list[str], out: Path, seconds: int, log: TextIO) -> int | None:
     """The exit status, or None if nothing was written for ``seconds``."""
     process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -68,7 +95,9 @@ def _watched(command: list[str], out: Path, seconds: int, log: TextIO) -> int | 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=["jax", "autograd", "report"])
+    suites = ["jax", "autograd", *PLUGINS, "report"]
+    parser.add_argument("suite", choices=suites)
+    parser.add_argument("--mode", choices=["eager", "jit"], default="eager")
     parser.add_argument("--tests", type=Path, help="the folder with the test files")
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--file", action="append", help="a test file; default: all")
@@ -85,6 +114,10 @@ def main() -> None:
             _run_file(path, out, args.cases, args.seconds, args.only)
     elif args.suite == "autograd":
         autograd_shim.run(args.tests, args.out, args.only, args.file)
+    elif args.suite in PLUGINS:
+        parts = args.file or (SCIPY_PACKAGES if args.suite == "scipy" else [""])
+        for part in parts:
+            _run_plugin(args.suite, part, args.out, args.mode, args.only)
     print_report(args.out)
 
 

@@ -62,6 +62,31 @@ JAX_FILES: Final = (
 )
 
 
+PLUGINS: Final = {
+    "scipy": "scipy",
+    "einops": "einops.tests",
+    "array_api_extra": "array_api_extra.tests.main",
+}
+"""Suites that pytest runs with a plugin, and the packages of their tests."""
+
+SCIPY_PACKAGES: Final = (
+    "_lib",
+    "cluster",
+    "constants",
+    "differentiate",
+    "fft",
+    "integrate",
+    "interpolate",
+    "linalg",
+    "ndimage",
+    "optimize",
+    "signal",
+    "spatial",
+    "special",
+    "stats",
+)
+
+
 @cache
 def _reasons() -> list[tuple[str, re.Pattern[str], re.Pattern[str]]]:
     text = Path(__file__).with_name("reasons.toml").read_text()

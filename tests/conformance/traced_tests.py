@@ -31,7 +31,9 @@ from tests.conformance.worker import TimeLimitError, where
 COMPILED: Final = os.environ.get("ARRAYFN_TESTS_MODE") == "jit"
 _OUT: Final = Path(os.environ.get("ARRAYFN_TESTS_OUT", os.devnull))
 _SECONDS: Final = 60
-_TEST: Final = re.compile(r"[./]tests[./]|^numpy\.testing|[./]conftest|^tests\.conf")
+_TEST: Final = re.compile(
+    r"[./]tests[./]|^numpy\.testing|[./]conftest|^tests\.conf|extra\.testing|\._testing"
+)
 _ALIKE: Final = "jax.numpy"
 """The library of SciPy's list whose arrays are immutable and compiled, as ours."""
 

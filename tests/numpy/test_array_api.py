@@ -54,7 +54,7 @@ def test_arrays_that_a_traced_function_creates_are_of_its_namespace(transform):
         made.extend([anp.zeros(2), anp.ones_like(V), anp.full(2, 1.0), anp.eye(2)])
         made.extend([anp.arange(3), anp.linspace(0, 1, 3), anp.tri(2), anp.empty(0)])
         made.extend([anp.asarray(1.0), anp.at(anp.zeros(2))[...].set(V[:2])])
-        made.append(anp.arange(4.0)[anp.astype(x, int)])
+        made.extend([anp.fft.fftfreq(3), anp.arange(4.0)[anp.astype(x, int)]])
         return x
 
     transform(f)(1.0)

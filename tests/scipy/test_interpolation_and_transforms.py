@@ -42,7 +42,7 @@ def test_cosine_transforms_of_several_axes():
         idctn(dctn(X, norm="ortho"), norm="ortho"), X, atol=1e-13
     )
     expected = scipy.fft.dstn(X, s=5, axes=1, type=3)
-    np.testing.assert_allclose(fft.dstn(X, 3, 5, 1), expected, atol=1e-13)
+    np.testing.assert_allclose(fft.dstn(X, 3, 5, np.int64(1)), expected, atol=1e-13)
     np.testing.assert_allclose(fft.idstn(fft.dstn(X)), X, atol=1e-13)
 
 

@@ -30,8 +30,55 @@ GAMMAS = np.concatenate(
 )
 COUNTS, CHOSEN = RNG.integers(-1, 50, (2, 80))
 
+DEGREES = np.concatenate([RNG.uniform(-720, 720, 60), 30.0 * np.arange(-13, 14)])
+SIZE, SIGNED = np.abs(RNG.normal(0, 5, 80)), RNG.normal(0, 2, 80)
+SUCCESSES, TRIALS = np.arange(-1.0, 79.0) // 8, np.full(80, 9)
+OPEN = PROBABILITIES[:80].clip(1e-12, 1 - 1e-12)
+TINY = np.concatenate([10.0 ** RNG.uniform(-12, 1, 40), [0.0, -1e-9, 3.0]])
+
 # Name: operands, relative tolerance, absolute tolerance.
 AS_SCIPY = {
+    "bdtr": ((SUCCESSES, TRIALS, PART), 1e-13, 0),
+    "bdtrc": ((SUCCESSES, TRIALS, PART), 1e-13, 0),
+    "bdtri": ((SUCCESSES, TRIALS, OPEN), 1e-12, 0),
+    "betaincc": ((A, B, PART), 2e-11, 0),
+    "betaincinv": ((A, B, OPEN), 1e-12, 0),
+    "binom": ((A * 3, B), 1e-12, 0),
+    "cbrt": ((SIGNED,), 1e-15, 0),
+    "chdtr": ((A, SIZE), 1e-12, 0),
+    "chdtrc": ((A, SIZE), 1e-12, 0),
+    "chdtri": ((A, OPEN), 1e-12, 0),
+    "cosdg": ((DEGREES,), 1e-14, 0),
+    "cosm1": ((TINY,), 1e-13, 0),
+    "cotdg": ((DEGREES,), 1e-13, 0),
+    "erfcinv": ((2 * OPEN,), 1e-14, 1e-16),
+    "erfi": ((SIGNED,), 1e-13, 0),
+    "exp10": ((SIGNED,), 1e-15, 0),
+    "exprel": ((TINY,), 1e-15, 0),
+    "fdtr": ((A, B, SIZE), 1e-12, 0),
+    "fdtrc": ((A, B, SIZE), 1e-12, 0),
+    "fdtri": ((A, B, OPEN), 1e-11, 1e-300),
+    "gammainccinv": ((A, OPEN), 1e-12, 0),
+    "gammaincinv": ((A, OPEN), 1e-12, 0),
+    "gdtr": ((A, B, SIZE), 1e-12, 0),
+    "gdtrc": ((A, B, SIZE), 1e-12, 0),
+    "huber": ((A, SIGNED), 1e-15, 0),
+    "inv_boxcox": ((SIGNED, A / 20), 1e-14, 0),
+    "inv_boxcox1p": ((TINY[:43], A[:43] / 20), 1e-14, 0),
+    "nbdtr": ((SUCCESSES, TRIALS, PART), 1e-13, 0),
+    "nbdtrc": ((SUCCESSES, TRIALS, PART), 1e-13, 0),
+    "nbdtri": ((SUCCESSES, TRIALS, OPEN), 1e-12, 0),
+    "pdtr": ((SUCCESSES, A), 1e-13, 0),
+    "pdtrc": ((SUCCESSES, A), 1e-13, 0),
+    "pdtri": ((SUCCESSES, OPEN), 1e-12, 0),
+    "powm1": ((A, SIGNED), 1e-14, 0),
+    "pseudo_huber": ((A, SIGNED), 1e-14, 0),
+    "radian": ((SIGNED, A, B), 1e-15, 0),
+    "rgamma": ((GAMMAS[:80],), 1e-13, 0),
+    "sindg": ((DEGREES,), 1e-14, 0),
+    "stdtr": ((A, SIGNED), 1e-12, 0),
+    "tandg": ((DEGREES,), 1e-13, 0),
+    "zetac": ((A + 1.001,), 1e-13, 0),
     "beta": ((A, B), 2e-13, 0),
     "betainc": ((A, B, PART), 2e-13, 0),
     "betaln": ((A, B), 0, 2e-13),
@@ -86,6 +133,29 @@ def test_values_are_those_of_scipy(name):
     result = getattr(special, name)(*operands)
     assert result.dtype == np.float64
     np.testing.assert_allclose(result, expected, rtol, atol)
+
+
+def test_quantiles_are_differentiated_as_implicit_functions():
+    for inverse, function, parameters in (
+        (special.gammaincinv, special.gammainc, (1.7,)),
+    ):
+        x = inverse(*parameters, 0.3)
+        for place in range(len(parameters) + 1):
+            slope = af.grad(inverse, argnums=place)(*parameters, 0.3)
+            by_x = af.grad(function, argnums=len(parameters))(*parameters, x)
+            moved = (
+                1.0
+                if place == len(parameters)
+                else -af.grad(function, place)(*parameters, x)
+            )
+            np.testing.assert_allclose(slope, moved / by_x, rtol=1e-10)
+
+
+def test_quantiles_of_students_distribution():
+    p = np.array([1e-9, 0.2, 0.4999, 0.5, 0.51, 0.9, 1 - 1e-9])
+    t = special.stdtrit(3.5, p)
+    np.testing.assert_allclose(special.stdtr(3.5, t), p, rtol=1e-13)
+    np.testing.assert_allclose(t, sp.stdtrit(3.5, p), rtol=1e-7, atol=1e-15)
 
 
 def test_compiled_values_are_the_same():

@@ -11,6 +11,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.rearrangement import roll
+from arrayfn.tracing import constant
 
 
 def fftfreq(
@@ -59,7 +60,8 @@ def _frequencies(
         raise ArgumentError(
             f"{name} are real floating-point numbers, not {wanted}", user_location()
         )
-    return ops.placed(name, np.asarray(function(count, d)).astype(wanted), device)
+    value = constant(np.asarray(function(count, d)).astype(wanted))
+    return ops.placed(name, value, device)
 
 
 def fftshift(x: ArrayLike, axes: Axis = None) -> Array:

@@ -34,13 +34,7 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
 def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     z, _, df = standard("t.cdf", x, loc, scale, df)
-    square = z * z
-    tail = 0.5 * special.betainc(0.5 * df, 0.5, df / (df + square))
-    # Near 0 the tail is 1/2 minus a small number.
-    middle = 0.5 * special.betainc(0.5, 0.5 * df, square / (df + square))
-    near = square < df
-    tail = anp.where(near, 0.5 - middle, tail)
-    return anp.where(z < 0, tail, 1 - tail)
+    return special.stdtr(df, z)
 
 
 @quiet

@@ -1,0 +1,244 @@
+"""Functions of ``scipy.special`` that are a few steps of others, accurate near zeros.
+
+Angles in degrees, powers and exponentials less 1, loss functions of robust statistics,
+binomial coefficients of real numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.scipy.special.error_functions import ndtri
+from arrayfn.scipy.special.gamma_functions import (
+    beta,
+    gammaln,
+    gammasgn,
+    zeta,
+)
+from arrayfn.scipy.special.gaussian_integrals import dawsn
+
+cbrt = anp.cbrt
+exp2 = anp.exp2
+expm1 = anp.expm1
+log1p = anp.log1p
+sinc = anp.sinc
+
+
+def exp10(x: ArrayLike) -> Array:
+    """10 to the power x."""
+    (x,), dtype = in_float64("exp10", x)
+    return ops.convert(anp.power(10.0, x), dtype)
+
+
+def cosm1(x: ArrayLike) -> Array:
+    """cos(x) - 1, also accurate near 0."""
+    (x,), dtype = in_float64("cosm1", x)
+    return ops.convert(-2.0 * anp.square(anp.sin(0.5 * x)), dtype)
+
+
+@quiet
+def powm1(x: ArrayLike, y: ArrayLike) -> Array:
+    """x**y - 1, also accurate where that is near 0."""
+    (x, y), dtype = in_float64("powm1", x, y)
+    exponent = y * anp.log(anp.where(x > 0, x, 1.0))
+    near = (x > 0) & (anp.abs(exponent) < 0.5)
+    value = anp.where(near, anp.expm1(exponent), anp.power(x, y) - 1.0)
+    return ops.convert(value, dtype)
+
+
+@quiet
+def exprel(x: ArrayLike) -> Array:
+    """(exp(x) - 1) / x; 1 at 0."""
+    (x,), dtype = in_float64("exprel", x)
+    small = anp.abs(x) < 1e-5
+    safe = anp.where(small, 1.0, x)
+    series = 1.0 + 0.5 * x * (1.0 + x / 3.0)
+    far = anp.where(x == math.inf, math.inf, anp.expm1(safe) / safe)
+    return ops.convert(anp.where(small, series, far), dtype)
+
+
+# Angles in degrees.
+
+
+def _quarters(x: Array) -> tuple[Array, Array]:
+    """Quarter turns of ``x`` degrees, modulo 4, and the rest in radians."""
+    turned = anp.remainder(x, 360.0)
+    quarters = anp.rint(turned / 90.0)
+    rest = (turned - 90.0 * quarters) * (math.pi / 180.0)
+    return anp.remainder(quarters, 4.0), rest
+
+
+def _sine(x: Array) -> Array:
+    quarters, rest = _quarters(x)
+    odd = anp.remainder(quarters, 2.0) == 1.0
+    size = anp.where(odd, anp.cos(rest), anp.sin(rest))
+    return anp.where(quarters >= 2.0, -size, size)
+
+
+def sindg(x: ArrayLike) -> Array:
+    """The sine of ``x`` degrees, exact at multiples of 90."""
+    (x,), dtype = in_float64("sindg", x)
+    return ops.convert(_sine(x), dtype)
+
+
+def cosdg(x: ArrayLike) -> Array:
+    """The cosine of ``x`` degrees, exact at multiples of 90."""
+    (x,), dtype = in_float64("cosdg", x)
+    return ops.convert(_sine(anp.remainder(x, 360.0) + 90.0), dtype)
+
+
+@quiet
+def tandg(x: ArrayLike) -> Array:
+    """The tangent of ``x`` degrees; infinite at odd multiples of 90."""
+    (x,), dtype = in_float64("tandg", x)
+    quarters, rest = _quarters(x)
+    odd = anp.remainder(quarters, 2.0) == 1.0
+    tangent = anp.tan(rest)
+    beyond = -1.0 / anp.where(rest == 0, 1.0, tangent)
+    beyond = anp.where(rest == 0, math.inf, beyond)
+    return ops.convert(anp.where(odd, beyond, tangent), dtype)
+
+
+def cotdg(x: ArrayLike) -> Array:
+    """The cotangent of ``x`` degrees, which is the tangent of 90 - x."""
+    (x,), dtype = in_float64("cotdg", x)
+    return ops.convert(tandg(90.0 - anp.remainder(x, 180.0)), dtype)
+
+
+def radian(d: ArrayLike, m: ArrayLike, s: ArrayLike) -> Array:
+    """``d`` degrees, ``m`` minutes and ``s`` seconds in radians."""
+    (d, m, s), dtype = in_float64("radian", d, m, s)
+    return ops.convert((d + m / 60.0 + s / 3600.0) * (math.pi / 180.0), dtype)
+
+
+# Losses, transformations of data.
+
+
+@quiet
+def huber(delta: ArrayLike, r: ArrayLike) -> Array:
+    """r**2 / 2 up to abs(r) = delta, then a line; infinite for negative delta."""
+    (delta, r), dtype = in_float64("huber", delta, r)
+    size = anp.abs(r)
+    value = anp.where(size <= delta, 0.5 * r * r, delta * (size - 0.5 * delta))
+    return ops.convert(anp.where(delta < 0, math.inf, value), dtype)
+
+
+@quiet
+def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
+    """delta**2 (sqrt(1 + (r / delta)**2) - 1), smooth; infinite for negative delta."""
+    (delta, r), dtype = in_float64("pseudo_huber", delta, r)
+    positive = anp.where(delta > 0, delta, 1.0)
+    square = anp.square(r / positive)
+    # As a quotient, it does not cancel near 0.
+    root = anp.sqrt(1.0 + square)
+    share = anp.where(square < 1.0, square / (1.0 + root), root - 1.0)
+    value = positive * positive * share
+    value = anp.where((delta == 0) | (r == 0), 0.0, value)
+    return ops.convert(anp.where(delta < 0, math.inf, value), dtype)
+
+
+@quiet
+def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
+    """The inverse of ``boxcox``: (lmbda y + 1)**(1 / lmbda), exp(y) for lmbda = 0."""
+    (y, lmbda), dtype = in_float64("inv_boxcox", y, lmbda)
+    return ops.convert(anp.exp(_log_inverse(y, lmbda)), dtype)
+
+
+@quiet
+def inv_boxcox1p(y: ArrayLike, lmbda: ArrayLike) -> Array:
+    """The inverse of ``boxcox1p``, ``inv_boxcox`` - 1, also accurate near 0."""
+    (y, lmbda), dtype = in_float64("inv_boxcox1p", y, lmbda)
+    return ops.convert(anp.expm1(_log_inverse(y, lmbda)), dtype)
+
+
+def _log_inverse(y: Array, lmbda: Array) -> Array:
+    product = y * lmbda
+    tiny = anp.abs(product) < 1e-8
+    safe = anp.where(tiny, 1.0, lmbda)
+    # log(1 + u) / lmbda is y (1 - u / 2) for small u.
+    return anp.where(tiny, y * (1.0 - 0.5 * product), anp.log1p(product) / safe)
+
+
+# Of the gamma, zeta and error functions.
+
+
+@quiet
+def rgamma(x: ArrayLike) -> Array:
+    """1 / gamma(x), 0 at the poles of gamma."""
+    (x,), dtype = in_float64("rgamma", x)
+    pole = (x <= 0) & (anp.floor(x) == x)
+    safe = anp.where(pole, 1.0, x)
+    return ops.convert(
+        anp.where(pole, 0.0, gammasgn(safe) * anp.exp(-gammaln(safe))), dtype
+    )
+
+
+def zetac(x: ArrayLike) -> Array:
+    """Riemann's zeta function less 1, for x > 1: the sum of (2 + k)**-x over k >= 0."""
+    return zeta(x, 2.0)
+
+
+@quiet
+def binom(n: ArrayLike, k: ArrayLike) -> Array:
+    """The binomial coefficient of real numbers; NaN for negative integers n.
+
+    >>> binom(5.0, 2.0).round(12)
+    np.float64(10.0)
+    """
+    (n, k), dtype = in_float64("binom", n, k)
+    whole = anp.floor(k) == k
+    # A falling factorial over a factorial vanishes for integers k < 0 or k > n.
+    none = whole & ((k < 0) | ((anp.floor(n) == n) & (k > n)))
+    safe: Any = anp.where(none, 0.0, k)
+    value = 1.0 / ((n + 1.0) * beta(1.0 + n - safe, 1.0 + safe))
+    rounded = anp.where(
+        (anp.floor(n) == n) & whole & (value < 1e14), anp.rint(value), value
+    )
+    value = anp.where(none, 0.0, rounded)
+    return ops.convert(anp.where((n < 0) & (anp.floor(n) == n), math.nan, value), dtype)
+
+
+def erfcinv(y: ArrayLike) -> Array:
+    """The inverse of ``erfc``, for y between 0 and 2."""
+    return anp.multiply(-math.sqrt(0.5), ndtri(anp.multiply(0.5, y)))
+
+
+@quiet
+def erfi(z: ArrayLike) -> Array:
+    """The imaginary error function -i erf(i z) of real z."""
+    (z,), dtype = in_float64("erfi", z)
+    value = 2.0 / math.sqrt(math.pi) * anp.exp(z * z) * dawsn(z)
+    far = anp.abs(z) > 30.0
+    return ops.convert(anp.where(far, anp.copysign(math.inf, z), value), dtype)
+
+
+__all__ = [
+    "binom",
+    "cbrt",
+    "cosdg",
+    "cosm1",
+    "cotdg",
+    "erfcinv",
+    "erfi",
+    "exp2",
+    "exp10",
+    "expm1",
+    "exprel",
+    "huber",
+    "inv_boxcox",
+    "inv_boxcox1p",
+    "log1p",
+    "powm1",
+    "pseudo_huber",
+    "radian",
+    "rgamma",
+    "sinc",
+    "sindg",
+    "tandg",
+    "zetac",
+]

@@ -1,0 +1,167 @@
+"""Cumulative distribution functions under the names of ``scipy.special``.
+
+Each is a regularized incomplete gamma or beta function (DLMF 8.2 and 8.17), as in the
+Cephes library, whose names these are. They are NaN for parameters below 0 and arguments
+outside the distribution's range.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.scipy.special.error_functions import ndtr
+from arrayfn.scipy.special.gamma_functions import betainc, gammainc, gammaincc
+
+
+def _where(inside: Any, value: Any, dtype: Any) -> Array:
+    return ops.convert(anp.where(inside, value, math.nan), dtype)
+
+
+@quiet
+def betaincc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
+    """1 - betainc(a, b, x), accurate for x near 1."""
+    (a, b, x), dtype = in_float64("betaincc", a, b, x)
+    return ops.convert(_complement(betainc(a, b, x), betainc(b, a, 1.0 - x)), dtype)
+
+
+def _complement(lower: Array, upper: Array) -> Array:
+    """1 - lower, which is ``upper`` but for rounding, by the more accurate one."""
+    return anp.where(lower < 0.9, 1.0 - lower, upper)
+
+
+def chdtr(v: ArrayLike, x: ArrayLike) -> Array:
+    """The probability of at most ``x`` in the chi-square distribution."""
+    return gammainc(anp.divide(v, 2), anp.divide(x, 2))
+
+
+def chdtrc(v: ArrayLike, x: ArrayLike) -> Array:
+    """1 - chdtr(v, x), accurate for large x."""
+    return gammaincc(anp.divide(v, 2), anp.divide(x, 2))
+
+
+def gdtr(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
+    """The probability of at most ``x`` in the gamma distribution of rate a, shape b."""
+    return anp.where(anp.less(x, 0), math.nan, gammainc(b, anp.multiply(a, x)))
+
+
+def gdtrc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
+    """1 - gdtr(a, b, x), accurate for large x."""
+    return anp.where(anp.less(x, 0), math.nan, gammaincc(b, anp.multiply(a, x)))
+
+
+def pdtr(k: ArrayLike, m: ArrayLike) -> Array:
+    """The probability of at most ``k`` events of the Poisson distribution of mean m."""
+    below = anp.less(k, 0)
+    return anp.where(below, math.nan, gammaincc(anp.floor(k) + 1, m))
+
+
+def pdtrc(k: ArrayLike, m: ArrayLike) -> Array:
+    """1 - pdtr(k, m), accurate for small probabilities."""
+    below = anp.less(k, 0)
+    return anp.where(below, math.nan, gammainc(anp.floor(k) + 1, m))
+
+
+@quiet
+def bdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
+    """The probability of at most ``k`` successes in ``n`` trials of probability p."""
+    (k, n, p), dtype = in_float64("bdtr", k, n, p)
+    k, n = anp.floor(k), anp.floor(n)
+    inside = (k >= 0) & (k <= n) & (p >= 0) & (p <= 1)
+    some = inside & (k < n)
+    value = betaincc(anp.where(some, k + 1.0, 1.0), anp.where(some, n - k, 1.0), p)
+    return _where(inside, anp.where(some, value, 1.0), dtype)
+
+
+@quiet
+def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
+    """1 - bdtr(k, n, p), accurate for small probabilities; 1 for negative k."""
+    (k, n, p), dtype = in_float64("bdtrc", k, n, p)
+    k, n = anp.floor(k), anp.floor(n)
+    inside = (k < 0) | (k <= n)
+    some = (k >= 0) & (k < n)
+    value = betainc(anp.where(some, k + 1.0, 1.0), anp.where(some, n - k, 1.0), p)
+    value = anp.where(some, value, anp.where(k < 0, 1.0, 0.0))
+    return _where(inside & (p >= 0) & (p <= 1), value, dtype)
+
+
+@quiet
+def nbdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
+    """The probability of at most ``k`` failures before ``n`` successes of p each."""
+    (k, n, p), dtype = in_float64("nbdtr", k, n, p)
+    return _where(
+        (k >= 0) & (n >= 1), betainc(anp.floor(n), anp.floor(k) + 1.0, p), dtype
+    )
+
+
+@quiet
+def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
+    """1 - nbdtr(k, n, p), accurate for small probabilities."""
+    (k, n, p), dtype = in_float64("nbdtrc", k, n, p)
+    return _where(
+        (k >= 0) & (n >= 1), betaincc(anp.floor(n), anp.floor(k) + 1.0, p), dtype
+    )
+
+
+@quiet
+def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
+    """The probability of at most ``x`` in the F distribution of these degrees."""
+    (m, n, x), dtype = in_float64("fdtr", dfn, dfd, x)
+    inside = (m > 0) & (n > 0) & (x >= 0)
+    return _where(inside, betainc(0.5 * m, 0.5 * n, _share(m, n, x)), dtype)
+
+
+def _share(m: Array | float, n: Array, x: Array) -> Array:
+    finite = anp.where(anp.isinf(x), 0.0, x)
+    return anp.where(anp.isinf(x), 1.0, m * finite / (n + m * finite))
+
+
+@quiet
+def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
+    """1 - fdtr(dfn, dfd, x), accurate for large x."""
+    (m, n, x), dtype = in_float64("fdtrc", dfn, dfd, x)
+    inside = (m > 0) & (n > 0) & (x >= 0)
+    lower = betainc(0.5 * m, 0.5 * n, _share(m, n, x))
+    upper = betainc(0.5 * n, 0.5 * m, n / (n + m * x))
+    return _where(inside, _complement(lower, upper), dtype)
+
+
+@quiet
+def stdtr(df: ArrayLike, t: ArrayLike) -> Array:
+    """The probability of at most ``t`` in Student's distribution of ``df`` degrees.
+
+    >>> stdtr(1.0, 0.0)
+    array(0.5)
+    """
+    (df, t), dtype = in_float64("stdtr", df, t)
+    finite = anp.where(anp.isinf(df), 1.0, df)
+    square = t * t
+    tail = 0.5 * betainc(0.5 * finite, 0.5, finite / (finite + square))
+    # Near 0 the tail is 1/2 minus a small number.
+    middle = 0.5 * betainc(0.5, 0.5 * finite, _share(1.0, finite, square))
+    tail = anp.where(tail > 0.25, 0.5 - middle, tail)
+    value = anp.where(t < 0, tail, 1 - tail)
+    value = anp.where(anp.isinf(df), ndtr(t), value)
+    return _where(df > 0, anp.where(anp.isnan(t), t, value), dtype)
+
+
+__all__ = [
+    "bdtr",
+    "bdtrc",
+    "betaincc",
+    "chdtr",
+    "chdtrc",
+    "fdtr",
+    "fdtrc",
+    "gdtr",
+    "gdtrc",
+    "nbdtr",
+    "nbdtrc",
+    "pdtr",
+    "pdtrc",
+    "stdtr",
+]
