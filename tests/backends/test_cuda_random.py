@@ -83,6 +83,7 @@ OTHERS: Final = {
     "clone",
     "key",
     "key_data",
+    "key_dtype",
     "key_impl",
     "wrap_key_data",
 }

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from scipy._lib._array_api import xpx
 
 import arrayfn.numpy as anp
 import arrayfn.scipy.fft
@@ -71,5 +72,5 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, 
 
 
 def _compiled_functions(request: Any, xp: Any) -> AbstractContextManager[None]:
-    testing: Any = importlib.import_module("scipy._lib.array_api_extra.testing")
+    testing: Any = importlib.import_module(f"{xpx.__name__}.testing")
     return compiled_functions(request.module, testing._ufuncs_tags)

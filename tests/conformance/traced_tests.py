@@ -9,6 +9,7 @@ environment has the mode (``ARRAYFN_TESTS_MODE``) and the file (``ARRAYFN_TESTS_
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import re
@@ -21,12 +22,14 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from scipy._lib.array_api_extra._lib._utils import _helpers as helpers
+from scipy._lib._array_api import xpx
 
 import arrayfn as af
 from arrayfn.tracing import Tracer, constant, conversions
 from arrayfn.tracing.frames import Frame
 from tests.conformance.worker import TimeLimitError, where
+
+helpers: Any = importlib.import_module(f"{xpx.__name__}._lib._utils._helpers")
 
 COMPILED: Final = os.environ.get("ARRAYFN_TESTS_MODE") == "jit"
 _OUT: Final = Path(os.environ.get("ARRAYFN_TESTS_OUT", os.devnull))

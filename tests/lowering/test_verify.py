@@ -258,7 +258,7 @@ def test_two_writers_of_an_element_in_one_kernel_are_refused(
 
     x = np.arange(5.0, dtype=np.float32)
     assert verify(lowered(replaced, x)).unproved == []
-    monkeypatch.setattr(destinations._CopyElision, "may_write", lambda *_: False)
+    monkeypatch.setattr(destinations.CopyElision, "may_write", lambda *_: False)
     with pytest.raises(
         VerificationError,
         match=r"kernel rows_0, line \d+ \(test_verify.py:\d+\): threads 0 and 4 both "

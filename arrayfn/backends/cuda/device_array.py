@@ -190,7 +190,7 @@ class DeviceArray(ArrayOnDevice):
             host = np.ndarray(
                 self.shape,
                 self.dtype,
-                flat.data if flat.dtype.kind != "V" else flat.view(np.uint8).data,
+                flat.view(np.uint8).data,  # buffers have no float8 and bfloat16
                 -low * self.dtype.itemsize,
                 self.strides,
             )
