@@ -32,7 +32,8 @@ def pure_callback(
     effects, since it may be called more or less often than written. ``vmap_method``
     says how ``vmap`` calls it: "sequential" once for each member, "expand_dims" and
     "broadcast_all" once for all, with a leading axis, which in unmapped arguments has
-    extent 1 or is repeated. It has no derivative; ``custom_jvp`` can give it one.
+    extent 1 or is repeated; without a method, ``vmap`` raises ArgumentError. It has no
+    derivative; ``custom_jvp`` can give it one.
 
     Raises what the function raises, and ShapeError if its result is not as declared.
 

@@ -49,7 +49,7 @@ from arrayfn.tracing.references import (
     write_back,
 )
 from arrayfn.transforms import check_leaves, inside_trace, leaf_type
-from arrayfn.transforms.arguments import hints, known_arguments
+from arrayfn.transforms.arguments import hints, with_own_arrays
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,7 +199,7 @@ class Jitted(Generic[P, R]):
         """
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
-        args, kwargs, leaves, structure = known_arguments(args, kwargs)
+        args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
         if any(type(x) is Ref for x in leaves):
             return self._call_with_refs(args, kwargs, static, leaves, structure)
         if inside_trace(leaves):
@@ -322,7 +322,7 @@ class Jitted(Generic[P, R]):
         """
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
-        args, kwargs, leaves, _ = known_arguments(args, kwargs)
+        args, kwargs, leaves, _ = with_own_arrays(args, kwargs)
         check_leaves(compiler.function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
         backend = compiler.backend_of(leaves)

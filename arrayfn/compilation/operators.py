@@ -106,10 +106,13 @@ class Operator(Generic[P, R]):
         not keep any array. For ``"cuda"`` they are DeviceArrays; the kernel may launch
         on any stream that waits for the default one. A kernel that is not
         ``deterministic`` is used only by ``jit(f, device="cuda",
-        deterministic=False)``. See ``OperatorKernel`` for ``prepared`` and ``lowered``
-        kernels, and for those that take ``views``. Jitted functions that call the
-        operator are compiled again at their next call; results of ``lower`` and
-        ``compile`` keep the kernels they have.
+        deterministic=False)``. A ``prepared`` kernel is called once, when a plan is
+        loaded, with types in place of arrays, and returns the function to call. A
+        ``lowered`` one is called by the compiler with the equation, and returns
+        generated kernels with their calls. ``views`` says which views of an array the
+        kernel takes without a copy. Jitted functions that call the operator are
+        compiled again at their next call; results of ``lower`` and ``compile`` keep the
+        kernels they have.
 
         The first call of each signature (types and static arguments) is compared with
         the operator's body, at the operands and at points near them, where a kernel

@@ -277,19 +277,23 @@ class Lowered:
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
         """The assembly of the kernel ``name``, or of all.
 
-        Raises ArgumentError, with ``remedy``, for another backend than ``target``.
+        Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
+        that the error adds: what to do instead.
         """
         backend = self._of_target(target, remedy)
         assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
         if name is not None:
-            self._number(name)
+            self._number(name)  # raises if no generated kernel has the name
             kernels = [k for k in kernels if k.name == name]
         texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
         return "\n".join(texts)
 
     def _of_target(self, target: str, remedy: str) -> Backend:
-        """The backend. ArgumentError, with ``remedy``, unless it is ``target``."""
+        """The backend. Raises ArgumentError unless its name is ``target``.
+
+        ``remedy`` is the text that the error adds: what to do instead.
+        """
         if self.backend.name != target:
             raise ArgumentError(
                 f"{self.compiled_program.name} is lowered for {self.backend.name}, not "

@@ -54,10 +54,11 @@ class IndexedUpdate:
     """``x.at[index]``: each method returns a copy of x changed at ``index``.
 
     Updates broadcast to the shape of ``x[index]`` and take x's dtype. If an index
-    repeats, ``set`` keeps the last update; the other methods apply all of them. Inside
-    ``jit`` an update out of bounds is dropped; elsewhere it raises IndexError. ``mode``
-    changes that: "drop" (or "fill"), or "clip", which updates the nearest element.
-    ``unique_indices`` promises that no index repeats.
+    repeats, ``set`` and ``power`` keep the last update; the other methods apply all of
+    them. Inside ``jit`` an update out of bounds is dropped; elsewhere it raises
+    IndexError. ``mode`` changes that: "drop" (or "fill"), or "clip", which updates the
+    nearest element. ``unique_indices`` promises that no index repeats.
+    ``indices_are_sorted`` is accepted as in JAX, and changes nothing.
     """
 
     def __init__(self, x: ArrayLike, index: Any) -> None:
@@ -92,8 +93,8 @@ class IndexedUpdate:
 
         ``mode`` says what indices out of bounds do: "drop" leaves such updates out,
         "clip" moves them to the border; by default they raise an error outside ``jit``.
-        ``unique_indices`` promises that none repeats; ``indices_are_sorted`` is not
-        needed.
+        ``unique_indices`` promises that none repeats; ``indices_are_sorted`` changes
+        nothing.
         """
         return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
 

@@ -158,7 +158,7 @@ class _Checker:
                 builder.replay(equation, environment)
                 results = [environment[v] for v in equation.outputs]
                 faults += self._numbers(equation, primitive, operands, results)
-        return [*kept, _first(faults)]
+        return [*kept, _smallest(faults)]
 
     def _entered(self, equation: Equation) -> Program | None:
         """The Program inside ``equation`` whose equations are checked, if any.
@@ -343,7 +343,7 @@ def _while_loop(
         _, *condition_values, at_end = current_builder().inline(condition, arguments)
         pairs = zip(values, condition_values, strict=False)
         values[: len(condition_values)] = [_keeping(fault, x, y) for x, y in pairs]
-        fault = _keeping(fault, fault, at_end)
+        fault = _first_fault(fault, at_end)
     return results, [*values, fault]
 
 
@@ -436,35 +436,44 @@ def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
 
 
 def _step(
-    condition: Program, body: Program, first: int, values: Sequence[Atom]
+    condition: Program,
+    body: Program,
+    condition_constants: int,
+    values: Sequence[Atom],
 ) -> Program:
     """A loop's ``body`` that also carries the values and faults of both Programs.
 
-    ``condition`` and ``body`` return a fault last; ``first`` is the number of the
-    condition's constants. ``values`` are carried besides.
+    ``condition`` and ``body`` return a fault last; the condition has
+    ``condition_constants`` constants. ``values`` are examples of the values of both
+    Programs' checks, which are carried in front of the fault. The condition is computed
+    again, for its values and its fault, which comes before the body's.
     """
     builder = ProgramBuilder(body.name)
     with builder:
-        consts = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
+        consts = [
+            builder.input(v.type, v.hint)
+            for v in condition.inputs[:condition_constants]
+        ]
         inputs = builder.inputs_of(body)
         for x in values:
             builder.input(x.type.plain())
         builder.input(_NONE.type, "fault")
-        carry = inputs[_first_carry(condition, body, first) :]
+        carry = inputs[_first_carry(condition, body, condition_constants) :]
         _, *of_condition, condition_fault = builder.inline(condition, [*consts, *carry])
         outputs = builder.inline(body, inputs)
         count = len(carry)
         results, of_body, fault = outputs[:count], outputs[count:-1], outputs[-1]
-        found = _keeping(condition_fault, condition_fault, fault)
+        found = _first_fault(condition_fault, fault)
     return builder.build([*results, *of_condition, *of_body, found])
 
 
-def _first_carry(condition: Program, body: Program, first: int) -> int:
+def _first_carry(condition: Program, body: Program, condition_constants: int) -> int:
     """How many inputs of a loop's ``body`` are constants.
 
-    ``first`` is their number in its ``condition``, which takes the same carries.
+    ``condition_constants`` is their number in its ``condition``, which takes the same
+    carries.
     """
-    return len(body.inputs) - (len(condition.inputs) - first)
+    return len(body.inputs) - (len(condition.inputs) - condition_constants)
 
 
 def _with_none(program: Program) -> Program:
@@ -482,7 +491,12 @@ def _keeping(fault: Atom, old: Atom, new: Atom) -> Atom:
     return e.select(discrete.eq(fault, _NONE), new, old)
 
 
-def _first(faults: Iterable[Atom]) -> Atom:
+def _first_fault(earlier: Atom, later: Atom) -> Atom:
+    """``earlier``, or ``later`` if that is ``NO_FAULT``."""
+    return _keeping(earlier, earlier, later)
+
+
+def _smallest(faults: Iterable[Atom]) -> Atom:
     """The fault with the smallest number; NO_FAULT if there are none."""
     first: Atom = _NONE
     for fault in faults:
@@ -522,7 +536,10 @@ def _plain(type: ArrayType) -> ArrayType:
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program`` with an unused input for each of ``operands`` that is a Literal."""
+    """``program`` with an unused input for each of ``operands`` that is a Literal.
+
+    So its inputs correspond to all operands of the equation that it was expanded from.
+    """
     inputs = iter(program.inputs)
     all_inputs = tuple(
         Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands

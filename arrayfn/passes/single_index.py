@@ -28,6 +28,8 @@ def single_index(program: Program) -> Program:
 
     def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         """The results of a gather or scatter by comparisons; None for others."""
+        # Record what was emitted for the equation before: one equation, or several of
+        # which the last gives the result, which alone is read outside of them.
         emitted = current_builder().equations
         definitions.update(
             (v, emitted[-1]) for v in (emitted[-1].outputs if emitted else ())

@@ -163,12 +163,15 @@ class SlidingWindows:
 
 
 def batched_windows(name: str) -> BatchRule:
-    """The batching rule of primitive ``name``: windows move by a mapped axis."""
+    """The batching rule of primitive ``name``.
+
+    The mapped axis leads, so the axes of the windows count one more.
+    """
     primitive = Emitter(name)
     geometry_params = {field.name for field in fields(SlidingWindows)}
 
     def rule(*operands: Atom, **params: Any) -> Atom:
-        """The batching rule for operands mapped in front: windows leave that axis."""
+        """The primitive of ``operands`` that have the mapped axis in front."""
         windows = SlidingWindows(
             **{k: v for k, v in params.items() if k in geometry_params}
         )

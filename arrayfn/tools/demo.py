@@ -233,6 +233,7 @@ def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[fl
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
+    # The first tenth warms up.
     return [statistics.median(times[repeats // 10 :]) for times in samples]
 
 

@@ -80,12 +80,13 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     )
 
 
-def known_arguments(
+def with_own_arrays(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
-    """``args`` and ``kwargs`` with NumPy's or arrayfn's arrays, leaves and structure.
+    """``args``, ``kwargs``, their leaves and their structure.
 
-    Arrays of other libraries are read where they lie.
+    Arrays of other libraries are replaced by NumPy's or arrayfn's, which read them
+    where they lie.
     """
     given, structure = tree.flatten_arguments((args, kwargs))
     leaves = [adopted(x) for x in given]

@@ -18,12 +18,12 @@ from arrayfn.transforms.arguments import (
     check_leaf,
     check_leaves,
     hints,
-    known_arguments,
     leaf_type,
     name_of,
     raise_mismatch,
     short,
     value_of,
+    with_own_arrays,
 )
 
 
@@ -61,12 +61,16 @@ def trace_function(
     ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
     has the named axes that the function is mapped along, with their extents; for each,
     the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs. ``checks`` are those of ``jit``. If ``abstract``, or not
-    ``with_values``, the function sees types alone. ``whole``, ``mesh``, ``varying`` and
-    ``platform``: see ``trace``.
+    values are always inputs; with ``whole`` they become constants of the Program inside
+    another trace, too, unless they depend on it. ``checks`` are those of ``jit``.
+    Without ``with_values`` the inputs have no values, but operations on captured arrays
+    alone are computed at once; if ``abstract``, those are staged, too. ``mesh`` adds an
+    input for each of its axes, the member's index; ``varying`` says whether types have
+    the axes along which a value varies. ``platform`` is the backend that the Program is
+    compiled for.
     """
     check_function("tracing", function)
-    args, kwargs, leaves, structure = known_arguments(args, kwargs)
+    args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
 

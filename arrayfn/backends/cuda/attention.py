@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda.requirements import missing_here
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.cuda.handwritten import HandwrittenCall
+    from arrayfn.passes.reads import Reads
 
 Window = tuple[int | None, int | None]
 
@@ -56,25 +61,39 @@ def _generated_reads(type: ArrayType, offset: int) -> bool:
     return calls.reads_layout(type, offset)
 
 
-def generated_attention(*arguments: Any) -> Any:
-    """A generated kernel on tensor cores."""
+def generated_attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
+    """The call of a generated kernel, on tensor cores, that computes an attention.
+
+    ``reads`` says where the operands lie.
+    """
     from arrayfn.lowering.cuda.attention import calls
 
-    return calls.attention(*arguments)
+    return calls.attention(equation, reads)
 
 
-def generated_attention_gradient(*arguments: Any) -> Any:
-    """Generated kernels on tensor cores."""
+def generated_attention_gradient(
+    equation: Equation, reads: Reads
+) -> Iterator[HandwrittenCall]:
+    """The calls of generated kernels, on tensor cores, for an attention's gradient.
+
+    It is the gradient by queries, keys and values. ``reads`` says where the operands
+    lie.
+    """
     from arrayfn.lowering.cuda.attention import calls
 
-    return calls.attention_gradient(*arguments)
+    return calls.attention_gradient(equation, reads)
 
 
-def generated_attention_bias_gradient(*arguments: Any) -> Any:
-    """A generated kernel on tensor cores."""
+def generated_attention_bias_gradient(
+    equation: Equation, reads: Reads
+) -> Iterator[HandwrittenCall]:
+    """The calls of generated kernels, on tensor cores, for the gradient by a bias.
+
+    It is the bias of an attention. ``reads`` says where the operands lie.
+    """
     from arrayfn.lowering.cuda.attention import calls
 
-    return calls.attention_bias_gradient(*arguments)
+    return calls.attention_bias_gradient(equation, reads)
 
 
 @cache

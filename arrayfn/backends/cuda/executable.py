@@ -239,7 +239,10 @@ class Executable:
 
 
 def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
-    """The results of a Program without inputs, when they are computed."""
+    """Run ``once``, a Program without inputs, and wait until its results are computed.
+
+    So an error of its kernels is raised while a plan is loaded, not in a call of it.
+    """
     results = Executable(once)(())
     for result in results:
         result.block_until_ready()

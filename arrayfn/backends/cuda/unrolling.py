@@ -21,8 +21,8 @@ def unroll_marked(function: Any) -> None:
     """Say of the marked loops of ``function`` to unroll them."""
     for before in vars(function.module).get(_MARKED, []):
         if before.function is function:
-            head, inside = _loop_after(before)
-            _loop_back(head, [block for block in inside if head in _successors(block)])
+            head, reached = _loop_after(before)
+            _loop_back(head, [block for block in reached if head in _successors(block)])
 
 
 def _loop_back(head: Any, ends: list[Any]) -> None:
@@ -39,16 +39,20 @@ def _loop_back(head: Any, ends: list[Any]) -> None:
 
 
 def _loop_after(before: Any) -> tuple[Any, list[Any]]:
-    """The head of the first loop after the block ``before``, and its other blocks."""
+    """The head of the first loop after the block ``before``, and what it leads to.
+
+    That is all blocks that control may reach from the head without passing ``before``:
+    those of the loop, with its head, and those that follow it.
+    """
     for head in _reachable(before, before):
-        inside = _reachable(head, before)
-        if head in inside:
-            return head, inside
+        reached = _reachable(head, before)
+        if head in reached:
+            return head, reached
     raise ValueError(f"there is no loop after {before.name}")
 
 
 def _reachable(block: Any, end: Any) -> list[Any]:
-    """The blocks that control may go to from ``block`` before it is at ``end``."""
+    """The blocks that control may go to from ``block`` without passing ``end``."""
     found = [b for b in _successors(block) if b is not end]
     for after in found:
         found += [b for b in _successors(after) if b is not end and b not in found]

@@ -281,8 +281,9 @@ class LoopPrinter(LoopFrame):
     def enter(self, c: CarriedValue) -> bool:
         """Copy a carried value to its variable or memory inside the loop.
 
-        Returns False if an outer loop carries the value too, so that it is not advanced
-        here.
+        Returns whether ``advance`` must make the next value the current one at the end
+        of an iteration. It need not if an outer loop does so, or if the next value is
+        written over the current one (without a ``second`` buffer).
         """
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)

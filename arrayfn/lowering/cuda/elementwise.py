@@ -195,9 +195,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     ) -> tuple[list[Load | Store], list[Statement]]:
         """The gathers and scatters of whole vectors, and what computes their indices.
 
-        An access of ``body`` is one if its computed indices are uniform: the same for
-        all ``lanes`` elements of a vector, as nothing that they are computed from
-        depends on axis ``inner``.
+        An access of ``body`` is one if its operand is a vector along the last axis, its
+        computed indices are the same for all ``lanes`` elements of a vector (*uniform*:
+        nothing that they are computed from depends on axis ``inner``) and step by whole
+        vectors, and it does not add.
         """
         uniform: dict[Value, Statement] = {}
         indexed: list[Load | Store] = []
@@ -205,12 +206,12 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             known = all(value in uniform for value in self.index_values(s))
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
-                steps = all(step.stride % lanes == 0 for step in s.indices)
+                aligned = all(step.stride % lanes == 0 for step in s.indices)
                 adds = isinstance(s, Store) and s.adds
                 if (
                     s.indices
                     and known
-                    and steps
+                    and aligned
                     and is_vector(operand, lanes)
                     and not adds
                 ):

@@ -273,9 +273,12 @@ class _Combined:
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
-        """Append a part's sum of exponentials, rescaled to the row's shift ``u``.
+        """Append a part's sum of exponentials, rescaled to the row's shift.
 
-        The value is ``sum * exp(min(p - u, 0))``, where ``p`` is the part's maximum.
+        The value is ``sum * exp(min(p - shift, 0))``, where ``p`` is the part's
+        maximum. It exceeds the shift only in a row with an infinite or NaN maximum, for
+        which Programs may take 0 as the shift. ``accumulate_min`` leaves the sign of a
+        zero open, which ``exp`` does not see.
         """
         zero = Constant(0.0, m.reduce.result.dtype)
         moved = self.compute(m, "moved", "sub", self.partial_result(m.maximum), m.shift)
@@ -284,10 +287,11 @@ class _Combined:
         return self.compute(m, "term", "mul", self.partial_result(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:
-        """Append a part's sum of squares, rescaled to the row's shift ``u``.
+        """Append a part's sum of squares, rescaled to the row's shift.
 
-        The value is ``squares + (p - u) * (2 * differences + n * (p - u))``, where
-        ``p`` is the part's mean and ``n`` its number of elements (see ``merges``).
+        The value is ``squares + moved * (2 * differences + n * moved)``, where
+        ``moved`` is the part's mean less the shift, and ``n`` the part's number of
+        elements (see ``merges``).
         """
         elements, first = self.elements_of(m), self.partial_result(_differences(m))
         mean = self.compute(m, "mean", "div", self.partial_result(m.total), elements)

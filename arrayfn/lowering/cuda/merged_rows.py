@@ -206,6 +206,8 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def rescale_factor(self, element: Compute, difference: str) -> str:
         """The expression of ``exp(min(difference, 0))``.
 
+        The difference is positive only in a row with an infinite or NaN maximum, for
+        which Programs may take 0 as the shift.
         ``element`` is the exponential whose dtype and precision it has.
         """
         dtype = short_name(element.result.dtype)

@@ -76,7 +76,11 @@ def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
 
 
 def launches(steps: Iterable[PlanStep]) -> float:
-    """About how many launches ``steps`` take, with those of all iterations."""
+    """About how many launches ``steps`` take, with those of all iterations.
+
+    A loop counts as two iterations at least, also if their number is unknown. So a loop
+    of a single launch reaches the two launches that a persistent kernel is made for.
+    """
     total = 0.0
     for step in steps:
         if isinstance(step, CallStep):

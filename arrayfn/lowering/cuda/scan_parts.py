@@ -41,6 +41,8 @@ class PartsPrinter(ScanPrinter[S]):
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
+        # The flag buffer: the launches' count, and a slot for the total of each part
+        # and of each group of parts.
         self.flag_words = 1 + words * (self.all_parts + self.rows * self.groups)
         self.has_begin = True
         self.line("thread = thread_index()")

@@ -49,6 +49,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         store, slots = self.read_nest(), self.schedule.slots
         self.items = self.schedule.blocks
         words = max(1, self.reduce.result.dtype.itemsize // 4)
+        # The flag buffer: the launches' count, a slot for the total of each part and of
+        # each group of parts, and the work queue.
         slots_words = words * (self.all_parts + self.rows * self.groups)
         self.flag_words, self.has_begin = 2 + slots_words, True
         self.line("thread = thread_index()")

@@ -360,7 +360,7 @@ def _geev(
             {
                 "copied": n * n * size,
                 **scratch,
-                "real_parts": 2 * n * size,
+                "split_values": 2 * n * size,
                 "work": words * size,
             },
             {"n": n, "words": words},

@@ -35,7 +35,7 @@ def phases_of(source: str, name: str) -> Phases:
     finder = _Finder()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            finder.block(node.body, 0)
+            finder.number(node.body, 0)
     of_line = {line: finder.root(k) for line, k in finder.of_line.items()}
     return Phases(of_line, frozenset(finder.repeated))
 
@@ -63,19 +63,23 @@ class _Finder:
         """Make two phases one."""
         self.parents[self.root(first)] = self.root(second)
 
-    def block(self, nodes: Iterable[ast.stmt], phase: int) -> int:
-        """The phase after ``nodes``, which begin in ``phase``."""
+    def number(self, nodes: Iterable[ast.stmt], phase: int) -> int:
+        """Number the phases of ``nodes``, which begin in ``phase``.
+
+        Returns the phase after them. Lines of a loop with a barrier become
+        ``repeated``.
+        """
         for node in nodes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             self.of_line.update(dict.fromkeys(lines, phase))
             if isinstance(node, ast.If):
-                ends = [self.block(part, phase) for part in (node.body, node.orelse)]
+                ends = [self.number(part, phase) for part in (node.body, node.orelse)]
                 self.join(*ends)
                 phase = ends[0]
             elif isinstance(node, (ast.For, ast.While)):
                 # An iteration begins where the one before has ended.
                 phase_count = len(self.parents)
-                self.join(self.block(node.body, phase), phase)
+                self.join(self.number(node.body, phase), phase)
                 if len(self.parents) > phase_count:
                     self.repeated.update(lines)
             elif _is_barrier(node):

@@ -361,7 +361,10 @@ class _Verifier:
         self.check_accesses(kernel, call, accesses, cover)
 
     def shared(self, call: KernelCall) -> list[Shared]:
-        """The groups of arguments that lie in the same buffer."""
+        """The groups of arguments that lie in the same buffer.
+
+        A group has the number of each argument, and its bytes after the group's first.
+        """
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, argument in enumerate(call.arguments):
             if isinstance(argument, BufferArgument):

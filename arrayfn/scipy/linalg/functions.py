@@ -97,18 +97,23 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
     """
     r, u = schur(stop_gradient(a), "complex")
     s, v = schur(stop_gradient(b), "complex")
-    # Column j of S above the diagonal couples column j of the solution to others.
-    above = where(np.tri(s.shape[-1], dtype=bool), 0, s)
+    # Column j of s above the diagonal couples column j of the solution to others.
+    strictly_upper_s = where(np.tri(s.shape[-1], dtype=bool), 0, s)
     unit = eye(r.shape[-1], dtype=r.dtype)
 
     def column(known: Array, j: Array, row: Any) -> Array:
+        """Column j of y, from the columns before it."""
         side, couplings, value = row
         return _back(r + value * unit, side - matmul(known, couplings))
 
     def solution(q: Array) -> Array:
-        """The solution for q, without refinement."""
+        """The solution for q, without refinement: u y v^H with r y + y s = u^H q v.
+
+        y is computed column by column.
+        """
         sides = matmul(matmul(m.adjoint(u), q.astype(u.dtype)), v)
-        columns = matrix_transpose(sides), matrix_transpose(above), diagonal(s)
+        couplings = matrix_transpose(strictly_upper_s)
+        columns = matrix_transpose(sides), couplings, diagonal(s)
         y = _by_columns(column, sides, columns)
         x = matmul(matmul(u, y), m.adjoint(v))
         return x if a.dtype in dtypes.COMPLEX else real(x)

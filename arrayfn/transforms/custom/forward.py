@@ -149,7 +149,11 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
 
 
 class _JvpCall(Call):
-    """A call of a ``custom_jvp`` function."""
+    """A call of the ``custom_jvp`` function ``custom`` with ``arguments``.
+
+    ``body`` is the traced function, ``rule`` its jvp rule. With ``symbolic_zeros`` the
+    rule gets a ``SymbolicZero`` for a tangent that is zero, else an array of zeros.
+    """
 
     def __init__(
         self,

@@ -220,7 +220,11 @@ def struct(type: ArrayType) -> ShapeDtypeStruct:
 
 
 class Call:
-    """A call of a function whose rules are traced now, or when they are needed."""
+    """A call of a function whose rules are traced now, or when they are needed.
+
+    ``custom`` is the function with its rules, ``body`` the traced function. With
+    ``symbolic_zeros`` rules get ``SymbolicZero`` in place of arrays of zeros.
+    """
 
     def __init__(
         self,

@@ -154,7 +154,11 @@ def _leaves_or_none(value: Any, structure: tree.TreeDef) -> list[Any] | None:
 
 
 class _VjpCall(Call):
-    """A call of a ``custom_vjp`` function."""
+    """A call of the ``custom_vjp`` function ``custom`` with ``arguments``.
+
+    ``body`` is the traced function, ``rules`` its forward and its backward rule. See
+    ``defvjp`` for ``symbolic_zeros``.
+    """
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -93,10 +93,21 @@ class Memory:
         self.array[self.offset(index)] = value
 
 
-Writer = tuple[int, int, int]
-"""A block, a thread of it, and how many barriers the block has passed."""
+class Accessor(NamedTuple):
+    """A thread that accesses memory, after so many barriers of its block.
 
-_EACH: Final[Writer] = (-1, -1, -1)
+    -1 stands for several blocks, or for several threads of a block.
+    """
+
+    block: int
+    thread: int
+    barriers: int
+
+
+_SEVERAL_BLOCKS: Final = Accessor(-1, -1, -1)
+"""The reader of an element that several blocks read."""
+
+_ADDING_THREADS: Final = Accessor(-1, -1, -1)
 """The writer of an element to which threads add."""
 
 
@@ -107,9 +118,9 @@ class Accesses:
     Forgotten where all blocks meet. Reads are noted where blocks can meet at all.
     """
 
-    writers: dict[int, Writer] = field(default_factory=dict[int, Writer])
+    writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
     readers: dict[int, int] | None = None
-    threads: dict[int, Writer] | None = None
+    threads: dict[int, Accessor] | None = None
     """The last reader of each element, if several arguments are the same memory."""
 
     def forget(self) -> None:
@@ -142,39 +153,38 @@ class GlobalMemory(Memory):
         readers = self.accesses.readers
         if readers is not None:
             at, block = self.offset(index), GlobalMemory.running.block.index
-            writer = self.accesses.writers.get(at, (block, 0, 0))[0]
-            if writer != block:
-                raise self._race(index, writer, block)
+            writer = self.accesses.writers.get(at)
+            if writer is not None and writer.block != block:
+                raise self._race(index, writer.block, block)
             if readers.setdefault(at, block) != block:
                 readers[at] = -1
         if self.accesses.threads is not None:
             self._read_in_place(int(index), self.accesses.threads)
         return super().__getitem__(index)
 
-    def _read_in_place(self, index: int, threads: dict[int, Writer]) -> None:
+    def _read_in_place(self, index: int, threads: dict[int, Accessor]) -> None:
         """Record a read of an element that other threads may write in this launch.
 
-        ``threads`` has the last reader of each element; -1 stands for several blocks,
-        or for several threads of a block.
+        ``threads`` has the last reader of each element.
         """
         at, running = self.offset(index), GlobalMemory.running
-        reader = running.block.index, running.index, running.block.epoch
+        reader = Accessor(running.block.index, running.index, running.block.epoch)
         self._check_ordered(index, self.accesses.writers.get(at), reader)
         known = threads.get(at, reader)
-        if known[0] != reader[0]:
-            reader = -1, -1, -1
-        elif known[1:] != reader[1:] and known[2] == reader[2]:
-            reader = reader[0], -1, reader[2]
+        if known.block != reader.block:
+            reader = _SEVERAL_BLOCKS
+        elif known.thread != reader.thread and known.barriers == reader.barriers:
+            reader = reader._replace(thread=-1)
         threads[at] = reader
 
-    def _check_ordered(self, index: int, one: Writer | None, other: Writer) -> None:
+    def _check_ordered(self, index: int, one: Accessor | None, other: Accessor) -> None:
         """EmulationError if ``one`` and ``other`` race for an element.
 
         They do if they are different threads with no barrier between their accesses.
         """
         if one is None or one[:2] == other[:2]:
             return
-        if one[0] != other[0] or one[2] == other[2]:
+        if one.block != other.block or one.barriers == other.barriers:
             raise EmulationError(
                 f"{self.name}[{index}] is read by one thread and written by another "
                 f"through another argument: {one[:2]} and {other[:2]} (block, thread)"
@@ -184,29 +194,29 @@ class GlobalMemory(Memory):
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
         block = GlobalMemory.running.block
-        writer = block.index, GlobalMemory.running.index, block.epoch
+        writer = Accessor(block.index, GlobalMemory.running.index, block.epoch)
         self._written_by(int(index), writer)
         super().__setitem__(index, value)
 
     def add(self, index: int, value: Any) -> None:
         """Add ``value`` to element ``index``, as one of any number of threads."""
-        self._written_by(index, _EACH)
+        self._written_by(index, _ADDING_THREADS)
         self.array[self.offset(index)] += value
 
-    def _written_by(self, index: int, writer: Writer) -> None:
-        """Record a write of element ``index``.
+    def _written_by(self, index: int, writer: Accessor) -> None:
+        """Record that ``writer`` writes element ``index``, or adds to it.
 
         Raises EmulationError if it races with other accesses.
         """
         at = self.offset(index)
         known = self.accesses.writers.get(at, writer)
         if known[:2] != writer[:2]:
-            if _EACH in (known, writer):
+            if _ADDING_THREADS in (known, writer):
                 raise EmulationError(
                     f"{self.name}[{index}] is both written and added to"
                 )
             # Threads of a block may write one after the other, with a barrier between.
-            if known[0] != writer[0] or known[2] == writer[2]:
+            if known.block != writer.block or known.barriers == writer.barriers:
                 raise WrittenTwiceError(
                     f"threads {known[:2]} and {writer[:2]} (block, thread) both write "
                     f"{self.name}[{index}]"
@@ -216,8 +226,8 @@ class GlobalMemory(Memory):
             self._check_ordered(index, self.accesses.threads.get(at), writer)
         if self.accesses.readers is not None:
             reader = self.accesses.readers.get(at)
-            if reader is not None and reader != writer[0]:
-                raise self._race(index, reader, writer[0])
+            if reader is not None and reader != writer.block:
+                raise self._race(index, reader, writer.block)
 
     def _race(self, index: int, one: int, other: int) -> EmulationError:
         """The error of two blocks that race for element ``index``; -1 is several."""

@@ -47,9 +47,12 @@ class EpilogueFolding(StepRewrite):
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
-        """The new position and the new call of each product that changes."""
+        """The new position and call of each product that changes, by its position."""
         self.numbers: dict[tuple[str, float, DType], Var] = {}
-        """Scalars that products are multiplied by, which ``inserted`` nests compute."""
+        """Scalars that products are multiplied by, which ``inserted`` nests compute.
+
+        By the name of ``times``, ``alpha`` and the dtype: see ``number``.
+        """
         self.inserted: dict[int, list[NestStep]] = {}
         """New nests, by the position of the step that they precede."""
         for position, producer in self.producers.items():
@@ -160,7 +163,9 @@ class EpilogueFolding(StepRewrite):
         """The scalar array that the product is scaled by: ``alpha`` times ``times``.
 
         ``times`` is a value of the nest at ``position`` that is the same for all
-        elements. A nest of its own computes the scalar, before the product.
+        elements. A new nest computes the scalar, as soon as the arrays that ``times``
+        is computed from are written. The scalar has the dtype in which ``product`` is
+        computed.
         """
         dtype = dtypes.compute_dtype(product.type.dtype)
         known = self.numbers.get((times.name, alpha, dtype))
@@ -195,10 +200,10 @@ class EpilogueFolding(StepRewrite):
         return step.nest
 
     def store_of(self, position: int, value: Value, product: Var) -> Store | None:
-        """The store of ``value`` in the nest at ``position``, if it suits a product.
+        """The store of ``value`` in the nest at ``position``, if a product can do it.
 
-        It must lie in its array as ``product`` does in its own. None if there is no
-        such store.
+        It must be unconditional, without computed indices, to an array of the layout
+        and dtype that ``product`` has. None if there is no such store.
         """
         nest = self.nest(position)
         product_operand = nest.operands[self.operand_of(nest, product)]
@@ -215,9 +220,9 @@ class EpilogueFolding(StepRewrite):
         return None
 
     def overwritten(self, steps: Sequence[PlanStep], call: LibraryCall) -> bool:
-        """Whether ``steps`` write an array that ``call`` reads.
+        """Whether ``steps`` write an array that ``call``, a product's, reads.
 
-        The product moves behind them.
+        Then the product cannot move behind them.
         """
         read = {self.root_of(pointer.array) for pointer in call.reads.values()}
         return any(self.root_of(var) in read for step in steps for var in step.writes)
@@ -225,9 +230,11 @@ class EpilogueFolding(StepRewrite):
     def read_instead(
         self, position: int, value: Value, product: Var, output: Var
     ) -> None:
-        """Have the nest at ``position`` read ``value`` from ``output``.
+        """Have the nest at ``position`` load ``value`` from ``output``.
 
-        It read ``product`` before. The nest is dropped if it has nothing else to do.
+        ``value`` is what the nest computed from ``product``, and what the product's
+        epilogue now writes to ``output``. So the nest no longer computes or stores it.
+        The nest is dropped if it stores nothing else.
         """
         nest = self.nest(position)
         number = self.operand_of(nest, product)

@@ -51,7 +51,7 @@ class SingleTile(SkinnyTile):
         return WARP // self.groups
 
     @property
-    def lanes(self) -> int:
+    def lane_columns(self) -> int:
         """Columns of a lane."""
         return self.vectors * LANES
 
@@ -59,7 +59,7 @@ class SingleTile(SkinnyTile):
     @override
     def columns(self) -> int:
         """Columns of a block."""
-        return self.group_lanes * self.lanes
+        return self.group_lanes * self.lane_columns
 
     @property
     @override
@@ -71,7 +71,7 @@ class SingleTile(SkinnyTile):
     def a_words(self) -> int:
         """Words of a warp's tile of ``a``.
 
-        If it is not contiguous along k, four words of padding follow each four columns,
+        If it is not contiguous along k, four words of padding follow each four k's,
         so that different groups read from different banks.
         """
         return (self.rows if self.contiguous else self.rows + 1) * self.depth
@@ -80,7 +80,7 @@ class SingleTile(SkinnyTile):
     @override
     def stage(self) -> int:
         """Words of a warp's tiles of ``a`` and ``b``, which follow each other."""
-        return self.a_words + self.k_vectors * self.lanes * WARP
+        return self.a_words + self.k_vectors * self.lane_columns * WARP
 
     @property
     def words(self) -> int:
@@ -91,9 +91,10 @@ class SingleTile(SkinnyTile):
 def single_text(tile: SingleTile) -> Handwritten:
     """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
-    ``group`` is four times the lane's group, ``within`` the lane's first column.
+    ``group`` is four times the number of the lane's group, ``within`` the lane's first
+    column in the block.
     """
-    rows, lanes = tile.rows, tile.lanes
+    rows, columns = tile.rows, tile.lane_columns
     group, within = (
         f"quotient(lane, {tile.group_lanes})",
         f"remainder(lane, {tile.group_lanes})",
@@ -104,12 +105,12 @@ def single_text(tile: SingleTile) -> Handwritten:
         within = f"quotient(lane, {tile.groups})"
     body = f"""{tile.begin}
 group = {group} * {LANES}
-within = {within} * {lanes if tile.transposed else LANES}
+within = {within} * {columns if tile.transposed else LANES}
 buffer = dynamic_shared_f32(0, {tile.words})
 near = registers_f32({LANES})
-held = registers_f32({LANES * lanes})
-sums = registers_f32({rows * lanes})
-for i in unrolled({rows * lanes}):
+held = registers_f32({LANES * columns})
+sums = registers_f32({rows * columns})
+for i in unrolled({rows * columns}):
     sums[i] = f32(0)
 {tile.pipelined(_copies(tile), _multiply(tile))}
 barrier()
@@ -121,41 +122,46 @@ place = warp * {tile.accumulators} + within
 def _multiply(tile: SingleTile) -> str:
     """Lines that add the products of a warp's tiles of a and b to ``sums``.
 
-    The tiles are at ``place`` in shared memory, as ``tile`` lays them out; see
-    ``SkinnyTile`` for the names that lines share.
+    The tiles are at ``place`` in shared memory: first ``a``'s (see ``_accumulate``),
+    then ``b``'s, in which neighbouring lanes' vectors of four are neighbours. A lane
+    reads the vectors that it copied, for four k's at a time, to ``held``.
     """
-    lanes = tile.lanes
+    columns = tile.lane_columns
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
 for i in unrolled({tile.k_vectors // LANES}):
-    for j in unrolled({lanes}):
-        at = from_b + (i * {lanes} + j) * {WARP * LANES}
+    for j in unrolled({columns}):
+        at = from_b + (i * {columns} + j) * {WARP * LANES}
         load_f32x4(buffer, at, held, j * {LANES})
 {indented(_accumulate(tile), 1)}"""
 
 
 def _accumulate(tile: SingleTile) -> str:
-    """Lines that multiply the registers ``held`` of b by columns ``i`` of a.
+    """Lines that add to ``sums`` the products of a by four k's of b, in ``held``.
 
-    These are four columns for each group, which are loaded into ``near``. ``tile`` says
-    how a and b lie in shared memory.
+    Iteration ``i`` takes for the lane's group the k's from ``i * groups * 4 + group``
+    on, where ``group`` is four times the group's number. The tile of a, at ``place`` in
+    shared memory, is [row, k] if a is contiguous along k; else it is [k, row], with
+    four words of padding after each four k's: ``rows + 1`` words a k. Its elements are
+    loaded into ``near``, four at a time. ``held`` is [column, k] if b is transposed,
+    else [k, column]; ``sums`` is [row, column].
     """
-    rows, lanes = tile.rows, tile.lanes
-    b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {lanes} + l]"
+    rows, columns = tile.rows, tile.lane_columns
+    b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {columns} + l]"
     if tile.contiguous:
         return f"""from_a = place + i * {tile.groups * LANES} + group
 for m in unrolled({rows}):
     load_f32x4(buffer, from_a + m * {tile.depth}, near, 0)
     for k in unrolled({LANES}):
-        for l in unrolled({lanes}):
-            at = m * {lanes} + l
+        for l in unrolled({columns}):
+            at = m * {columns} + l
             sums[at] = fma_f32(near[k], {b}, sums[at])"""
     return f"""from_a = place + (i * {tile.groups * LANES} + group) * {rows + 1}
 for k in unrolled({LANES}):
     for four in unrolled({rows // LANES}):
         load_f32x4(buffer, from_a + k * {rows} + four * {LANES}, near, 0)
         for m in unrolled({LANES}):
-            for l in unrolled({lanes}):
-                at = (four * {LANES} + m) * {lanes} + l
+            for l in unrolled({columns}):
+                at = (four * {LANES} + m) * {columns} + l
                 sums[at] = fma_f32(near[m], {b}, sums[at])"""
 
 
@@ -163,12 +169,15 @@ def _copies(tile: SingleTile) -> str:
     """Lines that begin to copy a warp's tiles of a and b to shared memory.
 
     They begin at ``begin`` along k and go to ``place``: see ``SkinnyTile`` for the
-    names that lines share. They are one commit group. Zeros are stored beyond ``end``.
+    names that lines share. They are one commit group. Zeros are stored for k's from
+    ``end`` on. Iteration ``i`` copies four k's of b for each group, from the lane's
+    ``k`` on: see ``_accumulate``.
     """
+    columns = tile.lane_columns
     return f"""{_a_copies(tile)}
 for i in unrolled({tile.k_vectors // LANES}):
     k = begin + i * {tile.groups * LANES} + group
-    target = place + {tile.a_words} + lane * {LANES} + i * {tile.lanes * WARP * LANES}
+    target = place + {tile.a_words} + lane * {LANES} + i * {columns * WARP * LANES}
 {indented(_b_copies(tile), 1)}
 cp_async_commit()"""
 
@@ -177,7 +186,8 @@ def _a_copies(tile: SingleTile) -> str:
     """Lines that begin to copy a warp's tile of a, from ``begin`` along k on.
 
     The tile is [row, k] at ``place`` if a is contiguous along k, else [k, row] with
-    padding: see ``SingleTile.a_words``.
+    padding: see ``SingleTile.a_words``. Rows beyond the last are read from the last
+    ones; their sums are not stored. k's from ``end`` on become zeros (``live``).
     """
     rows, depth = tile.rows, tile.depth
     if tile.contiguous:
@@ -188,26 +198,28 @@ def _a_copies(tile: SingleTile) -> str:
     source = min_i64(m, rows - 1) * a_row + begin + k
     live = select_i64(begin + k < end, 1, 0)
     cp_async_f32x4(a_in, source, buffer, place + m * {depth} + k, live)"""
-    lanes = 1 if tile.unaligned else LANES
-    pieces = rows // lanes  # of a column
+    floats = 1 if tile.unaligned else LANES  # of a copy
+    pieces = rows // floats  # of a column of a
     return f"""{lane_loop(pieces * depth)}
     k = quotient(at, {pieces})
-    m = remainder(at, {pieces}) * {lanes}
-    source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
+    m = remainder(at, {pieces}) * {floats}
+    source = min_i64(m, rows - {floats}) * a_row + (begin + k) * a_step
     target = place + k * {rows} + quotient(k, {LANES}) * {LANES} + m
     live = select_i64(begin + k < end, 1, 0)
-    cp_async_f32x{lanes}(a_in, source, buffer, target, live)"""
+    cp_async_f32x{floats}(a_in, source, buffer, target, live)"""
 
 
 def _b_copies(tile: SingleTile) -> str:
     """Lines that begin to copy a lane's part of b, four elements of k from ``k`` on.
 
     They go to ``target`` in shared memory; neighbouring lanes' vectors are neighbours
-    there. ``tile`` says which columns the lane has.
+    there. The text reads ``first_column`` of the block, and ``within``, the lane's
+    first column in the block. Columns beyond the last are read from the last ones;
+    their sums are not stored. k's from ``end`` on become zeros (``live``).
     """
     if tile.transposed:
         return f"""live = select_i64(k < end, 1, 0)
-for j in unrolled({tile.lanes}):
+for j in unrolled({tile.lane_columns}):
     line = min_i64(first_column + within + j, n - 1)
     cp_async_f32x4(b_in, line * ldb + k, buffer, target + j * {WARP * LANES}, live)"""
     stride = tile.group_lanes * LANES  # between a lane's vectors

@@ -46,7 +46,7 @@ def geev(
     a: Array[Any],
     w: Array[Any],
     packed: Array[Any],
-    real_parts: Array[Any],
+    split_values: Array[Any],
     work: Array[Any],
     n: int,
     words: int,
@@ -54,9 +54,10 @@ def geev(
     """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
 
     ``function`` is LAPACK's geev, ``vectors`` its letter for right eigenvectors. The
-    eigenvalues ``w`` are complex. Those of a real matrix are also left in
-    ``real_parts``, imaginary parts after the real ones. An element is ``parts``
-    numbers, 2 if complex. ``work`` has ``words`` elements.
+    eigenvalues ``w`` are complex, the eigenvectors ``packed`` as LAPACK returns them
+    (see ``unpack``). ``split_values``, 2 n real numbers, gets the real, then the
+    imaginary parts of a real matrix's eigenvalues; it is scratch for a complex matrix.
+    An element is ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements.
     """
     failed = 1
     if all_finite(a, n * n * parts):
@@ -66,16 +67,16 @@ def geev(
         if parts == 2:
             failed = fortran(
                 function, NONE, vectors, n, a, n, w, work, n, packed, n, work, words,
-                real_parts,
+                split_values,
             )  # fmt: skip
         else:
             failed = fortran(
-                function, NONE, vectors, n, a, n, real_parts, real_parts + n, work, n,
-                packed, n, work, words,
+                function, NONE, vectors, n, a, n, split_values, split_values + n, work,
+                n, packed, n, work, words,
             )  # fmt: skip
             for k in range(n):
-                w[2 * k] = real_parts[k]
-                w[2 * k + 1] = real_parts[n + k]
+                w[2 * k] = split_values[k]
+                w[2 * k + 1] = split_values[n + k]
         if scale != 1.0:
             multiply(w, 2 * n, 1.0 / scale)
     if failed != 0:
@@ -91,18 +92,20 @@ def eig(
     v: Array[Real],
     copied: Array[Real],
     packed: Array[Real],
-    real_parts: Array[Real],
+    split_values: Array[Real],
     work: Array[Real],
     n: int,
     words: int,
     begin: int,
     end: int,
 ) -> None:
-    """Write eigenvalues ``w`` and right eigenvectors ``v`` of n x n matrices.
+    """Write eigenvalues ``w`` and right eigenvectors ``v`` of n x n matrices ``x``.
 
     ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Matrices that did not converge give NaN. Items
-    ``begin`` to ``end`` are computed.
+    Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
+    ``packed``, ``split_values`` and ``work``, which has ``words`` elements, as in
+    ``geev``. Matrices that did not converge give NaN. Items ``begin`` to ``end`` are
+    computed.
     """
     step = n * n * parts
     for item in range(begin, end):
@@ -110,14 +113,14 @@ def eig(
         copy(copied, x + item * step, step)
         failed = geev(
             geev_function, VECTORS, parts, copied, w + item * 2 * n, packed,
-            real_parts, work, n, words,
+            split_values, work, n, words,
         )  # fmt: skip
         if failed != 0:
             fill(own, 2 * n * n, NAN)
         elif parts == 2:
             copy(own, packed, 2 * n * n)
         else:
-            unpack(own, packed, real_parts + n, n)
+            unpack(own, packed, split_values + n, n)
 
 
 def unpack(
@@ -152,23 +155,25 @@ def eigvals(
     x: Array[Real],
     w: Array[Real],
     copied: Array[Real],
-    real_parts: Array[Real],
+    split_values: Array[Real],
     work: Array[Real],
     n: int,
     words: int,
     begin: int,
     end: int,
 ) -> None:
-    """Write the eigenvalues of n x n matrices.
+    """Write the eigenvalues ``w`` of n x n matrices ``x``.
 
     ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
+    ``split_values`` and ``work``, which has ``words`` elements, as in ``geev``. Items
+    ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
         geev(
-            geev_function, NONE, parts, copied, w + item * 2 * n, work, real_parts,
+            geev_function, NONE, parts, copied, w + item * 2 * n, work, split_values,
             work, n, words,
         )  # fmt: skip
 
@@ -193,7 +198,8 @@ def gesdd(
 
     ``function`` is LAPACK's gesdd, ``job`` its letter for vectors. The matrix is
     column-major, ``rows`` x ``columns``; ``vh`` has ``vh_rows``. An element is
-    ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements.
+    ``parts`` numbers, 2 if complex. LAPACK's scratch is ``work``, of ``words``
+    elements, ``integer_work``, and ``real_work`` for a complex matrix.
     """
     failed = 1
     if all_finite(a, rows * columns * parts):
@@ -232,12 +238,14 @@ def svd(
     begin: int,
     end: int,
 ) -> None:
-    """Write singular values ``s`` and vectors ``u`` and ``vh`` of matrices.
+    """Write singular values ``s`` and vectors ``u`` and ``vh`` of matrices ``x``.
 
     ``gesdd_function`` is LAPACK's. Matrices are ``rows`` x ``columns``; ``u`` has
     ``u_columns``, ``vh`` has ``vh_rows``, and both are square if ``full``. An element
-    is ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements. Matrices that
-    did not converge give NaN. Items ``begin`` to ``end`` are computed.
+    is ``parts`` numbers, 2 if complex. Scratch for one item: ``copied`` for the matrix,
+    which LAPACK overwrites; and ``work``, of ``words`` elements, ``real_work`` and
+    ``integer_work``, as in ``gesdd``. Matrices that did not converge give NaN. Items
+    ``begin`` to ``end`` are computed.
     """
     step = rows * columns * parts
     step_u, step_vh = rows * u_columns * parts, vh_rows * columns * parts
@@ -269,10 +277,12 @@ def svdvals(
     begin: int,
     end: int,
 ) -> None:
-    """Write the singular values of ``rows`` x ``columns`` matrices.
+    """Write the singular values ``s`` of ``rows`` x ``columns`` matrices ``x``.
 
     ``gesdd_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
+    ``work``, of ``words`` elements, ``real_work`` and ``integer_work``, as in
+    ``gesdd``. Items ``begin`` to ``end`` are computed.
     """
     step = rows * columns * parts
     for item in range(begin, end):
@@ -294,10 +304,11 @@ def hessenberg(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce n x n matrices to Hessenberg form in place.
+    """Reduce n x n matrices ``a`` to Hessenberg form in place.
 
     ``gehrd`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    ``taus`` gets the factors of the n - 1 reflectors of each matrix. ``work``, LAPACK's
+    scratch, has ``words`` elements. Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         own = taus + item * (n - 1) * parts
@@ -317,11 +328,13 @@ def schur(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce n x n matrices to Schur form in place, with the vectors ``z``.
+    """Reduce n x n matrices ``a`` to Schur form in place, with the vectors ``z``.
 
     ``gees`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Matrices that did not converge give NaN. Items
-    ``begin`` to ``end`` are computed.
+    Scratch for one item: ``work`` has ``words`` elements; ``values`` and ``more`` are
+    for the eigenvalues, real parts in one and imaginary parts in the other, or, if
+    complex, for the eigenvalues and LAPACK's real scratch. Matrices that did
+    not converge give NaN. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     selected = stack_words(1)
