@@ -26,7 +26,7 @@ import numpy as np
 import arrayfn as af
 from benchmarks import cases, machine
 from benchmarks.engines import Engine, load
-from benchmarks.side_by_side import Run
+from benchmarks.side_by_side import Row, Run, compare
 from benchmarks.timing import take_turns
 
 Array = Any
@@ -212,9 +212,9 @@ def prepared(library: str, case: Case) -> Run:
     return lambda: blas.sgemm(1.0, y.T, x.T).T
 
 
-def leaves(result: Any) -> list[Array]:
-    """The arrays of a result."""
-    return [np.asarray(x) for x in af.tree.leaves(result)]
+def leaves_of(run: Run) -> list[Array]:
+    """The arrays that ``run`` gives."""
+    return [np.asarray(x) for x in af.tree.leaves(run())]
 
 
 def serve(library: str, requests: Any) -> None:
@@ -231,13 +231,10 @@ def serve(library: str, requests: Any) -> None:
         what, value = request
         if what == "prepare":
             run = prepared(library, rows[value])
-            answer = leaves(run())
+            answer = leaves_of(run)
         elif what == "bits":
-            results: set[tuple[bytes, ...]] = set()
-            for count in (1, 2, threads):
-                af.set_num_threads(count)
-                results.add(tuple(x.tobytes() for x in leaves(run())))
-            answer = len(results) == 1
+            of_leaves = {library: functools.partial(leaves_of, run)}
+            answer = compare(Row(library, of_leaves, 0.0))
         else:
             af.set_num_threads(1 if what == "alone" else threads)
             answer = take_turns({"": run}, value, 1)[""].median

@@ -61,7 +61,7 @@ CALLS = {
     "Rotation": lambda x: Rotation.from_quat(x).as_matrix()[0, 1],
 }
 if tuple(map(int, scipy.__version__.split(".")[:2])) >= (1, 18):
-    # The policy for NaNs of these asks for values of arrays that are not JAX's.
+    # To handle NaNs, SciPy 1.18 asks for the values of all arrays but JAX's.
     CALLS = {name: f for name, f in CALLS.items() if not name.startswith("stats.")}
 for name, f in CALLS.items():
     difference = (f(x + e * d) - f(x - e * d)) / (2 * e)

@@ -190,7 +190,7 @@ class DeviceArray(ArrayOnDevice):
             host = np.ndarray(
                 self.shape,
                 self.dtype,
-                flat.view(np.uint8).data,  # buffers have no float8 and bfloat16
+                flat.view(np.uint8).data,  # the buffer protocol has no float8
                 -low * self.dtype.itemsize,
                 self.strides,
             )

@@ -169,12 +169,8 @@ def _vectors(layout: ColumnLayout) -> str:
 
     ``layout`` says how columns are spread over the block.
     """
-    t, own, vector, step = (
-        short_name(layout.dtype),
-        layout.own,
-        layout.vector,
-        layout.step,
-    )
+    t, own = short_name(layout.dtype), layout.own
+    vector, step = layout.vector, layout.step
     return f"""if rotated > 0:
     for k in unrolled({own}):
         x[k] = {t.upper()}_NAN

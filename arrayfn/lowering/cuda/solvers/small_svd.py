@@ -188,12 +188,8 @@ def _basis(layout: ColumnLayout) -> str:
 
     ``layout`` says how columns are spread over the block.
     """
-    t, rows, vector, step = (
-        short_name(layout.dtype),
-        layout.rows,
-        layout.vector,
-        layout.step,
-    )
+    t, rows = short_name(layout.dtype), layout.rows
+    vector, step = layout.vector, layout.step
     return f"""spare = {layout.size} - here
 for k in unrolled({layout.compared // vector}):
     for j in unrolled({vector}):
@@ -261,12 +257,8 @@ def _stored(layout: ColumnLayout) -> str:
 
     ``layout`` says how columns are spread over the block.
     """
-    t, rows, vector, step = (
-        short_name(layout.dtype),
-        layout.rows,
-        layout.vector,
-        layout.step,
-    )
+    t, rows = short_name(layout.dtype), layout.rows
+    vector, step = layout.vector, layout.step
     return f"""begin = block_index() * total * length
 for at in range(thread, total * length, {layout.threads}):
     k = quotient(at, length)
