@@ -173,7 +173,7 @@ def _over(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
-    """The cosine transform along several axes; errors call it ``name``."""
+    """The cosine or sine transform along several axes, as ``name`` ("idstn") says."""
     ndim = ops.type_of_operand(name, x).ndim
     lengths = [s] if isinstance(s, int | np.integer) else s
     if axes is None:
@@ -206,7 +206,7 @@ def _transform(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
-    """The cosine transform of ``type`` 1 to 4 along one axis, or its ``inverse``.
+    """The cosine or sine transform (``name``) along one axis, or its ``inverse``.
 
     ``n`` is the length, to which x is cut or padded. Errors call it ``name``.
     """
