@@ -9,7 +9,7 @@ from arrayfn.ir.builder import current_builder
 class Definitions:
     """Finds the definition of a Var in the builder that a pass emits into.
 
-    It is made anew for each Program, and reads what was emitted since the last look.
+    One instance serves one Program. It reads what was emitted since the last look.
     """
 
     def __init__(self) -> None:

@@ -124,7 +124,7 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
 
 
 class _Assignment:
-    """Emits one Program anew, with the copies that layouts need.
+    """Emits one Program again, with the copies that layouts need.
 
     Attributes:
         rules: what the target accepts.
