@@ -224,9 +224,9 @@ def _scaled(
 
 
 def _packed(nibbles: Array, axis: int) -> Array:
-    """Two numbers of 4 bits in each byte, from both halves of ``axis``.
+    """Two numbers of 4 bits in each byte, from both parts of ``axis``.
 
-    The lower bits have the first half, the upper bits the second, which may be shorter
+    The lower bits have the first part, the upper bits the second, which may be shorter
     by one.
     """
     extent = nibbles.shape[axis]
@@ -238,7 +238,7 @@ def _packed(nibbles: Array, axis: int) -> Array:
 
 
 def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
-    """The product of weights that ``_packed`` made: the sum of those of both halves."""
+    """The product of weights that ``_packed`` made: the sum of those of both parts."""
     axis, half = weights.first, stored.type.shape[weights.first]
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)
