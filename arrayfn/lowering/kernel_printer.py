@@ -332,11 +332,8 @@ class KernelPrinter(KernelText, ABC):
     def store(self, s: Store, variables: dict[int, str]) -> None:
         """Print ``a_out[row + i1] = a``, under ``if mask:`` where the store has one."""
         value = self.stored(s.operand, self.scalar(s.value))
-        if s.where is not None:
-            self.open(f"if {self.name_of(s.where)}:")
-        self.line(f"{self.element_of(s, variables)} = {value}")
-        if s.where is not None:
-            self.close()
+        with self.open_if("" if s.where is None else self.name_of(s.where)):
+            self.line(f"{self.element_of(s, variables)} = {value}")
 
     def count(self, s: Count, variables: dict[int, str]) -> None:
         """Print ``a = i64(i1)``: the index along the axis of ``s``."""
