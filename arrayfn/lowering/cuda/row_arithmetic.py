@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.row_loops import RowLoops
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
 from arrayfn.lowering.kernel_ir import (
@@ -38,7 +38,7 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 @dataclass
-class RowArithmetic(CudaPrinter[T]):
+class RowArithmetic(RowLoops[T]):
     """Prints divisions by a number of the row, and half-precision arithmetic."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from typing_extensions import override
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.vectors import AxisIndices
 from arrayfn.lowering.kernel_ir import Value
 
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -34,24 +33,10 @@ _NONE: Final = -1
 class RowCopiesPrinter(RowArithmetic[T]):
     """Prints a thread's copies to shared memory, and its accesses there."""
 
-    member: str = ""
-    """The kernel's variable for the thread's number in its row group."""
     shared_row: int = _NONE
     """The operand whose last vectors are shared tiles; -1 if there is none."""
-    on_shared_tiles: bool = False
-    """Whether the loop being printed is over shared tiles, not register tiles."""
     prefetched: Sequence[int] = ()
     """The prefetched operands, once ``begin_prefetch`` has been printed."""
-    vector_span: tuple[int, int] | None = None
-    """The range of vectors of the next loop, if it is neither of these two."""
-
-    @abstractmethod
-    def open_vectors(self, after: str = "") -> AbstractContextManager[AxisIndices]:
-        """Open the loop over a thread's vectors of the row.
-
-        Yields the index of a vector's first element along each axis, as expressions.
-        ``after`` is a line that ends each iteration, also for threads without a vector.
-        """
 
     @abstractmethod
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
@@ -60,18 +45,6 @@ class RowCopiesPrinter(RowArithmetic[T]):
         A thread loads all vectors of those in the first list before it computes
         anything, those in the second list one by one as it goes along its row.
         """
-
-    @property
-    def register_tiles(self) -> int:
-        """How many of a thread's vectors of a row are in registers."""
-        return self.schedule.tiles - self.schedule.shared_tiles
-
-    @property
-    def vector_range(self) -> tuple[int, int]:
-        """The first and the last number (exclusive) of the next loop's vectors."""
-        shared = self.register_tiles, self.schedule.tiles
-        registers = 0, self.register_tiles
-        return self.vector_span or (shared if self.on_shared_tiles else registers)
 
     def copy_vector(self, operand: int, at: AxisIndices, target: str) -> None:
         """Begin to copy one vector of ``operand`` to its shared array.
@@ -203,10 +176,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.dynamic_shared_arrays(
             self.prefetched, distance * schedule.threads_per_row * lanes
         )
-        self.vector_span = 0, distance
         # Groups are counted: threads without such a vector commit empty ones.
-        with self.open_vectors(after="cp_async_commit()") as at:
-            self.vector_span = None
+        with self.open_vectors("cp_async_commit()", (0, distance)) as at:
             for operand in self.prefetched:
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
