@@ -91,12 +91,12 @@ def plan_stages(
             if name in needed or isinstance(s, Reduce) or s.level != "element":
                 continue
             needed.add(name)
+            can_keep = keep and is_expensive(producers, name, keep_half_exp)
             if (name, first.get(name)) in recomputed:
                 first[name] = stage
-            elif name in first and keep:
-                if is_expensive(producers, name, keep_half_exp):
-                    last[name] = stage
-                    continue  # read from registers: what it is computed from is not
+            elif name in first and can_keep:
+                last[name] = stage
+                continue  # it is read from registers, and what it is made of is not
             first.setdefault(name, stage)
             pending += names_of(s)
         bodies.append(
@@ -234,7 +234,7 @@ def can_split_row(nest: Nest, lanes: int) -> bool:
 
 
 def keeps_one_word(nest: Nest) -> bool:
-    """Whether ``nest`` has one row operand and keeps one 32-bit register for each element.
+    """Whether ``nest`` has one row operand and keeps one register for each element.
 
     Then it is known well enough how many registers a thread needs to limit them (see
     ``Rows.blocks_per_multiprocessor``).
