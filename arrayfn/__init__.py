@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrayfn import (
     ad_checkpoint,
+    checkify,
     checkpoint_policies,
     custom_batching,
     custom_derivatives,
@@ -198,6 +199,7 @@ __all__ = [
     "bisect",
     "block_until_ready",
     "check",
+    "checkify",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

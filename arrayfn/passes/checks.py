@@ -83,16 +83,21 @@ def kinds_of(checks: object) -> frozenset[str]:
 
 
 def with_checks(
-    program: Program, kinds: AbstractSet[str], is_whole: IsWhole
+    program: Program,
+    kinds: AbstractSet[str],
+    is_whole: IsWhole,
+    *,
+    asserted: bool = True,
 ) -> tuple[Program, tuple[Site, ...]]:
     """``program`` with a fault as a further result, and the sites, if there are any.
 
     Before the fault are the values of the user's checks, in the order of the sites.
-    Calls that ``is_whole`` accepts are not entered.
+    Calls that ``is_whole`` accepts are not entered. Unless ``asserted``, the user's
+    checks are left where they are.
     """
-    if not kinds and not has_check(program):
+    if not kinds and not (asserted and has_check(program)):
         return program, ()
-    checker = _Checker(kinds, is_whole)
+    checker = _Checker(kinds, is_whole, asserted)
     checked = checker.program(dce(program))
     if checked is None:
         return program, ()
@@ -102,9 +107,12 @@ def with_checks(
 class _Checker:
     """Inserts checks into Programs, and numbers their sites."""
 
-    def __init__(self, kinds: AbstractSet[str], is_whole: IsWhole) -> None:
+    def __init__(
+        self, kinds: AbstractSet[str], is_whole: IsWhole, asserted: bool
+    ) -> None:
         self.kinds = kinds
         self.is_whole = is_whole
+        self.asserted = asserted
         self.sites: list[Site] = []
 
     def program(self, program: Program) -> Program | None:
@@ -139,7 +147,7 @@ class _Checker:
             if primitive is in_bounds:
                 environment[equation.outputs[0]] = operands[0]
                 faults += self._index(operands[0], equation)
-            elif primitive is check:
+            elif primitive is check and self.asserted:
                 faults += self._condition(operands[0], equation)
                 kept += operands[1:]
             elif primitive in _LOOPS:
@@ -330,7 +338,7 @@ def _while_loop(
     asked_values, step_values = checked_condition.outputs[1:-1], step.outputs[count:-1]
     start = _zeros([*asked_values, *step_values])
     params |= {
-        "cond_program": _while_none(params["cond_program"], start),
+        "cond_program": _while_none(checked_condition, start),
         "body_program": _step(checked_condition, step, cond_end, start),
         "body_consts": body_end,
     }
@@ -422,7 +430,8 @@ def _zeros(values: Iterable[Atom]) -> list[Atom]:
 def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
     """A loop's condition that also stops at a fault.
 
-    It takes more carries than ``condition``: ``values``, and the fault.
+    It takes more carries than ``condition``, which is checked: ``values``, and the
+    fault.
     """
     builder = ProgramBuilder(condition.name)
     with builder:
@@ -430,7 +439,7 @@ def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
         for x in values:
             builder.input(x.type.plain())
         fault = builder.input(_NONE.type, "fault")
-        (goes_on,) = builder.inline(condition, inputs)
+        goes_on, *_ = builder.inline(condition, inputs)
         condition_holds = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
     return builder.build([condition_holds])
 
