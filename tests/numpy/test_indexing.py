@@ -319,7 +319,7 @@ def test_a_mask_that_is_not_known_takes_no_updates_one_by_one():
 
 def test_lists_of_an_index_may_hold_traced_positions():
     x = np.arange(12.0).reshape(3, 4)
-    taken = af.jit(lambda i, j: anp.asarray(x)[[i, 1], (j, 0)])(2, 3)
+    taken = jit(lambda i, j: anp.asarray(x)[[i, 1], (j, 0)])(2, 3)
     assert taken.tolist() == [11.0, 4.0]
-    set_there = af.jit(lambda i: anp.asarray(x).at[[i, i + 1]].set(0.0))(1)
+    set_there = jit(lambda i: anp.asarray(x).at[[i, i + 1]].set(0.0))(1)
     assert set_there.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0] * 4, [0.0] * 4]
