@@ -91,6 +91,7 @@ from arrayfn.lax import platform_dependent
 from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tracing import Namespace
+from arrayfn.tracing.meshes import set_mesh
 from arrayfn.transforms import (
     Dim,
     ShapeDtypeStruct,
@@ -274,6 +275,7 @@ __all__ = [
     "save",
     "save_parameters",
     "scipy",
+    "set_mesh",
     "set_num_devices",
     "set_num_threads",
     "shard_map",

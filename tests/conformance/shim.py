@@ -409,6 +409,7 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
         name,
         otherwise_absent=True,
         make_mesh=lambda shape, names, *_, **__: af.make_mesh(shape, names),
+        set_mesh=af.set_mesh,
         NamedSharding=af.NamedSharding,
         PartitionSpec=af.PartitionSpec,
     ),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
 from arrayfn.transforms import grad, trace_function
 
