@@ -20,7 +20,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _DEVICES: "Device Shard default_device device_count "
         "local_device_count host_* process_* copy_to_host_async live_arrays "
         "default_backend effects_barrier memory transfer_guard*",
-        "programs over several devices have their own names": "P set_mesh "
+        "programs over several devices have their own names": "P "
         "smap reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
         "Refs live as long as the function that made them": "free_ref",
