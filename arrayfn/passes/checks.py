@@ -87,8 +87,8 @@ def with_checks(
     ``y = x / z`` with ``kinds={"division"}`` becomes ``y = x / z; fault =
     min(select(z == 0, position + (site << 40), NO_FAULT))``. Before the fault are the
     values of the user's checks, in the order of the sites. The bodies of calls that
-    ``has_kernel`` accepts, since a registered kernel computes them, are not entered. Unless ``asserted``, the user's
-    checks are left where they are.
+    ``has_kernel`` accepts, since a registered kernel computes them, are not entered.
+    Unless ``asserted``, the user's checks are left where they are.
     """
     if not kinds and not (asserted and has_check(program)):
         return program, ()
