@@ -160,7 +160,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.partial_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
-        """The lowest finite number of a value's dtype: ``f32(-3.4028234663852886e+38)``."""
+        """The lowest finite number of the dtype: ``f32(-3.4028234663852886e+38)``."""
         dtype = short_name(value.dtype)
         return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
@@ -193,7 +193,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The mean of ``elements`` numbers with the sum ``total``: ``div_f32(a, f32(512))``."""
+        """The mean of ``elements`` numbers whose sum is the expression ``total``.
+
+        For 512 elements, ``div_f32(a, f32(512))``. The dtype is that of the sum ``m``.
+        """
         dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
 
@@ -217,12 +220,12 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def rescale(self, merge: Merge, parts: Exchanged) -> None:
         """Combine the later stage's results of all parts, rescaled to the row's shift.
 
-        Prints, for the sum of a softmax by 16 warps (``exp`` has its clamp in fact, see
-        ``rescale_factor``):
+        Prints, for the sum of a softmax by 16 warps (left out is the clamp of
+        ``difference``, see ``rescale_factor``):
 
             e = f32(0)
             difference = a_warps[remainder(thread, 16)] - a
-            e = accumulate_add_f32(e, e_warps[remainder(thread, 16)] * exp_f32(difference))
+            e = accumulate_add_f32(e, e_warps[...] * exp_f32(difference))
             for step in range(4):
                 e = accumulate_add_f32(e, shuffle_xor_f32(e, 8 >> step))
 
@@ -280,7 +283,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # Exponentials over their sum.
 
     def fold_division(self, merge: Merge) -> None:
-        """Define factors that rescale exponentials and divide them by their sum at once.
+        """Define factors that both rescale exponentials and divide them by their sum.
 
         Prints, for a softmax: ``d_share = div_f32(d_factor, e)``. Its quotients then
         are ``g = d * d_share``. That is for exponentials of ``merge`` that are only
