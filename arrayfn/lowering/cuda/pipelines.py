@@ -73,7 +73,7 @@ class PipelinePrinter(DynamicRowScheduler):
         self.lines[loop_start:loop_start] = self.shared_declarations
 
     def lay_out_shared_memory(self) -> None:
-        """Declare the mbarriers, the numbers of rows, row buffers and broadcast operands.
+        """Declare mbarriers, numbers of rows, row buffers and broadcast operands.
 
         Prints, for blocks without clusters, one row operand with two buffers and a
         broadcast operand:
@@ -123,12 +123,12 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare ``a_warps = shared_f32(32)`` before the loop over rows, which uses it.
+        """Declare ``a_warps = shared_f32(32)`` before the loop over rows.
 
-        The array is for value ``a`` and has at least ``count`` elements: its size is a multiple
-        of a line. What blocks of a cluster send each other, the mbarriers that count it and
-        what a block uses meanwhile must not share a line: softmax of rows of 131072 took up to
-        20 us more where they did.
+        The array is for value ``a``. Its size is a multiple of a line, at least
+        ``count`` elements. What blocks of a cluster send each other, the mbarriers that
+        count it and what a block uses meanwhile must not share a line: softmax of rows
+        of 131072 took up to 20 us more where they did.
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
@@ -289,10 +289,10 @@ class PipelinePrinter(DynamicRowScheduler):
         if not in_registers:
             self.line(f"{load}({source}, {at}, {tile}, 0)")
             return
-        with self.open(f"if vector < {schedule.broadcast_register_tiles}:"):
-            with self.open(f"for lane in range({lanes}):"):
-                kept = f"{self.register_name(operand)}[vector * {lanes} + lane]"
-                self.line(f"{tile}[lane] = {kept}")
+        test = f"if vector < {schedule.broadcast_register_tiles}:"
+        with self.open(test), self.open(f"for lane in range({lanes}):"):
+            kept = f"{self.register_name(operand)}[vector * {lanes} + lane]"
+            self.line(f"{tile}[lane] = {kept}")
         with self.open("else:"):
             self.line(f"{load}({source}, {at} - {in_registers}, {tile}, 0)")
 
@@ -308,7 +308,7 @@ class PipelinePrinter(DynamicRowScheduler):
             x_tile = registers_f32(20)
             for vector in range(5):
                 first = (vector * 512 + member) * 4
-                load_f32x4(x_shared, (ring * 5 + vector) * 2048 + member * 4, x_tile, ...)
+                load_f32x4(x_shared, (ring * 5 + vector) * 2048 + ..., x_tile, ...)
 
         Rows that are kept in float32 are converted here, too.
         """
@@ -423,8 +423,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
         With several exchanges a row, each has its mbarrier, and a phase each row: all
         blocks have passed another exchange before the next phase begins. Where a row
-        has only one exchange, two mbarriers and two halves of the arrays alternate
-        instead.
+        has only one exchange, two mbarriers and two buffers alternate instead.
         """
         if len(self.exchanged_stages()) > 1:
             return str(number), "remainder(iteration, 2)", ""
@@ -433,9 +432,9 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def after_exchange(self, stage: int, mbarrier: str) -> None:
-        """Have ``mbarrier`` expect the bytes of the next row's exchange after ``stage``.
+        """Have ``mbarrier`` expect the bytes of the next row's exchange.
 
-        Prints:
+        Prints, after the exchange that follows ``stage``:
 
             if member == 0:
                 mbarrier_expect_tx(exchanged, 0, 64)
