@@ -27,17 +27,17 @@ class Card:
         else:
             self.seconds += seconds
 
-    def capture(self, enqueue: Callable[[int], None]) -> int:
+    def executable_graph(self, enqueue: Callable[[int], None]) -> int:
         self.captured = []
         enqueue(2)
         self.graphs[len(self.graphs)] = self.captured
         self.captured = None
         return len(self.graphs) - 1
 
-    def launch(self, graph: int) -> None:
+    def launch_graph(self, graph: int) -> None:
         self.seconds += sum(self.graphs[graph])
 
-    def forget(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         del self.graphs[graph]
 
 
