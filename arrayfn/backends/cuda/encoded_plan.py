@@ -149,7 +149,7 @@ class EncodedPlan:
         return self._accesses_of(node).small
 
     def duration(self, node: NativeRun | HostCall) -> int:
-        """The least time that one step runs, in launches; 0 if it is short."""
+        """The minimum duration of one step, in launches; 0 if it is short."""
         return self._accesses_of(node).duration
 
     def _accesses_of(self, node: NativeRun | HostCall) -> StepAccesses:
