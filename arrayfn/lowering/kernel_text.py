@@ -124,6 +124,15 @@ class Body:
         """Append a line at the current depth."""
         self.lines.append("    " * self.depth + text)
 
+    def print_lines(self, text: str) -> None:
+        """Append the lines of ``text`` at the current depth.
+
+        Their common indentation is dropped, so that a printer can show its part of a
+        kernel as the kernel will have it, in a triple-quoted string.
+        """
+        for line in textwrap.dedent(text).strip().splitlines():
+            self.line(line)
+
     def open(self, text: str) -> Self:
         """Add a line whose block the following lines are, until ``close``."""
         self.line(text)
