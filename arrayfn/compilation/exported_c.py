@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.code import kernel_text
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import target
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, BackendError, user_location
@@ -119,7 +119,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     # Kernels with long loops ask whether to go on.
     asks = f"{name}_look"
     texts = [
-        (text.replace(look.symbol, asks), interleave)
+        (text.replace(check_signals.symbol, asks), interleave)
         for text, interleave in _texts(compiled, symbols)
     ]
     made, needed = target.linked_object([_constants_text(compiled, name), *texts])
