@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrayfn import (
     ad_checkpoint,
+    checkify,
     checkpoint_policies,
     custom_batching,
     custom_derivatives,
@@ -90,6 +91,7 @@ from arrayfn.lax import platform_dependent
 from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tracing import Namespace
+from arrayfn.tracing.meshes import set_mesh
 from arrayfn.transforms import (
     Dim,
     ShapeDtypeStruct,
@@ -198,6 +200,7 @@ __all__ = [
     "bisect",
     "block_until_ready",
     "check",
+    "checkify",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
@@ -272,6 +275,7 @@ __all__ = [
     "save",
     "save_parameters",
     "scipy",
+    "set_mesh",
     "set_num_devices",
     "set_num_threads",
     "shard_map",

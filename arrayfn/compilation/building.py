@@ -17,13 +17,14 @@ from typing import Any, Final
 from arrayfn import tree
 from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.static_arguments import StaticArguments
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Mesh
 from arrayfn.logs import COMPILE, RETRACE
 
 PATIENCE: Final = 1.0  # seconds after which a line is printed
 
-Key = tuple[tree.TreeDef, StaticArguments, tuple[ArrayType, ...], str]
-"""What a function is compiled for: structure, static arguments, types, backend."""
+Key = tuple[tree.TreeDef, StaticArguments, tuple[ArrayType, ...], str, Mesh | None]
+"""What a function is compiled for: structure, static arguments, types, backend,
+and the mesh of ``set_mesh``."""
 
 
 @dataclass
@@ -107,8 +108,10 @@ def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) 
 
 def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
     """A sentence for each difference between ``key`` and ``other``."""
-    structure, static, types, backend = key
+    structure, static, types, backend, mesh = key
     sentences: list[str] = []
+    if mesh != other[4]:
+        sentences.append(f"the mesh of set_mesh is {mesh}, not {other[4]}")
     if backend != other[3]:
         sentences.append(f"it runs on {backend}, not on {other[3]} as before")
     if structure != other[0]:

@@ -57,6 +57,7 @@ class CompiledSignature:
         compiled: the plan and the kernels.
         backend: what compiled it.
         sites: the sites of its checks.
+        asks_mesh: whether it is for one mesh of ``set_mesh``.
     """
 
     run: Callable[..., Any]
@@ -69,6 +70,7 @@ class CompiledSignature:
     compiled: CompiledProgram
     backend: Backend
     sites: tuple[Site, ...]
+    asks_mesh: bool
 
     @property
     def began(self) -> float:
@@ -285,6 +287,7 @@ class Compiler:
             lowered.compiled_program,
             lowered.backend,
             lowered.sites,
+            traced.trace.asks_mesh,
         )
 
 

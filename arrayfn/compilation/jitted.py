@@ -41,6 +41,7 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.pickling import pickled
 from arrayfn.tracing import Namespace, too_deep
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.meshes import mesh_of_block
 from arrayfn.tracing.references import (
     Ref,
     RefWrittenError,
@@ -207,7 +208,7 @@ class Jitted(Generic[P, R]):
         check_leaves(compiler.function, args, kwargs, leaves)
         types = tuple(leaf_type(x) for x in leaves)
         backend = compiler.backend_of(leaves)
-        key = (structure, static, types, backend.name)
+        key = (structure, static, types, backend.name, mesh_of_block())
         entry = self._cache.get(key)
         if entry is None:
             arguments = static.filled(args)
@@ -248,11 +249,13 @@ class Jitted(Generic[P, R]):
         """Keep a shortcut to ``entry`` for the next call with arguments like these.
 
         ``leaves`` and ``structure`` are those of ``(args, kwargs)``. Static arguments
-        are not compared by shortcuts, so that a function with some has none.
+        and the mesh of ``set_mesh`` are not compared by shortcuts, so that a function
+        that asks for them has none.
         """
         run = entry.run
         self.forget_last()
-        if self._compiler.static or not isinstance(run, DirectExecutable):
+        asks = self._compiler.static or entry.asks_mesh
+        if asks or not isinstance(run, DirectExecutable):
             return
         is_plain = entry.single or gives_tuple(entry.out_tree)
         call = run.call_single if entry.single else run.call

@@ -14,7 +14,7 @@ from arrayfn.backends.cuda import (
     missing_here,
     modules,
 )
-from arrayfn.backends.cuda.graphs import capture
+from arrayfn.backends.cuda.graphs import replay
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.plan import Kernel
 
@@ -59,7 +59,7 @@ class Card:
 @pytest.fixture
 def card(monkeypatch):
     made = Card()
-    for module in (modules, code, capture):
+    for module in (modules, code, replay):
         monkeypatch.setattr(module, "device", lambda: made)
     monkeypatch.setattr(code, "_toolchain", lambda: "")
     monkeypatch.setattr(code, "codes", lambda units: dict.fromkeys(units, b""))
@@ -131,7 +131,7 @@ def test_nothing_is_unloaded_while_a_graph_is_captured(card):
 
 def test_a_plan_and_its_graphs_hold_their_kernels(card):
     plan = Plan({}, [], [], code=functions_of(1))
-    graph = capture.CapturedGraph(70, plan.code)
+    graph = replay.CapturedGraph(70, plan.code)
     variant = plan.of([], kept=graph)
     del plan, graph
     modules.unload_unused()

@@ -9,8 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda.graphs.capture import Hazards
-from arrayfn.backends.cuda.graphs.conditional import copy_ptx, set_condition_ptx
-from arrayfn.backends.cuda.graphs.dispatch import segments
+from arrayfn.backends.cuda.graphs.kernels import copy_ptx, set_condition_ptx
 from arrayfn.backends.cuda.graphs.walk import CapturingWalk
 from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
@@ -270,20 +269,6 @@ def test_what_a_window_may_slice():
     assert not fits((4,), (5, 0), (of_input, of_output))
     assert not fits((4,), (5,), (of_input, (5, 0)))
     assert not fits((4,), (5,), (of_input, of_output), donors=((1, 0),))
-
-
-def test_graphs_end_at_steps_that_need_the_host():
-    run, host = NativeRun(0, 1), HostCall(print, (), False, StepAccesses((), ()))
-    repeat = LoopNode(Loop((), None, 0), (run,))
-    by_host = LoopNode(Loop((), None, 0), (run, host))
-    made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))
-    assert [(s.nodes, s.by_graph, s.patience) for s in made] == [
-        ((run, repeat), True, 0),
-        ((host, run, by_host), False, 0),
-        ((NativeRun(1, 9),), True, 1),
-    ]
-    (long,) = segments((NativeRun(1, 640),))
-    assert long.patience == 11
 
 
 def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():

@@ -56,6 +56,7 @@ class EncodedPlan:
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
         self._own: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
+        self._gpu = gpu
         self._buffers = plan.buffers
         self._arena = arena
         self._kernels = {k.name: k for k in compiled.kernels}
@@ -169,13 +170,13 @@ class EncodedPlan:
         """
         key = id(node), number
         if key not in self._own:
-            self._own[key] = device().allocate(nbytes)
+            self._own[key] = self._gpu.allocate(nbytes)
         return self._own[key]
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for pointer in self._own.values():
-                device().free(pointer)
+                self._gpu.free(pointer)
 
     # Encoding.
 
