@@ -208,9 +208,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "pmap.devices pmap.static_broadcasted_argnums pmap.axis_size "
             "pmap.donate_argnums"
         ),
-        "the mesh and the specs of operands are said where they are used": (
-            "shard_map.in_specs shard_map.mesh"
-        ),
+        "the specs of operands are said where they are used": "shard_map.in_specs",
         "a function runs over all axes of its mesh": "shard_map.axis_names",
         "JAX has deprecated it": "*.concrete *.reduce_axes",
         "arrays are copied to a device; where they were does not matter": (
