@@ -79,6 +79,8 @@ def with_checks(
     program: Program,
     kinds: AbstractSet[str],
     has_kernel: Callable[[Equation], bool],
+    *,
+    asserted: bool = True,
 ) -> tuple[Program, tuple[Site, ...]]:
     """``program`` with a fault as a further result, and the sites, if there are any.
 
@@ -86,10 +88,11 @@ def with_checks(
     min(select(z == 0, position + (site << 40), NO_FAULT))``. Before the fault are the
     values of the user's checks, in the order of the sites. The bodies of calls that
     ``has_kernel`` accepts, since a registered kernel computes them, are not entered.
+    Unless ``asserted``, the user's checks are left where they are.
     """
-    if not kinds and not has_check(program):
+    if not kinds and not (asserted and has_check(program)):
         return program, ()
-    checker = _Checker(kinds, has_kernel)
+    checker = _Checker(kinds, has_kernel, asserted)
     checked = checker.checked(dce(program))
     if checked is None:
         return program, ()
@@ -100,10 +103,14 @@ class _Checker:
     """Inserts checks into Programs, and numbers their sites."""
 
     def __init__(
-        self, kinds: AbstractSet[str], has_kernel: Callable[[Equation], bool]
+        self,
+        kinds: AbstractSet[str],
+        has_kernel: Callable[[Equation], bool],
+        asserted: bool,
     ) -> None:
         self.kinds = kinds
         self.has_kernel = has_kernel
+        self.asserted = asserted
         self.sites: list[Site] = []
 
     def checked(self, program: Program) -> Program | None:
@@ -138,7 +145,7 @@ class _Checker:
             if primitive is in_bounds:
                 results: Sequence[Atom] = operands
                 found = self._index_faults(operands[0], equation)
-            elif primitive is check:
+            elif primitive is check and self.asserted:
                 results = ()
                 _, *values = operands
                 found = self._condition_faults(operands[0], equation)

@@ -75,7 +75,7 @@ def _while_loop(
     count = len(equation.outputs)
     start = _zeros([*condition.outputs[1:-1], *body.outputs[count:-1]])
     params |= {
-        "cond_program": _stopping_at_fault(params["cond_program"], start),
+        "cond_program": _stopping_at_fault(condition, start),
         "body_program": _while_body(condition, body, cond_end, start),
         "body_consts": cond_end + params["body_consts"],
     }
@@ -175,7 +175,7 @@ def _stopping_at_fault(condition: Program, values: Sequence[Atom]) -> Program:
         for x in values:
             builder.input(x.type.plain())
         fault = builder.input(NO_FAULT_LITERAL.type, "fault")
-        (goes_on,) = builder.inline(condition, inputs)
+        goes_on, *_ = builder.inline(condition, inputs)
         has_no_fault = discrete.eq(fault, NO_FAULT_LITERAL)
         return builder.build([discrete.bitwise_and(goes_on, has_no_fault)])
 
