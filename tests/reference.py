@@ -73,6 +73,7 @@ NAMESPACES: Final = (
     "arrayfn.debug",
     "arrayfn.checkpoint_policies",
     "arrayfn.ad_checkpoint",
+    "arrayfn.checkify",
 )
 _COPY: Final = "it returns a changed copy"
 DIFFERENT: Final = {
