@@ -309,4 +309,5 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
 # Defaults of ours that mean the same as a default of theirs.
 SAME_DEFAULTS: Final[dict[str, tuple[str, ...]]] = {
     "None": ("False", "()", "'low'", "'backward'"),
+    "float": ("None",),  # NumPy 2.5 writes a dtype of float64 so
 }
