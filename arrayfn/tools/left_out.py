@@ -123,9 +123,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "einsum.kwargs"
         ),
         "NumPy's name of it is hidden behind its *operands": "einsum_path.einsum_call",
-        "the default is float64 (int64) under another name": (
-            "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
-        ),
+        "the default is int64 under another name": "indices.dtype",
         _SIGNATURES: "frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
