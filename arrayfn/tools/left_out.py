@@ -123,7 +123,9 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "einsum.kwargs"
         ),
         "NumPy's name of it is hidden behind its *operands": "einsum_path.einsum_call",
-        "the default is int64 under another name": "indices.dtype",
+        "the default is float64 (int64) under another name": (
+            "fromfunction.dtype indices.dtype"
+        ),
         _SIGNATURES: "frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
@@ -141,7 +143,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the extension of gamma to negative integers is complex": "factorial.extend",
         "they pass on parameters that are written out": "sph_harm_y.*args",
         "ufuncs' options are explained at numpy.exp": "*.out sph_harm_y.kwargs",
-        "Riemann's zeta function is that of q = 1": "zeta.q",
     },
     "scipy.linalg": {
         _MEMORY_BY_NAME: "*.overwrite_* *.check_finite *.lwork *.lapack_driver *.tol "
