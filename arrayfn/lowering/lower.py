@@ -48,7 +48,7 @@ from arrayfn.passes.known_constants import split_known
 from arrayfn.passes.layout_assignment import with_donated
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
-from arrayfn.passes.small import has_products, is_small
+from arrayfn.passes.small import has_fixed_loop, has_products, is_small
 from arrayfn.primitives.base import (
     Contraction,
     Control,
@@ -385,11 +385,12 @@ class Lowering:
     def control(self, equation: Equation) -> None:
         """Add the step of a loop or branch, with its body lowered."""
         outside = self.serial
-        self.serial = outside or self.is_serial(equation)
+        is_fixed = has_fixed_loop(equation)
+        self.serial = outside or (not is_fixed and self.is_serial(equation))
         step = control_step(equation, self.reads, self.storage, self.block)
         if isinstance(step, LoopStep):
             step.serial = self.serial
-            lanes = 0 if outside else self.lanes(step)
+            lanes = 0 if outside or is_fixed else self.lanes(step)
             if lanes:
                 side_by_side(step, lanes)
         self.serial = outside

@@ -46,7 +46,7 @@ def loop_invariants(program: Program) -> Program:
 def _loop(equation: Equation) -> tuple[str, int, int] | None:
     """``(param with the body, first constant, end of constants)``; None for no loop."""
     params = equation.params
-    if equation.primitive.name == "scan" and params["length"] > 1:
+    if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
         return "program", 0, params["consts"]
     if equation.primitive.name == "while_loop":
         first = params["cond_consts"]
