@@ -85,7 +85,7 @@ def lower(
         """Lower a part of the Program; inputs ``donated`` may be overwritten."""
         layouts = partial(with_donated, donated=donated)
         laid_out = run_passes(part, check, (layouts,))
-        return verified(Lowering(laid_out, donated, options).run(), donated)
+        return Lowering(laid_out, donated, options).run()
 
     simplified = run_passes(program, check, tuple(passes))
     return with_types_of(program, in_two_parts(simplified, donated, lowered))
@@ -98,7 +98,8 @@ def in_two_parts(
 ) -> CompiledProgram:
     """``program`` lowered in two parts: what depends on constants alone, and the rest.
 
-    The first part is computed once, before the first call.
+    The first part is computed once, before the first call. Both are verified, the
+    second with the results of the first.
 
     Args:
         program: a Program after all passes but layout assignment.
@@ -107,10 +108,11 @@ def in_two_parts(
     """
     first, rest = split_known(program)
     made = lowered(rest, donated)
-    if first is None:
-        return made
-    count = len(rest.constants) - len(first.outputs)
-    return replace(made, once=Once(lowered(first, frozenset()), count))
+    if first is not None:
+        count = len(rest.constants) - len(first.outputs)
+        known = verified(lowered(first, frozenset()), ())
+        made = replace(made, once=Once(known, count))
+    return verified(made, donated)
 
 
 class Lowering:
