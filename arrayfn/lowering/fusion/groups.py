@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.aliasing import overwritten
@@ -19,6 +20,8 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+
+DEAREST: Final = 5  # the cost of an elementwise equation that may be recomputed
 
 AxisIds = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain that it varies along."""
@@ -67,6 +70,7 @@ class Groups:
         reader_groups: the numbers of the groups that read an array.
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
+        read_once: whether one equation reads a base, and each element of it once.
         of_bytes: what is computed, element by element, from arrays of bytes alone.
     """
 
@@ -111,6 +115,7 @@ class Groups:
             for atom in eq.inputs
             if isinstance(atom, Var)
         }
+        self.read_once = self.each_read_once()
         self.count = 0
         self.closed = 0  # how many groups, from the first, take no more equations
         self.last_effect: Group | None = None
@@ -146,6 +151,21 @@ class Groups:
                     base not in group.domain_axes or base in arrays
                 ):
                     self.order(self.groups[number], group)
+
+    def each_read_once(self) -> dict[Var, bool]:
+        """Whether one equation reads each base, and none of its elements twice."""
+        found: dict[Var, bool] = {}
+        for equation in self.program.equations:
+            if affine_view(equation) is not None:
+                continue
+            sizes = {
+                self.reads[a].base: a.type.size
+                for a in equation.inputs
+                if isinstance(a, Var)
+            }
+            for base, size in sizes.items():
+                found[base] = base not in found and size == base.type.size
+        return found
 
     def same_memory(self) -> dict[Var, list[Var]]:
         """For each base of a read, the bases that share its memory.
@@ -325,11 +345,11 @@ def is_reduction(equation: Equation) -> bool:
     return isinstance(primitive_of(equation).kernel, Reduction)
 
 
-def recompute_cost(equation: Equation) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it is too dear."""
+def recompute_cost(equation: Equation, most: float = DEAREST) -> int | None:
+    """The cost of recomputing an elementwise equation; None if it is over ``most``."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, Convert):
         return 1
-    if isinstance(primitive.kernel, Scalar) and primitive.kernel.cost <= 5:
+    if isinstance(primitive.kernel, Scalar) and primitive.kernel.cost <= most:
         return primitive.kernel.cost
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.fusion.groups import (
+    DEAREST,
     AxisIds,
     Group,
     Groups,
@@ -17,6 +19,7 @@ from arrayfn.lowering.fusion.groups import (
 from arrayfn.passes.reads import Read
 
 CLONE_ARRAYS = 2  # full-size arrays that a recomputed value may be computed from
+MOVED_EQUATIONS = 32  # of a value that is computed where it is read, at any cost
 
 
 class Recomputation(Groups):
@@ -49,12 +52,28 @@ class Recomputation(Groups):
 
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
-        alone may cost as much for each byte that it would take in memory.
+        alone may cost as much for each byte that it would take in memory. Any cost is
+        right for what is computed from small arrays alone and read once: nothing of it
+        is left in the group that made it.
+        """
+        if self.is_moved(base):
+            return self.walk_back(base, moved=True) or self.walk_back(base)
+        return self.walk_back(base)
+
+    def is_moved(self, base: Var) -> bool:
+        """Whether one equation reads ``base``, each element once, and no library."""
+        return base not in self.kept and self.read_once.get(base, False)
+
+    def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
+        """The arrays from which ``base`` would be recomputed; None if it is too dear.
+
+        If it is ``moved``, any cost is right, but only small arrays are.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
         times = base.type.dtype.itemsize if base in self.of_bytes else 1
-        limit = times * self.clone_cost
+        limit = math.inf if moved else times * self.clone_cost
+        most = 0 if moved else 1 if base in self.kept else CLONE_ARRAYS
         cost, arrays, pending = 0, dict[Var, None](), [base]
         seen: set[Var] = set()
         while pending:
@@ -69,7 +88,10 @@ class Recomputation(Groups):
                 continue
             maker = self.definitions.get(var)
             alone = maker is None or maker in self.chained
-            price = None if maker is None or alone else recompute_cost(maker)
+            price = None
+            if maker is not None and not alone:
+                is_any_right = moved and self.is_moved(var)
+                price = recompute_cost(maker, math.inf if is_any_right else DEAREST)
             small = var.type.size * 8 <= base.type.size
             if var is not base and (small or price is None or var in self.outputs):
                 exists = (
@@ -87,7 +109,7 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > limit or full > CLONE_ARRAYS:
+            if cost > limit or full > CLONE_ARRAYS or len(seen) > MOVED_EQUATIONS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
@@ -95,7 +117,6 @@ class Recomputation(Groups):
                         return None
                     pending.append(self.reads[atom].base)
         full = sum(v.type.size * 8 > base.type.size for v in arrays)
-        most = 1 if base in self.kept else CLONE_ARRAYS
         return list(arrays) if full <= most else None
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
