@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from arrayfn.primitives.base import (
 )
 
 DEAREST: Final = 5  # the cost of an elementwise equation that may be recomputed
+MOVED_EQUATIONS: Final = 32  # of a value that its reader computes, at any cost
 
 AxisIds = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain that it varies along."""
@@ -70,7 +72,7 @@ class Groups:
         reader_groups: the numbers of the groups that read an array.
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
-        read_once: whether one equation reads a base, and each element of it once.
+        moved: values that their reader computes, if it is in another group.
         of_bytes: what is computed, element by element, from arrays of bytes alone.
     """
 
@@ -115,7 +117,7 @@ class Groups:
             for atom in eq.inputs
             if isinstance(atom, Var)
         }
-        self.read_once = self.each_read_once()
+        self.moved = self.moved_values()
         self.count = 0
         self.closed = 0  # how many groups, from the first, take no more equations
         self.last_effect: Group | None = None
@@ -152,20 +154,35 @@ class Groups:
                 ):
                     self.order(self.groups[number], group)
 
-    def each_read_once(self) -> dict[Var, bool]:
-        """Whether one equation reads each base, and none of its elements twice."""
-        found: dict[Var, bool] = {}
+    def moved_values(self) -> set[Var]:
+        """Values that their one reader may compute instead of loading them.
+
+        They are made of small arrays alone, by few equations. Cheap ones among these
+        may have other readers; a costly value is read once, and no element twice.
+        """
+        counts: dict[Var, int] = {}  # of the equations that make a value
         for equation in self.program.equations:
-            if affine_view(equation) is not None:
+            if len(equation.outputs) != 1 or not is_fusible(equation):
                 continue
-            sizes = {
-                self.reads[a].base: a.type.size
-                for a in equation.inputs
-                if isinstance(a, Var)
-            }
-            for base, size in sizes.items():
-                found[base] = base not in found and size == base.type.size
-        return found
+            (made,) = equation.outputs
+            count = 1
+            for base in self.bases(equation):
+                is_small = base.type.size * 8 <= made.type.size
+                count += 0 if is_small else counts.get(base, MOVED_EQUATIONS)
+            if count <= MOVED_EQUATIONS and not is_reduction(equation):
+                counts[made] = count
+        if not counts:
+            return set()
+        readers: Counter[Var] = Counter()
+        for equation in self.program.equations:
+            if affine_view(equation) is None:
+                readers.update(set(self.bases(equation)).intersection(counts))
+                for atom in equation.inputs:
+                    if isinstance(atom, Var) and atom.type.size != (
+                        self.reads[atom].base.type.size
+                    ):
+                        readers[self.reads[atom].base] += 2
+        return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
         """For each base of a read, the bases that share its memory.

@@ -19,7 +19,6 @@ from arrayfn.lowering.fusion.groups import (
 from arrayfn.passes.reads import Read
 
 CLONE_ARRAYS = 2  # full-size arrays that a recomputed value may be computed from
-MOVED_EQUATIONS = 32  # of a value that is computed where it is read, at any cost
 
 
 class Recomputation(Groups):
@@ -56,13 +55,9 @@ class Recomputation(Groups):
         right for what is computed from small arrays alone and read once: nothing of it
         is left in the group that made it.
         """
-        if self.is_moved(base):
-            return self.walk_back(base, moved=True) or self.walk_back(base)
+        if base in self.moved and base not in self.kept:
+            return self.walk_back(base, moved=True)
         return self.walk_back(base)
-
-    def is_moved(self, base: Var) -> bool:
-        """Whether one equation reads ``base``, each element once, and no library."""
-        return base not in self.kept and self.read_once.get(base, False)
 
     def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
         """The arrays from which ``base`` would be recomputed; None if it is too dear.
@@ -90,7 +85,7 @@ class Recomputation(Groups):
             alone = maker is None or maker in self.chained
             price = None
             if maker is not None and not alone:
-                is_any_right = moved and self.is_moved(var)
+                is_any_right = moved and var in self.moved
                 price = recompute_cost(maker, math.inf if is_any_right else DEAREST)
             small = var.type.size * 8 <= base.type.size
             if var is not base and (small or price is None or var in self.outputs):
@@ -109,7 +104,7 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > limit or full > CLONE_ARRAYS or len(seen) > MOVED_EQUATIONS:
+            if cost > limit or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
