@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrayfn import (
     ad_checkpoint,
+    checkify,
     checkpoint_policies,
     custom_batching,
     custom_derivatives,
@@ -54,6 +55,7 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
+from arrayfn.compilation.compiled import Compiled
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -64,7 +66,7 @@ from arrayfn.compilation.debugging import (
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.stages import Compiled, Lowered
+from arrayfn.compilation.stages import Lowered
 from arrayfn.debug import named_scope
 from arrayfn.devices import (
     block_until_ready,
@@ -90,6 +92,7 @@ from arrayfn.lax import platform_dependent
 from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tracing import Namespace
+from arrayfn.tracing.meshes import set_mesh
 from arrayfn.transforms import (
     Dim,
     ShapeDtypeStruct,
@@ -198,6 +201,7 @@ __all__ = [
     "bisect",
     "block_until_ready",
     "check",
+    "checkify",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
@@ -272,6 +276,7 @@ __all__ = [
     "save",
     "save_parameters",
     "scipy",
+    "set_mesh",
     "set_num_devices",
     "set_num_threads",
     "shard_map",

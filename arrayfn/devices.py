@@ -13,16 +13,20 @@ from arrayfn.backends.registry import choose
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
 from arrayfn.distributed.devices import Device
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import NamedSharding
+from arrayfn.ir import NamedSharding, PartitionSpec
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import ArrayOnDevice, apply
+from arrayfn.tracing.meshes import over_mesh
 from arrayfn.transforms import check_leaf
 
 
-def device_put(x: Any, device: str | Device | NamedSharding = "cuda") -> Any:
+def device_put(
+    x: Any, device: str | Device | NamedSharding | PartitionSpec = "cuda"
+) -> Any:
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
-    ``device`` is a backend's name, one of ``af.devices()``, or a NamedSharding.
+    ``device`` is a backend's name, one of ``af.devices()``, a NamedSharding, or a
+    PartitionSpec over the mesh of ``set_mesh``.
 
     On "cuda", the first GPU, and "cuda:1" arrays keep their layout. Arrays of other
     libraries that are on this GPU already are not copied. On "cpu" the results are
@@ -35,9 +39,10 @@ def device_put(x: Any, device: str | Device | NamedSharding = "cuda") -> Any:
     >>> device_put([1.0, np.arange(2)], "cpu")
     [array(1.), array([0, 1])]
     """
-    if isinstance(device, NamedSharding):
-        return tree.map(lambda leaf: _resharded(leaf, device), x)
-    name = device.backend if isinstance(device, Device) else device
+    where = over_mesh("device_put", device)
+    if isinstance(where, NamedSharding):
+        return tree.map(lambda leaf: _resharded(leaf, where), x)
+    name = where.backend if isinstance(where, Device) else where
     return tree.map(choose(name).put, x)
 
 

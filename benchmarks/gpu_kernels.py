@@ -28,9 +28,9 @@ from arrayfn import lax, nn
 from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import plan_nodes
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs import dispatch
-from arrayfn.backends.cuda.graphs.dispatch import Segment
-from arrayfn.backends.cuda.plan_nodes import Node
+from arrayfn.backends.cuda.graphs.strategy import Strategy
 from arrayfn.lowering.cuda.indexing import additions
 
 Array = np.ndarray[Any, Any]
@@ -209,7 +209,7 @@ def run_loop(name: str, function: Callable[..., Any], arguments: Sequence[Any]) 
     for mode in (None, "persistent"):
         run = af.jit(function, device="cuda", mode=mode)
         # The last ones are graphs, in which the longer loops have windows.
-        with patch.multiple(plan_nodes, MOST_UNROLLED=4, WINDOW_LAUNCHES=2):
+        with patch.multiple(plan_nodes, MOST_UNROLLED=4, PARTLY_UNROLLED_LAUNCHES=2):
             have = [np.asarray(run(*arguments)) for _ in range(3)][-1]
         error = float(np.abs(have - want).max() / np.abs(want).max())
         print(f"{name}, mode {mode}: error {error:.1e}", flush=True)
@@ -436,16 +436,16 @@ def main(first: int, step: int) -> None:
     print(f"attention, factors, scatters and channels, in {seconds:.0f} s")
 
 
-def one_by_one(nodes: Sequence[Node]) -> list[Segment]:
-    """``nodes`` without graphs."""
-    return [Segment(tuple(nodes), by_graph=False)]
+def one_by_one(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
+    """Direct launches of the whole plan, without graphs."""
+    return [Strategy(encoded.nodes)]
 
 
 if __name__ == "__main__":
     given = [x for x in sys.argv[1:] if "/" in x]
     which = [int(x) for x in given[0].split("/")] if given else [0, 1]
     if "--one-by-one" in sys.argv[1:]:
-        with patch.object(dispatch, "segments", one_by_one):
+        with patch.object(dispatch, "strategies", one_by_one):
             main(*which)
     else:
         main(*which)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -93,5 +94,15 @@ def _output(output: dict[str, Any]) -> Iterator[str]:
         yield f'<div class="output">\n{kept}\n</div>'
     else:
         text = "".join(output.get("text", data.get("text/plain", "")))
-        if text := _ESCAPES.sub("", text).rstrip():
+        if text := _wrapped(_ESCAPES.sub("", text).rstrip()):
             yield f"```text\n{text}\n```"
+
+
+def _wrapped(text: str) -> str:
+    """Text with no line of more than 100 characters: messages are one long line."""
+    lines = text.split("\n")
+    return "\n".join(
+        part
+        for line in lines
+        for part in (textwrap.wrap(line, 88) if len(line) > 100 else [line])
+    )

@@ -1,11 +1,11 @@
 """The reference pages, from the functions themselves: a hook of MkDocs.
 
 A line ``::: arrayfn.random`` in a page stands for all public names of a module, and an
-indented list ``members: [...]`` below it for some. Each name is shown with its
-signature, its parameters with their types and defaults, and its docstring, whose
-examples become code. ``::: arrayfn.numpy by module`` stands for a table of links to
-pages that are made here, one for each module that defines some of the names, so that no
-page is too long to read.
+indented list ``members: [...]`` below it for some. Each name is shown once on a page,
+with its signature (parameters, types, defaults) and its docstring, whose examples
+become code. ``::: arrayfn.numpy by module`` stands for a table of links to pages that
+are made here, one for each module that defines some of the names, so that no page is
+too long to read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests import reference
 _EXAMPLE = re.compile(r"(^>>> .*\n(?:^(?!\s*$).*\n)*)", re.MULTILINE)
 _HEADING = re.compile(r"^(Args|Arguments|Returns|Raises|Yields):$", re.MULTILINE)
 _LIBRARY = re.compile(r"``((?:numpy|scipy)\.[\w.]+)``")
+_OTHERS = "other_names"
 _SITES = {
     "numpy": "https://numpy.org/doc/stable/reference/generated/{}.html",
     "scipy": "https://docs.scipy.org/doc/scipy/reference/generated/{}.html",
@@ -58,15 +59,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the directives of a page."""
-    return reference.DIRECTIVE.sub(_expanded, markdown)
+    entries: set[str] = set()
+    return reference.DIRECTIVE.sub(lambda found: _expanded(found, entries), markdown)
 
 
-def _expanded(found: re.Match[str]) -> str:
-    """What a directive stands for, and the end of its last line."""
+def _expanded(found: re.Match[str], entries: set[str]) -> str:
+    """What a directive stands for, less the ``entries`` above it, which it extends."""
     if found["split"]:
         return _table(importlib.import_module(found["module"])) + "\n"
-    entries = (_shown(found["module"], *each) for each in reference.shown_by(found))
-    return "\n\n".join(entries) + "\n"
+    shown = [_shown(found["module"], *each) for each in reference.shown_by(found)]
+    new = [entry for entry in shown if entry not in entries]
+    entries.update(new)
+    return "\n\n".join(new) + "\n"
 
 
 # Names of a namespace, by the module that defines them.
@@ -82,7 +86,7 @@ def _by_module(namespace: str) -> dict[str, list[str]]:
         home = getattr(value, "__module__", None) or ""
         part = home.removeprefix(namespace + ".").split(".")[0]
         known = home.startswith(namespace + ".") and callable(value)
-        found.setdefault(part if known else "other_names", []).append(name)
+        found.setdefault(part if known else _OTHERS, []).append(name)
     return dict(sorted(found.items()))
 
 
@@ -97,7 +101,16 @@ def _title(name: str) -> str:
 def _module_page(namespace: str, module: str, names: list[str]) -> str:
     values = importlib.import_module(namespace)
     entries = [_shown(namespace, name, getattr(values, name)) for name in names]
-    return "\n\n".join([f"# {namespace}: {_title(module).lower()}", *entries])
+    heading = f"# {namespace}: {_title(module).lower()}"
+    return "\n\n".join([heading, _subject(namespace, module), *entries])
+
+
+def _subject(namespace: str, module: str) -> str:
+    """The first line of the docstring of a module that defines public names."""
+    if module == _OTHERS:
+        return "NumPy's own names, and constants."
+    doc = inspect.getdoc(importlib.import_module(f"{namespace}.{module}")) or ""
+    return _with_powers(doc.partition("\n")[0].replace("``", "`"))
 
 
 def _table(module: ModuleType) -> str:
@@ -106,17 +119,15 @@ def _table(module: ModuleType) -> str:
         page = _uri(module.__name__, part)
         lines += [f"\n### [{_title(part)}]({page})\n", "| Name | |", "| --- | --- |"]
         for name in names:
-            value = getattr(module, name)
-            lines.append(
-                f"| [`{name}`]({page}#{module.__name__}.{name}) | {_summary(value)} |"
-            )
+            public = reference.Public(module.__name__, name, getattr(module, name))
+            lines.append(f"| [`{name}`]({page}#{public.path}) | {_summary(public)} |")
     return "\n".join(lines)
 
 
-def _summary(value: Any) -> str:
-    if not callable(value) or not reference.documented(value):
-        return f"`{value!r}`" if isinstance(value, float) else ""
-    first = (inspect.getdoc(value) or "").partition("\n\n")[0]
+def _summary(public: reference.Public) -> str:
+    if not callable(public.value):
+        return f"`{public.value!r}`" if isinstance(public.value, float) else ""
+    first = public.doc.partition("\n\n")[0]
     return _with_powers(" ".join(first.split()).replace("``", "`")).replace("|", "\\|")
 
 
@@ -129,7 +140,8 @@ def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
     if namespace in reference.NAMESPACES:
         here = f"{namespace}.{name}"
     title = name.replace("_", r"\_")
-    heading = f"{'#' * level} {title} {{#{here}}}"
+    anchor = here.replace("__", r"\_\_")  # no bold text
+    heading = f"{'#' * level} {title} {{#{anchor}}}"
     if here != path and callable(value):
         return f"{heading}\n\nAnother name of `{path}`."
     if not callable(value):
@@ -140,8 +152,6 @@ def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
     own_namespace, _, own_name = path.rpartition(".")
     doc = reference.Public(own_namespace, own_name, value).doc
     parts.append(_markdown(doc))
-    if table := _parameters(value):
-        parts.append(table)
     if inspect.isclass(value) and reference.documented(value):
         parts += [_method(path, *each) for each in _methods(value)]
     return "\n\n".join(part for part in parts if part)
@@ -213,28 +223,6 @@ def _type(annotation: Any) -> str:
     if isinstance(annotation, str):
         return annotation
     return getattr(annotation, "__name__", None) or str(annotation)
-
-
-def _parameters(value: Any) -> str:
-    """A table of the parameters: name, type, default."""
-    if inspect.isclass(value) or not _signature("", value):
-        return ""
-    rows = []
-    for name, parameter in inspect.signature(value).parameters.items():
-        if name in ("self", "cls"):
-            continue
-        stars = {
-            inspect.Parameter.VAR_POSITIONAL: "*",
-            inspect.Parameter.VAR_KEYWORD: "**",
-        }.get(parameter.kind, "")
-        default = parameter.default
-        shown = "" if default is parameter.empty else f"`{_Shown(default)!r}`"
-        kind = "" if parameter.annotation is parameter.empty else parameter.annotation
-        escaped = _type(kind).replace("|", "\\|")
-        rows.append(f"| `{stars}{name}` | `{escaped}` | {shown} |")
-    if not rows:
-        return ""
-    return "\n".join(["| Parameter | Type | Default |", "| --- | --- | --- |", *rows])
 
 
 def _markdown(doc: str) -> str:

@@ -73,6 +73,7 @@ NAMESPACES: Final = (
     "arrayfn.debug",
     "arrayfn.checkpoint_policies",
     "arrayfn.ad_checkpoint",
+    "arrayfn.checkify",
 )
 _COPY: Final = "it returns a changed copy"
 DIFFERENT: Final = {
@@ -91,6 +92,7 @@ KINDS: Final = {
 KINDS_OF_SCIPY: Final = {"floats": ("float32", "float64"), "integers": ("int64",)}
 
 
+_ROLE: Final = re.compile(r":\w+:`([^`]*)`")  # Sphinx's, in docstrings of NumPy's
 _RESULTS: Final = {
     "keep their dtype": "The result has the dtype of the arguments",
     "give bool": "The result is bool",
@@ -117,7 +119,9 @@ class Public:
         own = inspect.getdoc(self.value) or ""
         if documented(self.value):
             return own
-        summary = own.partition("\n\n")[0]
+        paragraphs = own.split("\n\n")
+        said = (each for each in paragraphs if not each.startswith(f"{self.name}("))
+        summary = _ROLE.sub(r"``\1``", next(said, ""))
         return f"{summary}\n\n{entry_of(self.namespace, self.name)}".strip()
 
 

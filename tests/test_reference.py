@@ -182,3 +182,25 @@ def test_headings_stand_apart_from_the_tables_before_them(hook: Any, page: str) 
 def test_powers_in_docstrings_are_no_bold_text(hook: Any) -> None:
     text = hook._markdown("The root of x**2 + ``y**2``.\n\n    indented**2")
     assert text == "The root of x\\*\\*2 + `y**2`.\n\n    indented**2"
+
+
+@pytest.mark.parametrize("page", ["reference.md", "reference-linalg.md"])
+def test_a_page_has_each_anchor_once(hook: Any, page: str) -> None:
+    text = hook.on_page_markdown((DOCS / page).read_text(encoding="utf-8"))
+    anchors = re.findall(r"^#.* \{#(.+)\}$", text, re.MULTILINE)
+    assert len(anchors) > 50
+    assert sorted(set(anchors)) == sorted(anchors)
+
+
+def test_names_with_two_underscores_are_no_bold_text(hook: Any) -> None:
+    markdown = pytest.importorskip("markdown")
+    name = "__array_namespace_info__"
+    entry = hook._shown("arrayfn.numpy", name, getattr(af.numpy, name))
+    html = markdown.markdown(entry, extensions=["attr_list"])
+    assert html.startswith(f'<h3 id="arrayfn.numpy.{name}">{name}</h3>')
+
+
+def test_a_docstring_that_begins_with_a_signature_is_summarised_by_what_follows() -> (
+    None
+):
+    assert Public("arrayfn.numpy", "dtype", np.dtype).doc.startswith("Create a data")

@@ -8,7 +8,7 @@ STYLE: Final = """
 .afn{--afn-line:color-mix(in srgb,currentColor 18%,transparent);
 --afn-soft:color-mix(in srgb,currentColor 9%,transparent);
 --afn-mark:color-mix(in srgb,#f0a000 38%,transparent);
---afn-dim:color-mix(in srgb,currentColor 72%,transparent);
+--afn-dim:color-mix(in srgb,currentColor 84%,transparent);
 font-size:13px;line-height:1.45;max-width:100%}
 .afn-title{font-weight:600;margin:.3em 0 .5em}
 .afn-title small,.afn-dim{font-weight:400;color:var(--afn-dim)}
@@ -21,10 +21,10 @@ border:1px solid var(--afn-line);border-radius:4px;white-space:pre;tab-size:4}
 .afn code{background:none;color:inherit;padding:0;
 font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .afn i.c{color:var(--afn-dim)}
-.afn i.k{color:color-mix(in srgb,currentColor 35%,#a020c0)}
-.afn i.t{color:color-mix(in srgb,currentColor 35%,#0a8a70)}
-.afn i.f{color:color-mix(in srgb,currentColor 35%,#1468d8)}
-.afn i.n,.afn i.s{color:color-mix(in srgb,currentColor 35%,#c05000)}
+.afn i.k{color:color-mix(in srgb,currentColor 50%,#a020c0)}
+.afn i.t{color:color-mix(in srgb,currentColor 50%,#0a8a70)}
+.afn i.f{color:color-mix(in srgb,currentColor 50%,#1468d8)}
+.afn i.n,.afn i.s{color:color-mix(in srgb,currentColor 50%,#c05000)}
 .afn table.afn-table{border-collapse:collapse;margin:.2em 0;font-size:12px;
 display:block;overflow:auto;max-width:100%}
 .afn .afn-table th,.afn .afn-table td{padding:.15em .7em;text-align:left;
@@ -39,5 +39,5 @@ grid-template-columns:repeat(auto-fit,minmax(min(100%,26em),1fr))}
 .afn svg text{fill:currentColor;font:11px system-ui,sans-serif}
 .afn svg rect[data-s]:hover{stroke:currentColor}
 .afn-bar{display:inline-block;height:.7em;border-radius:2px;vertical-align:baseline;
-background:color-mix(in srgb,currentColor 35%,#1468d8)}
+background:color-mix(in srgb,currentColor 50%,#1468d8)}
 """.replace("\n", "")

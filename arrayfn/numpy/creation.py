@@ -61,7 +61,7 @@ def asarray(
     if device is not None:
         return ops.placed("asarray", asarray(a, dtype, copy=copy), device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
-    if isinstance(a, (list, tuple)) and _holds_tracers(a):
+    if isinstance(a, (list, tuple)) and holds_tracers(a):
         parts = [asarray(part, dtype) for part in a]
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
@@ -100,10 +100,10 @@ def copy(a: ArrayLike, order: str | None = "K") -> Array:
     return a.copy() if isinstance(a, ArrayOnDevice) else asarray(a)
 
 
-def _holds_tracers(x: Any) -> bool:
+def holds_tracers(x: Any) -> bool:
     """Whether nested lists hold a traced value, or an array on a device."""
     if isinstance(x, (list, tuple)):
-        return any(_holds_tracers(part) for part in x)
+        return any(holds_tracers(part) for part in x)
     return isinstance(x, ImmutableArray)
 
 

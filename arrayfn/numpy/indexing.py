@@ -19,6 +19,7 @@ from arrayfn.ir import ArrayType
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.creation import asarray, holds_tracers
 from arrayfn.numpy.index_bounds import (
     from_the_front,
     index_error,
@@ -76,7 +77,10 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
     Masks become arrays of positions. IndexError if a known position is out of bounds,
     unless the index is not ``bounded``; such a number then becomes an array.
     """
-    given = list(index) if isinstance(index, tuple) else [index]
+    given = [
+        asarray(e) if isinstance(e, (list, tuple)) and holds_tracers(e) else e
+        for e in (index if isinstance(index, tuple) else [index])
+    ]
     plain: list[Any] = []
     extents: list[int | None] = []  # of masks
     for entry in given:

@@ -22,6 +22,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
+from arrayfn.passes.checks_in_loops import LOOPS, NO_FAULT_LITERAL
 from arrayfn.passes.faults import (
     CHECK,
     DETAIL_BITS,
@@ -37,15 +38,10 @@ from arrayfn.passes.faults import (
 from arrayfn.primitives import conversion, discrete, indexing, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.assertions import check, has_check
-from arrayfn.primitives.base import Body, Composition, Primitive, primitive_of
+from arrayfn.primitives.base import Body, Composition, primitive_of
 from arrayfn.primitives.bounds import in_bounds
-from arrayfn.primitives.control_flow_cond import cond
-from arrayfn.primitives.control_flow_scan import scan
-from arrayfn.primitives.control_flow_while import while_loop
-from arrayfn.primitives.rules import all_of
 from arrayfn.transforms.dce import dce
 
-_NONE: Final = Literal(NO_FAULT, dtypes.int64)
 _DIVISIONS: Final = frozenset(
     (e.div, e.reciprocal, e.floor_divide, e.remainder, e.fmod)
 )
@@ -56,9 +52,6 @@ _BAD_RESULTS: Final = (
 """(kind, test of results, test of operands that excuse the result)."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
 """Families whose results are copies of elements of their operands."""
-
-IsWhole = Callable[[Equation], bool]
-"""Whether a registered kernel computes a call as a whole."""
 
 
 def kinds_of(checks: object) -> frozenset[str]:
@@ -83,17 +76,24 @@ def kinds_of(checks: object) -> frozenset[str]:
 
 
 def with_checks(
-    program: Program, kinds: AbstractSet[str], is_whole: IsWhole
+    program: Program,
+    kinds: AbstractSet[str],
+    has_kernel: Callable[[Equation], bool],
+    *,
+    asserted: bool = True,
 ) -> tuple[Program, tuple[Site, ...]]:
     """``program`` with a fault as a further result, and the sites, if there are any.
 
-    Before the fault are the values of the user's checks, in the order of the sites.
-    Calls that ``is_whole`` accepts are not entered.
+    ``y = x / z`` with ``kinds={"division"}`` becomes ``y = x / z; fault =
+    min(select(z == 0, position + (site << 40), NO_FAULT))``. Before the fault are the
+    values of the user's checks, in the order of the sites. The bodies of calls that
+    ``has_kernel`` accepts, since a registered kernel computes them, are not entered.
+    Unless ``asserted``, the user's checks are left where they are.
     """
-    if not kinds and not has_check(program):
+    if not kinds and not (asserted and has_check(program)):
         return program, ()
-    checker = _Checker(kinds, is_whole)
-    checked = checker.program(dce(program))
+    checker = _Checker(kinds, has_kernel, asserted)
+    checked = checker.checked(dce(program))
     if checked is None:
         return program, ()
     return checked, tuple(checker.sites)
@@ -102,28 +102,33 @@ def with_checks(
 class _Checker:
     """Inserts checks into Programs, and numbers their sites."""
 
-    def __init__(self, kinds: AbstractSet[str], is_whole: IsWhole) -> None:
+    def __init__(
+        self,
+        kinds: AbstractSet[str],
+        has_kernel: Callable[[Equation], bool],
+        asserted: bool,
+    ) -> None:
         self.kinds = kinds
-        self.is_whole = is_whole
+        self.has_kernel = has_kernel
+        self.asserted = asserted
         self.sites: list[Site] = []
 
-    def program(self, program: Program) -> Program | None:
+    def checked(self, program: Program) -> Program | None:
         """``program`` with the values of checks and a fault as its last results.
 
         None if nothing is checked.
         """
         site_count = len(self.sites)
-        builder = ProgramBuilder(program.name)
-        with builder:
+        with ProgramBuilder(program.name) as builder:
             inputs = builder.inputs_of(program)
             environment = builder.bind_inputs(program, inputs)
-            found = self.walk(program, environment)
+            found = self.emit(program, environment)
         if len(self.sites) == site_count:
             return None
         outputs = [rename(a, environment) for a in program.outputs]
         return builder.build([*outputs, *found])
 
-    def walk(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
+    def emit(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
         """Emits ``program`` and the checks of its equations.
 
         ``environment`` has the new Atom of each input; those of all Vars are added.
@@ -131,34 +136,34 @@ class _Checker:
         """
         builder = current_builder()
         faults: list[Atom] = []
-        kept: list[Atom] = []
+        all_values: list[Atom] = []
         for equation in program.equations:
             builder.source = equation.source
             primitive = primitive_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
+            values: Sequence[Atom] = ()
             if primitive is in_bounds:
-                environment[equation.outputs[0]] = operands[0]
-                faults += self._index(operands[0], equation)
-            elif primitive is check:
-                faults += self._condition(operands[0], equation)
-                kept += operands[1:]
-            elif primitive in _LOOPS:
-                results, (*values, fault) = _LOOPS[primitive](self, equation, operands)
-                environment.update(zip(equation.outputs, results, strict=True))
-                kept += values
-                faults.append(fault)
+                results: Sequence[Atom] = operands
+                found = self._index_faults(operands[0], equation)
+            elif primitive is check and self.asserted:
+                results = ()
+                _, *values = operands
+                found = self._condition_faults(operands[0], equation)
+            elif primitive in LOOPS:
+                results, (*values, fault) = LOOPS[primitive](self, equation, operands)
+                found = [fault]
             elif (body := self._entered(equation)) is not None:
                 environment.update(builder.bind_inputs(body, operands))
-                *values, fault = self.walk(body, environment)
-                kept += values
-                faults.append(fault)
+                *values, fault = self.emit(body, environment)
                 results = [rename(a, environment) for a in body.outputs]
-                environment.update(zip(equation.outputs, results, strict=True))
+                found = [fault]
             else:
-                builder.replay(equation, environment)
-                results = [environment[v] for v in equation.outputs]
-                faults += self._numbers(equation, primitive, operands, results)
-        return [*kept, _smallest(faults)]
+                results = builder.keep(equation, operands)
+                found = self._number_faults(equation, operands, results)
+            environment.update(zip(equation.outputs, results, strict=True))
+            all_values += values
+            faults += found
+        return [*all_values, _smallest(faults)]
 
     def _entered(self, equation: Equation) -> Program | None:
         """The Program inside ``equation`` whose equations are checked, if any.
@@ -168,7 +173,7 @@ class _Checker:
         """
         kernel = primitive_of(equation).kernel
         if isinstance(kernel, Body) and "body" in equation.params:
-            if not self.is_whole(equation):
+            if not self.has_kernel(equation):
                 return equation.params["body"]
         elif equation.subprograms() and isinstance(kernel, Composition):
             return self._expanded(equation)
@@ -191,7 +196,7 @@ class _Checker:
             )
         return _with_literals(program, equation.inputs)
 
-    def _condition(self, condition: Atom, equation: Equation) -> list[Atom]:
+    def _condition_faults(self, condition: Atom, equation: Equation) -> list[Atom]:
         """The fault of a ``condition`` that the user asserts by a ``check``."""
         params, type = equation.params, _plain(condition.type)
         site = Site(
@@ -208,7 +213,7 @@ class _Checker:
         bad = discrete.bitwise_not(condition)
         return [self._fault([(site, bad)], _positions(type))]
 
-    def _index(self, index: Atom, equation: Equation) -> list[Atom]:
+    def _index_faults(self, index: Atom, equation: Equation) -> list[Atom]:
         """The faults of the ``index`` that an ``in_bounds`` equation passes on."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
@@ -223,285 +228,82 @@ class _Checker:
         clamped = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
         return [self._fault([(site, is_outside)], e.add(clamped, MAX_INDEX))]
 
-    def _numbers(
-        self,
-        equation: Equation,
-        primitive: Primitive,
-        operands: Sequence[Atom],
-        results: Sequence[Atom],
+    def _number_faults(
+        self, equation: Equation, operands: Sequence[Atom], results: Sequence[Atom]
     ) -> list[Atom]:
         """The faults of an equation's divisor and results."""
+        primitive = primitive_of(equation)
         faults: list[Atom] = []
         if primitive in _DIVISIONS and DIVISION in self.kinds:
-            faults += self._divisor(primitive, operands[-1], equation)
-        if (
-            primitive.family in _MOVES
-            or primitive is indexing.gather
-            or primitive.effect
-        ):
+            faults += self._divisor_faults(operands[-1], equation)
+        is_copy = primitive.family in _MOVES or primitive is indexing.gather
+        if is_copy or primitive.effect:
             return faults
-        inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
-        is_elementwise = primitive.family == "elementwise"
         for result in results:
-            if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
-                continue
-            cases: list[tuple[Site, Atom]] = []
-            for kind, is_bad, excuses in _BAD_RESULTS:
-                if kind not in self.kinds:
-                    continue
-                is_fault = is_bad(result)
-                for x in inexact:
-                    excuse = excuses(x) if is_elementwise else _any(excuses(x))
-                    is_fault = discrete.bitwise_and(
-                        is_fault, discrete.bitwise_not(excuse)
-                    )
-                type, source = _plain(result.type), equation.source
-                site = Site(
-                    kind, primitive.name, type, source, is_elementwise=is_elementwise
-                )
-                cases.append((site, is_fault))
-            if cases:
-                faults.append(self._fault(cases, _positions(result.type)))
+            if result.type.dtype in dtypes.INEXACT and 0 not in result.type.shape:
+                cases = self._bad_results(equation, operands, result)
+                if cases:
+                    faults.append(self._fault(cases, _positions(result.type)))
         return faults
 
-    def _divisor(self, primitive: Primitive, y: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a divisor ``y`` that is 0, of an equation of ``primitive``."""
+    def _bad_results(
+        self, equation: Equation, operands: Sequence[Atom], result: Atom
+    ) -> list[tuple[Site, Atom]]:
+        """The sites of NaN and infinities in ``result``, with a mask of each.
+
+        An operand that is NaN, or not finite, excuses the elements made of it: all, if
+        the equation is not elementwise.
+        """
+        primitive = primitive_of(equation)
+        is_elementwise = primitive.family == "elementwise"
+        cases: list[tuple[Site, Atom]] = []
+        for kind, is_bad, excuses in _BAD_RESULTS:
+            if kind not in self.kinds:
+                continue
+            is_fault = is_bad(result)
+            for x in operands:
+                if x.type.dtype in dtypes.INEXACT:
+                    excuse = excuses(x) if is_elementwise else _any(excuses(x))
+                    no_excuse = discrete.bitwise_not(excuse)
+                    is_fault = discrete.bitwise_and(is_fault, no_excuse)
+            site = Site(
+                kind,
+                primitive.name,
+                _plain(result.type),
+                equation.source,
+                is_elementwise=is_elementwise,
+            )
+            cases.append((site, is_fault))
+        return cases
+
+    def _divisor_faults(self, y: Atom, equation: Equation) -> list[Atom]:
+        """The fault of a divisor ``y`` that is 0."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
-        site = Site(DIVISION, primitive.name, _plain(y.type), equation.source)
+        site = Site(DIVISION, equation.primitive.name, _plain(y.type), equation.source)
         is_zero = discrete.eq(y, conversion.literal(0, y.type.dtype))
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The fault of the first of ``cases`` that holds anywhere.
+        """The fault of the first of ``cases``, a site and a mask each, that holds.
 
-        Each case is a site and a mask. ``detail`` is that of each element; the smallest
-        counts.
+        ``detail`` has the lower bits of each element's fault; the smallest counts.
         """
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
-        fault: Atom = _NONE
+        fault: Atom = NO_FAULT_LITERAL
         for number, (_, is_fault) in reversed(list(enumerate(cases, first))):
             fault = e.select(is_fault, e.add(detail, number << DETAIL_BITS), fault)
         axes = tuple(range(len(fault.type.shape)))
         return reductions.reduce_min(fault, axes=axes) if axes else fault
 
 
-# Loops and branches.
-
-
-Checked = tuple[Sequence[Atom], Sequence[Atom]]
-"""The results of a loop or branch; the values of its checks and its fault."""
-
-
-def _scan(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
-    """Emit a scan whose body is checked; return its results and the first fault."""
-    params: dict[str, Any] = dict(equation.params)
-    first_slice = params["consts"] + params["carry"]
-    body = checker.program(params["program"])
-    if body is None:
-        return all_of(scan(*operands, **params)), [_NONE]
-    carry, results = params["carry"], len(equation.outputs)
-    inner = _carrying(body, first_slice, carry, results)
-    own = len(body.outputs) - results
-    params |= {"program": inner, "carry": carry + own}
-    start = [*_zeros(body.outputs[results:-1]), _NONE]
-    outputs = all_of(
-        scan(*operands[:first_slice], *start, *operands[first_slice:], **params)
-    )
-    return [*outputs[:carry], *outputs[carry + own :]], outputs[carry : carry + own]
-
-
-def _while_loop(
-    checker: _Checker, equation: Equation, operands: Sequence[Atom]
-) -> Checked:
-    """Emit a while_loop that ends at a fault; return its results and the fault."""
-    params: dict[str, Any] = dict(equation.params)
-    condition = checker.program(params["cond_program"])
-    body = checker.program(params["body_program"])
-    if condition is None and body is None:
-        return all_of(while_loop(*operands, **params)), [_NONE]
-    cond_end = params["cond_consts"]
-    body_end = cond_end + params["body_consts"]
-    checked_condition = condition or _with_none(params["cond_program"])
-    step = body or _with_none(params["body_program"])
-    # The body also takes the condition's operands, to report the condition's fault.
-    count = len(equation.outputs)
-    asked_values, step_values = checked_condition.outputs[1:-1], step.outputs[count:-1]
-    start = _zeros([*asked_values, *step_values])
-    params |= {
-        "cond_program": _while_none(params["cond_program"], start),
-        "body_program": _step(checked_condition, step, cond_end, start),
-        "body_consts": body_end,
-    }
-    outputs = all_of(
-        while_loop(*operands[:cond_end], *operands, *start, _NONE, **params)
-    )
-    results, values, fault = outputs[:count], list(outputs[count:-1]), outputs[-1]
-    if condition is not None:
-        arguments = [*operands[:cond_end], *results]
-        _, *condition_values, at_end = current_builder().inline(condition, arguments)
-        pairs = zip(values, condition_values, strict=False)
-        values[: len(condition_values)] = [_keeping(fault, x, y) for x, y in pairs]
-        fault = _first_fault(fault, at_end)
-    return results, [*values, fault]
-
-
-def _cond(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
-    """Emit a cond whose branches are checked; return its results and the fault."""
-    branches: tuple[Program, ...] = equation.params["branches"]
-    checked = [checker.program(branch) for branch in branches]
-    if not any(checked):
-        return all_of(cond(*operands, branches=branches)), [_NONE]
-    count = len(equation.outputs)
-    values = [[] if x is None else x.outputs[count:-1] for x in checked]
-    outputs = all_of(
-        cond(
-            *operands,
-            branches=tuple(
-                _with_values_of_all(
-                    checked_branch or _with_none(branch), count, values, number
-                )
-                for number, (checked_branch, branch) in enumerate(
-                    zip(checked, branches, strict=True)
-                )
-            ),
-        )
-    )
-    return outputs[:count], outputs[count:]
-
-
-_LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
-
-
-def _carrying(body: Program, before: int, carry: int, count: int) -> Program:
-    """A scan's body that carries the first fault and the values of its check.
-
-    ``body`` returns ``count`` results, then values, the fault last. Its inputs before
-    number ``before`` are constants and carries; there are ``carry`` carries.
-    """
-    builder = ProgramBuilder(body.name)
-    with builder:
-        inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
-        values = [builder.input(a.type.plain()) for a in body.outputs[count:-1]]
-        carried_fault = builder.input(_NONE.type, "fault")
-        inputs += [builder.input(v.type, v.hint) for v in body.inputs[before:]]
-        outputs = builder.inline(body, inputs)
-        results, of_step = outputs[:count], outputs[count:]
-        pairs = zip([*values, carried_fault], of_step, strict=True)
-        first = [_keeping(carried_fault, x, y) for x, y in pairs]
-    return builder.build([*results[:carry], *first, *results[carry:]])
-
-
-def _with_values_of_all(
-    branch: Program, count: int, values: Sequence[Sequence[Atom]], number: int
-) -> Program:
-    """A branch of a cond that returns values for the checks of all branches.
-
-    ``branch`` is number ``number`` and has ``count`` results; then come its own values
-    and its fault. ``values`` has those of each branch: zeros stand for the others'.
-    """
-    if not any(values):
-        return branch
-    builder = ProgramBuilder(branch.name)
-    with builder:
-        outputs = builder.inline(branch, builder.inputs_of(branch))
-        branch_values, fault = outputs[count:-1], outputs[-1]
-        all_values = [
-            branch_values if k == number else _zeros(v) for k, v in enumerate(values)
-        ]
-        every = [x for several in all_values for x in several]
-    return builder.build([*outputs[:count], *every, fault])
-
-
-def _zeros(values: Iterable[Atom]) -> list[Atom]:
-    """Zeros of the types of ``values``."""
-    return [views.zeros(x.type.plain()) for x in values]
-
-
-def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
-    """A loop's condition that also stops at a fault.
-
-    It takes more carries than ``condition``: ``values``, and the fault.
-    """
-    builder = ProgramBuilder(condition.name)
-    with builder:
-        inputs = builder.inputs_of(condition)
-        for x in values:
-            builder.input(x.type.plain())
-        fault = builder.input(_NONE.type, "fault")
-        (goes_on,) = builder.inline(condition, inputs)
-        condition_holds = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
-    return builder.build([condition_holds])
-
-
-def _step(
-    condition: Program,
-    body: Program,
-    condition_constants: int,
-    values: Sequence[Atom],
-) -> Program:
-    """A loop's ``body`` that also carries the values and faults of both Programs.
-
-    ``condition`` and ``body`` return a fault last; the condition has
-    ``condition_constants`` constants. ``values`` are examples of the values of both
-    Programs' checks, which are carried in front of the fault. The condition is computed
-    again, for its values and its fault, which comes before the body's.
-    """
-    builder = ProgramBuilder(body.name)
-    with builder:
-        consts = [
-            builder.input(v.type, v.hint)
-            for v in condition.inputs[:condition_constants]
-        ]
-        inputs = builder.inputs_of(body)
-        for x in values:
-            builder.input(x.type.plain())
-        builder.input(_NONE.type, "fault")
-        carry = inputs[_first_carry(condition, body, condition_constants) :]
-        _, *of_condition, condition_fault = builder.inline(condition, [*consts, *carry])
-        outputs = builder.inline(body, inputs)
-        count = len(carry)
-        results, of_body, fault = outputs[:count], outputs[count:-1], outputs[-1]
-        found = _first_fault(condition_fault, fault)
-    return builder.build([*results, *of_condition, *of_body, found])
-
-
-def _first_carry(condition: Program, body: Program, condition_constants: int) -> int:
-    """How many inputs of a loop's ``body`` are constants.
-
-    ``condition_constants`` is their number in its ``condition``, which takes the same
-    carries.
-    """
-    return len(body.inputs) - (len(condition.inputs) - condition_constants)
-
-
-def _with_none(program: Program) -> Program:
-    """``program`` with ``NO_FAULT`` as a further result."""
-    return Program(
-        program.name, program.inputs, program.equations, (*program.outputs, _NONE)
-    )
-
-
-# Small Programs.
-
-
-def _keeping(fault: Atom, old: Atom, new: Atom) -> Atom:
-    """``old``, or ``new`` if ``fault`` is ``NO_FAULT``."""
-    return e.select(discrete.eq(fault, _NONE), new, old)
-
-
-def _first_fault(earlier: Atom, later: Atom) -> Atom:
-    """``earlier``, or ``later`` if that is ``NO_FAULT``."""
-    return _keeping(earlier, earlier, later)
-
-
 def _smallest(faults: Iterable[Atom]) -> Atom:
     """The fault with the smallest number; NO_FAULT if there are none."""
-    first: Atom = _NONE
+    first: Atom = NO_FAULT_LITERAL
     for fault in faults:
-        if fault is not _NONE:
-            first = fault if first is _NONE else e.minimum(first, fault)
+        if fault is not NO_FAULT_LITERAL:
+            first = fault if first is NO_FAULT_LITERAL else e.minimum(first, fault)
     return first
 
 

@@ -13,6 +13,7 @@ After it, for every loop and branch:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from arrayfn.ir import (
     ArrayType,
@@ -30,22 +31,25 @@ from arrayfn.primitives.base import Control, has_effect, needed, primitive_of
 from arrayfn.primitives.control_flow_scan import scan
 
 Simplify = Callable[[Program], Program]
+Results = Sequence[Atom | None]
+"""The value of each result of a loop or branch; None for one that nothing reads."""
 
 
 def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     """``program`` with every loop and branch simplified as the module describes.
 
-    ``simplify`` runs the pipeline up to this pass on a Program inside.
+    ``c, n = scan(f, (c, n), xs)`` becomes ``c = scan(g, c, xs)`` if ``f`` returns ``n``
+    unchanged. ``simplify`` runs the passes on a Program inside.
     """
     if not any(_is_control(equation) for equation in program.equations):
         return program
-    used = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
+    read = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
 
     def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
         """What replaces a loop or cond; None keeps ``equation``."""
         if not _is_control(equation):
             return None
-        is_used = [var in used for var in equation.outputs]
+        is_used = [var in read for var in equation.outputs]
         rule = _RULES[equation.primitive.name]
         return rule(equation, operands, is_used, simplify)
 
@@ -57,12 +61,11 @@ def _is_control(equation: Equation) -> bool:
     return isinstance(primitive_of(equation).kernel, Control)
 
 
-Results = Sequence[Atom | None]
-"""The value of each result of a loop or branch; None for one that nothing reads."""
-
-
 class _Loop:
     """The parts of a loop, which ``narrow`` reduces to those that results need.
+
+    A branch of a ``cond`` is a loop without carry and slices: its operands are
+    ``consts`` and its results ``ys``.
 
     Attributes:
         consts: ``(body input, operand)`` of each constant.
@@ -81,17 +84,14 @@ class _Loop:
         xs: Sequence[Atom],
         is_used: Sequence[bool],
     ) -> None:
-        first, second = len(consts), len(consts) + len(carry)
+        carry_begin, xs_begin = len(consts), len(consts) + len(carry)
         inputs = body.inputs
         self.body = body
-        self.consts = list(zip(inputs[:first], consts, strict=True))
-        self.carry = {
-            k: (value, operand, body.outputs[k])
-            for k, (value, operand) in enumerate(
-                zip(inputs[first:second], carry, strict=True)
-            )
-        }
-        self.xs = list(zip(inputs[second:], xs, strict=True))
+        self.consts = list(zip(inputs[:carry_begin], consts, strict=True))
+        # The outputs of the body that are not carries are stacked results.
+        carries = zip(inputs[carry_begin:xs_begin], carry, body.outputs, strict=False)
+        self.carry = dict(enumerate(carries))
+        self.xs = list(zip(inputs[xs_begin:], xs, strict=True))
         self.ys = {k: body.outputs[k] for k in range(len(carry), len(body.outputs))}
         self.is_used = is_used
         self.invariant: dict[int, Atom] = {}
@@ -106,72 +106,45 @@ class _Loop:
                 self.invariant[k] = operand
                 self.consts.append((value, operand))
                 del self.carry[k]
-        live = self.live(always)
-        self.carry = {k: c for k, c in self.carry.items() if c[0] in live or k in live}
         self.ys = {k: y for k, y in self.ys.items() if self.is_used[k]}
+        kept = {k for k in self.carry if self.is_used[k] or k in always}
+        live = self.live(kept)
+        while read := {k for k, (v, _, _) in self.carry.items() if v in live} - kept:
+            kept |= read
+            live = self.live(kept)
+        self.carry = {k: c for k, c in self.carry.items() if k in kept}
         self.consts = [(v, operand) for v, operand in self.consts if v in live]
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
-    def live(self, always: frozenset[int]) -> set[Var | Atom | int]:
-        """What results need: Vars of the body, and the numbers of kept carries.
-
-        The carries ``always`` are kept in any case.
-        """
-        kept = {k for k in self.carry if self.is_used[k] or k in always}
-        while True:
-            live: set[Var | Atom | int] = {
-                y for k, y in self.ys.items() if self.is_used[k]
-            }
-            live |= {self.carry[k][2] for k in kept}
-            for equation in reversed(self.body.equations):
-                if any(var in live for var in equation.outputs) or has_effect(equation):
-                    live.update(equation.inputs)
-            added = {k for k, c in self.carry.items() if c[0] in live} - kept
-            if not added:
-                return live | kept
-            kept |= added
+    def live(self, kept: AbstractSet[int]) -> set[Atom]:
+        """What the body computes and reads for the carries ``kept`` and for ``ys``."""
+        live = {*self.ys.values(), *(self.carry[k][2] for k in kept)}
+        for equation in reversed(self.body.equations):
+            if any(var in live for var in equation.outputs) or has_effect(equation):
+                live.update(equation.inputs)
+        return live
 
     def program(self) -> Program:
         """The body of the reduced loop, with literal constants propagated."""
-        if self._is_whole():
-            return self.body
-        builder = ProgramBuilder(self.body.name)
-        environment: dict[Var, Atom] = {}
-        with builder:
-            for value, operand in self.consts:
-                environment[value] = (
-                    operand
-                    if isinstance(operand, Literal)
-                    else builder.input(value.type, value.hint)
-                )
-            for value in (
-                *(value for value, _, _ in self.carry.values()),
-                *(value for value, _ in self.xs),
-            ):
-                environment[value] = builder.input(value.type, value.hint)
-            kept = {a for _, _, a in self.carry.values()} | {*self.ys.values()}
-            for equation in needed(self.body.equations, kept):
-                builder.replay(equation, environment)
-            results = [a for _, _, a in self.carry.values()]
-            outputs = [rename(a, environment) for a in (*results, *self.ys.values())]
-        return builder.build(outputs)
-
-    def _is_whole(self) -> bool:
-        """Whether nothing of the body was dropped or propagated."""
-        if any(isinstance(operand, Literal) for _, operand in self.consts):
-            return False
+        body = self.body
+        literals: dict[Var, Atom] = {
+            v: operand for v, operand in self.consts if isinstance(operand, Literal)
+        }
         inputs = (
-            *(value for value, _ in self.consts),
-            *(value for value, _, _ in self.carry.values()),
-            *(value for value, _ in self.xs),
+            *(v for v, _ in self.consts if v not in literals),
+            *(v for v, _, _ in self.carry.values()),
+            *(v for v, _ in self.xs),
         )
         outputs = (*(a for _, _, a in self.carry.values()), *self.ys.values())
-        body = self.body
-        return (
-            inputs == body.inputs
-            and outputs == body.outputs
-            and len(needed(body.equations, outputs)) == len(body.equations)
-        )
+        equations = needed(body.equations, outputs)
+        is_whole = inputs == body.inputs and outputs == body.outputs
+        if is_whole and len(equations) == len(body.equations):
+            return body
+        with ProgramBuilder(body.name) as builder:
+            environment = {v: builder.input(v.type, v.hint) for v in inputs} | literals
+            for equation in equations:
+                builder.replay(equation, environment)
+            return builder.build([rename(a, environment) for a in outputs])
 
     def arrays(self) -> list[Atom]:
         """The constants that are inputs of ``program``."""
@@ -196,10 +169,10 @@ def _scan(
     ``operands`` are the new ones, ``is_used`` says which results are read, and
     ``simplify`` runs the passes on a Program inside.
     """
-    return _scanned(equation.params, equation.outputs, operands, is_used, simplify)
+    return _emit_scan(equation.params, equation.outputs, operands, is_used, simplify)
 
 
-def _scanned(
+def _emit_scan(
     params: Params,
     outputs: Sequence[Var],
     operands: Sequence[Atom],
@@ -209,8 +182,8 @@ def _scanned(
     """The results of a scan with these params and operands, simplified.
 
     It emits the scan of what the results that ``is_used`` marks need, or none if there
-    is nothing to compute. ``outputs`` have the types of its results, and ``simplify``
-    runs the passes on the body.
+    is nothing to compute. ``outputs`` have the types of the results: those of the
+    carries are not read. ``simplify`` runs the passes on the body.
     """
     params = dict(params)
     carry_begin = params["consts"]
@@ -251,19 +224,17 @@ def _while_loop(
     The parameters are those of ``_scan``.
     """
     params = equation.params
-    first = params["cond_consts"]
-    second = first + params["body_consts"]
+    body_begin = params["cond_consts"]
+    carry_begin = body_begin + params["body_consts"]
     condition, body = simplify(params["cond_program"]), params["body_program"]
     is_rotated = _is_rotated(condition, body)
     body = simplify(body)
-    cond_operands, body_operands, carry = (
-        operands[:first],
-        operands[first:second],
-        operands[second:],
-    )
+    cond_operands = operands[:body_begin]
+    body_operands = operands[body_begin:carry_begin]
+    carry = operands[carry_begin:]
     count = known_trip_count(condition, body, cond_operands, body_operands, carry)
     if count is not None:
-        counted: Params = {
+        scan_params: Params = {
             "program": body,
             "length": count,
             "reverse": False,
@@ -271,33 +242,30 @@ def _while_loop(
             "carry": len(carry),
             "unroll": 1,
         }
-        return _scanned(counted, (), operands[first:], is_used, simplify)
+        return _emit_scan(scan_params, (), operands[body_begin:], is_used, simplify)
     if is_rotated:
-        rotated, flags = body, [*is_used]
+        loop = _Loop(body, body_operands, carry, [], is_used)
     else:
-        rotated = simplify(_rotated(condition, body, first))
-        carry = [
-            *carry,
-            current_builder().inline(condition, [*cond_operands, *carry])[0],
-        ]
-        body_operands = [*cond_operands, *body_operands]
-        flags = [*is_used, True]
-    loop = _Loop(rotated, body_operands, carry, [], flags)
-    last = len(carry) - 1
-    loop.narrow(frozenset((last,)))
+        arguments = [*cond_operands, *carry]
+        (goes_on,) = current_builder().inline(condition, arguments)
+        loop = _Loop(
+            simplify(_rotated(condition, body, len(cond_operands))),
+            [*cond_operands, *body_operands],
+            [*carry, goes_on],
+            [],
+            [*is_used, True],
+        )
+    loop.narrow(always=frozenset((len(loop.carry) - 1,)))
     program = simplify(loop.program())
     arrays = loop.arrays()
     state = [operand for _, operand, _ in loop.carry.values()]
-    outputs = current_builder().emit(
-        equation.primitive,
-        [*arrays, *state],
-        {
-            "cond_program": _last_of([v.type for v in program.inputs[len(arrays) :]]),
-            "body_program": program,
-            "cond_consts": 0,
-            "body_consts": len(arrays),
-        },
-    )
+    new_params = {
+        "cond_program": _last_of([v.type for v in program.inputs[len(arrays) :]]),
+        "body_program": program,
+        "cond_consts": 0,
+        "body_consts": len(arrays),
+    }
+    outputs = current_builder().emit(equation.primitive, [*arrays, *state], new_params)
     return loop.results(outputs)[: len(is_used)]
 
 
@@ -311,15 +279,19 @@ def _is_rotated(condition: Program, body: Program) -> bool:
 
 
 def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
-    """The body that also computes the condition, from the carries it returns."""
-    builder = ProgramBuilder(body.name)
-    with builder:
-        fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
+    """The body that also computes the condition, from the carries it returns.
+
+    Its inputs are the first ``cond_consts`` of ``condition``, which are constants of
+    the loop, those of ``body``, and the condition as the last carry, which it does not
+    read.
+    """
+    with ProgramBuilder(body.name) as builder:
+        consts = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
         inputs = builder.inputs_of(body)
         builder.input(condition.outputs[0].type, "goes_on")
         state = builder.inline(body, inputs)
-        (goes_on,) = builder.inline(condition, [*fixed, *state])
-    return builder.build([*state, goes_on])
+        (goes_on,) = builder.inline(condition, [*consts, *state])
+        return builder.build([*state, goes_on])
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
@@ -345,28 +317,21 @@ def _cond(
         assert not isinstance(index.value, complex)
         chosen = min(max(int(index.value), 0), len(branches) - 1)
         return current_builder().inline(branches[chosen], operands_of_branches)
-    narrowed, used = [], set[int]()
-    for branch in branches:
-        loop = _Loop(branch, operands_of_branches, [], [], is_used)
+    loops = [_Loop(b, operands_of_branches, [], [], is_used) for b in branches]
+    used_operands = set[int]()  # by any branch: all branches take the same
+    for loop in loops:
         loop.narrow()
         live = {value for value, _ in loop.consts}
-        used |= {k for k, value in enumerate(branch.inputs) if value in live}
-    for branch in branches:
-        loop = _Loop(branch, operands_of_branches, [], [], is_used)
-        loop.consts = [c for k, c in enumerate(loop.consts) if k in used]
-        loop.ys = {k: y for k, y in loop.ys.items() if is_used[k]}
-        narrowed.append(simplify(loop.program()))
-    arrays = [
-        a
-        for k, a in enumerate(operands_of_branches)
-        if k in used and isinstance(a, Var)
-    ]
-    outputs = iter(
-        current_builder().emit(
-            equation.primitive, [index, *arrays], {"branches": tuple(narrowed)}
-        )
+        used_operands |= {k for k, v in enumerate(loop.body.inputs) if v in live}
+    numbers = sorted(used_operands)
+    for loop in loops:
+        inputs = loop.body.inputs
+        loop.consts = [(inputs[k], operands_of_branches[k]) for k in numbers]
+    narrowed = tuple(simplify(loop.program()) for loop in loops)
+    outputs = current_builder().emit(
+        equation.primitive, [index, *loops[0].arrays()], {"branches": narrowed}
     )
-    return [next(outputs) if used else None for used in is_used]
+    return loops[0].results(outputs)
 
 
 _RULES: dict[

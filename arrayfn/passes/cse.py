@@ -13,26 +13,34 @@ from arrayfn.primitives.base import has_effect
 
 
 def cse(program: Program) -> Program:
-    """``program`` without equations that repeat an earlier one."""
-    seen: dict[Any, tuple[Atom, ...]] = {}
+    """``program`` without equations that repeat an earlier one.
+
+    ``a = exp(x); b = exp(x); c = a + b`` becomes ``a = exp(x); c = a + a``.
+    """
+    outputs_by_key: dict[Any, tuple[Atom, ...]] = {}
 
     def computed_once(equation: Equation, operands: list[Atom]) -> tuple[Atom, ...]:
         """The outputs of the first equation that computes the same."""
-        key = (
-            equation.primitive.name,
-            tuple(map(_key, operands)),
-            repr(sorted(equation.params.items()))  # tells -0.0 from 0.0
-            if not equation.subprograms() and not has_effect(equation)
-            else id(equation),
-        )
-        if key not in seen:
-            seen[key] = current_builder().keep(equation, operands)
-        return seen[key]
+        key = _equation_key(equation, operands)
+        if key not in outputs_by_key:
+            outputs_by_key[key] = current_builder().keep(equation, operands)
+        return outputs_by_key[key]
 
     return rewritten(program, computed_once)
 
 
-def _key(atom: Atom) -> Any:
+def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
+    """A key that is equal for equations that compute the same from ``operands``.
+
+    One that has effects or holds Programs equals itself alone.
+    """
+    if equation.subprograms() or has_effect(equation):
+        return id(equation)
+    params = repr(sorted(equation.params.items()))  # the text tells -0.0 from 0.0
+    return equation.primitive.name, tuple(map(_atom_key, operands)), params
+
+
+def _atom_key(atom: Atom) -> Any:
     """A key that is equal for equal atoms."""
     if isinstance(atom, Literal):
         return atom.key()

@@ -75,8 +75,11 @@ def _expanded(
         if isinstance(primitive.kernel, Composition) and not keep(equation):
             result = primitive.kernel.expand(*operands, **equation.params)
         elif isinstance(primitive.kernel, Contraction):
-            is_read_once = products is BLAS and _is_read_once(equation, definitions)
-            result = _product(operands, equation, products, is_read_once)
+            fuses = products is BLAS and (
+                _is_product_of_narrow_matrix(equation, definitions)
+                or _is_long_dot(equation)
+            )
+            result = _product(operands, equation, products, fuses)
         changed |= result is not None
         return None if result is None else all_of(result)
 
@@ -87,13 +90,14 @@ def _product(
     operands: Sequence[Atom],
     equation: Equation,
     products: Products,
-    is_read_once: bool,
+    fuses: bool,
 ) -> Atom | None:
-    """A dot_general that the library cannot compute, as other equations.
+    """What replaces a dot_general; None if the library computes it as it stands.
 
-    None if the library computes it. ``operands`` are the new ones of ``equation``, and
-    ``products`` the dtypes that the library multiplies. A kernel fuses what computes a
-    matrix that ``is_read_once``.
+    In this order: zeros for a sum over no terms; a sum of products, which one kernel
+    computes with its operands, if the product ``fuses``; a padded product for int8;
+    and a product in a dtype that the library multiplies, between conversions, where the
+    operands' dtype is none. ``operands`` are the new ones of ``equation``.
     """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
@@ -101,13 +105,11 @@ def _product(
     if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
         return views.zeros(equation.outputs[0].type)
     has_scalar = not x.type.shape or not y.type.shape
-    by_library = not has_scalar and (x.type.dtype, result_dtype) in products
-    if by_library and (is_read_once or (products is BLAS and _is_long_dot(equation))):
-        return sum_of_products(x, y, params["contract"], params["batch"])
-    if by_library and (
-        result_dtype in dtypes.INEXACT or _has_aligned_extents(equation)
-    ):
-        return None
+    if not has_scalar and (x.type.dtype, result_dtype) in products:
+        if fuses:
+            return sum_of_products(x, y, params["contract"], params["batch"])
+        if result_dtype in dtypes.INEXACT or _has_aligned_extents(equation):
+            return None
     if (integer_product := _integer_product(x, y, equation, products)) is not None:
         return conversion.as_dtype(integer_product, result_dtype)
     computed = dtypes.compute_dtype(result_dtype)
@@ -154,20 +156,29 @@ def _integer_product(
     return slicing.block(product, (0,) * len(limit), limit)
 
 
-def _is_read_once(equation: Equation, definitions: Mapping[Var, Equation]) -> bool:
+def _is_product_of_narrow_matrix(
+    equation: Equation, definitions: Mapping[Var, Equation]
+) -> bool:
     """Whether this multiplies a vector by a matrix that is made of narrower elements.
 
-    Such a product is bound by reading the matrix: of bfloat16 or float8 weights, say.
-    The library would read them in the product's dtype, written to memory before.
+    An example is ``convert(w, float32) @ x`` for bfloat16 weights ``w``. Such a product
+    is bound by reading the matrix. A kernel converts while it reads; the library would
+    read the matrix in the product's dtype, written to memory before.
     """
     x, y = equation.inputs
     matrix, vector = (x, y) if x.type.size >= y.type.size else (y, x)
-    kept = equation.outputs[0].type.size
-    contracted = math.prod(
+    result_size = equation.outputs[0].type.size
+    term_count = math.prod(
         x.type.shape[axis] for axis in equation.params["contract"][0]
     )
-    if matrix.type.size != kept * contracted or vector.type.size == matrix.type.size:
+    uses_elements_once = matrix.type.size == result_size * term_count
+    if not uses_elements_once or vector.type.size == matrix.type.size:
         return False
+    return _is_made_of_narrower(matrix, definitions)
+
+
+def _is_made_of_narrower(matrix: Atom, definitions: Mapping[Var, Equation]) -> bool:
+    """Whether ``matrix`` is computed elementwise from arrays of narrower elements."""
     is_narrow, atoms, seen = False, [matrix], set[Atom]()
     while atoms:
         atom = atoms.pop()
@@ -225,21 +236,23 @@ def sum_of_products(
 ) -> Atom:
     """A dot_general as a broadcast product and a sum over the contracted axes.
 
-    ``contract`` and ``batch`` are its params.
+    ``x[i, k] @ y[k, j]`` becomes ``reduce_sum(x[i, :, k] * y[:, j, k], axes=k)``, where
+    ``:`` are broadcast axes. ``contract`` and ``batch`` are the dot_general's params.
     """
     left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
     right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
     x = views.transpose(x, permutation=(*batch[0], *left, *contract[0]))
     y = views.transpose(y, permutation=(*batch[1], *right, *contract[1]))
-    batch_count, sum_count = len(batch[0]), len(contract[0])
-    kept = batch_count + len(left) + len(right)
-    shape = (*x.type.shape[: batch_count + len(left)], *y.type.shape[batch_count:])
-    first = (*range(batch_count + len(left)), *range(kept, kept + sum_count))
-    second = (*range(batch_count), *range(batch_count + len(left), kept + sum_count))
+    # The product's axes: batch, those of x, those of y, contracted.
+    batch_end = len(batch[0])
+    left_end = batch_end + len(left)
+    right_end = left_end + len(right)
+    contracted = tuple(range(right_end, right_end + len(contract[0])))
+    shape = (*x.type.shape[:left_end], *y.type.shape[batch_end:])
+    x_axes = (*range(left_end), *contracted)
+    y_axes = (*range(batch_end), *range(left_end, right_end), *contracted)
     product = e.mul(
-        views.broadcast_in_dim(x, shape=shape, axes=first),
-        views.broadcast_in_dim(y, shape=shape, axes=second),
+        views.broadcast_in_dim(x, shape=shape, axes=x_axes),
+        views.broadcast_in_dim(y, shape=shape, axes=y_axes),
     )
-    if not sum_count:
-        return product
-    return reductions.reduce_sum(product, axes=tuple(range(kept, kept + sum_count)))
+    return reductions.reduce_sum(product, axes=contracted) if contracted else product

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from arrayfn.ir import Atom, Equation, Literal, Var
+from arrayfn.ir import Atom, Equation, Literal
+from arrayfn.passes.definitions import Definitions
 from arrayfn.primitives import elementwise, slicing
 
 MAX_PARTS = 64  # terms of a sum that becomes one array
 
 
-def joined_parts(
-    xs: Sequence[Atom], definitions: Mapping[Var, Equation]
-) -> Atom | None:
+def joined_parts(xs: Sequence[Atom], definitions: Definitions) -> Atom | None:
     """The sum of ``xs``, zero-padded parts of one array, as their concatenation.
 
-    The gradient of an array that was cut into slices is such a sum. ``definitions`` has
-    the equation of each Var. None if the parts overlap, or are not adjacent along one
-    axis.
+    ``pad(x, 0, (0, 2)) + pad(y, 0, (2, 0))`` of two vectors of 2 elements becomes
+    ``concatenate(x, y)``. The gradient of an array that was cut into slices is such a
+    sum. None if the parts overlap, or are not adjacent along one axis.
     """
     parts = _padded_parts(xs, definitions)
     if parts is None or len(parts) < 2:
@@ -43,7 +42,7 @@ def joined_parts(
             return None
         piece = part.inputs[0]
         end += piece.type.shape[axis]
-        definition = definitions.get(piece) if isinstance(piece, Var) else None
+        definition = definitions.of(piece)
         if (
             definition is not None
             and definition.primitive is slicing.concatenate
@@ -61,7 +60,7 @@ def joined_parts(
 
 
 def _padded_parts(
-    xs: Sequence[Atom], definitions: Mapping[Var, Equation]
+    xs: Sequence[Atom], definitions: Definitions
 ) -> list[Equation] | None:
     """The zero-paddings that are the terms of the sum ``xs``.
 
@@ -72,7 +71,7 @@ def _padded_parts(
     pending = list(xs)
     while pending:
         x = pending.pop()
-        definition = definitions.get(x) if isinstance(x, Var) else None
+        definition = definitions.of(x)
         if definition is None:
             return None
         if definition.primitive is elementwise.add:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
@@ -43,58 +45,69 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.control_flow import plain
 
-TakesView = Callable[[Equation, ArrayType, int], bool]
-"""Whether the kernel of a call accepts an operand of this type, layout and offset."""
 
-
-def takes_no_view(equation: Equation, type: ArrayType, offset: int) -> bool:
+def _takes_row_major(equation: Equation, type: ArrayType, offset: int) -> bool:
     """A ``takes_view`` for targets whose kernels take row-major operands only."""
     return False
 
 
-Along = Callable[[Equation], bool]
-"""Whether a product's operands should be contiguous along the contracted axes."""
-
-
-def along_any(equation: Equation) -> bool:
-    """An ``along`` for targets whose library takes matrices of any layout."""
+def _takes_any_matrix(equation: Equation) -> bool:
+    """A ``wants_contiguous`` for libraries that read matrices of any layout."""
     return False
 
 
-# Their result has the memory of the operand, but is not an affine view of it.
+@dataclass(frozen=True)
+class LayoutRules:
+    """Which layouts the kernels and libraries of a target accept.
+
+    Attributes:
+        takes_view: whether the kernel of a call accepts an operand of this type, layout
+            and offset, so that it needs no copy.
+        wants_contiguous: whether a product's operands are worth a copy that makes them
+            contiguous along the contracted axes.
+        alignment: of operands of calls and libraries, in bytes.
+    """
+
+    takes_view: Callable[[Equation, ArrayType, int], bool] = _takes_row_major
+    wants_contiguous: Callable[[Equation], bool] = _takes_any_matrix
+    alignment: int = 1
+
+
+DEFAULT_RULES: Final = LayoutRules()
+
 _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
+"""Their result may lie in the memory of the operand and be no affine view of it."""
 
 
 def assign_layouts(
     program: Program,
     writable: Collection[int] = frozenset(),
     returned: Collection[int] = frozenset(),
-    *,
-    takes_view: TakesView = takes_no_view,
-    along: Along = along_any,
-    aligned: int = 1,
+    rules: LayoutRules = DEFAULT_RULES,
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
+
+    ``b = dot_general(a[:, ::2], w)`` becomes ``c = a[:, ::2]; d = relayout(c, "C");
+    b = dot_general(d, w)``: BLAS reads no rows whose elements are 2 apart.
 
     Args:
         program: a Program after the other passes.
         writable: the numbers of inputs that may be overwritten.
         returned: the numbers of outputs that may be such inputs themselves.
-        takes_view: which calls accept an operand without a copy.
-        along: for which products contiguous operands are worth a copy.
-        aligned: the alignment in bytes that kernels of calls and libraries need.
+        rules: what the target accepts.
     """
-    return _Assignment(program, writable, returned, takes_view, along, aligned).run()
+    return _Assignment(program, writable, returned, rules).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
     """``program`` with layouts; the inputs ``donated`` may be overwritten.
 
     An output has the memory of such an input if it comes from it by equations that
-    overwrite their operand, as updates do, also in loops.
+    overwrite their operand, as updates do, also in loops. A donated input that no
+    output comes from, before or after layouts, stays as it is.
     """
     writable = {k for k in donated if program.inputs[k].type.layout == RowMajor()}
-    while True:
+    while True:  # each round without the inputs that became no output's memory
         sources = origins(program)
         writable &= {
             k for k, v in enumerate(program.inputs) if any(v is s for s in sources)
@@ -111,13 +124,14 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
 
 
 class _Assignment:
-    """Gives each value of one Program a layout, and inserts the copies that this takes.
+    """Emits one Program again, with the copies that layouts need.
 
     Attributes:
+        rules: what the target accepts.
         inside: whether the Program is the body of a loop or branch.
         copies, permuted_copies: row-major copies, and copies with permuted axes, that
             nothing overwrites.
-        writable: the inputs that may be overwritten.
+        writable: the new inputs that may be overwritten.
         returned: the numbers of outputs that may be such inputs.
         last_uses: see ``_last_uses``.
         environment: the new Atom for each Var of the Program.
@@ -133,17 +147,13 @@ class _Assignment:
         program: Program,
         writable: Collection[int],
         returned: Collection[int],
-        takes_view: TakesView,
-        along: Along,
-        aligned: int,
+        rules: LayoutRules,
         *,
         inside: bool = False,
     ) -> None:
         self.program = program
         self.inside = inside
-        self.takes_view = takes_view
-        self.along = along
-        self.aligned = aligned
+        self.rules = rules
         self.copies: dict[Var, Var] = {}
         self.permuted_copies: dict[tuple[Var, tuple[int, ...]], Var] = {}
         self.returned = returned
@@ -179,32 +189,39 @@ class _Assignment:
             self.writable = {inputs[number] for number in self.writable_numbers}
             for equation in program.equations:
                 builder.source = equation.source
-                self.equation(equation)
-            outputs: list[Atom] = []
-            for number, atom in enumerate(program.outputs):
-                value = rename(atom, self.environment)
-                stays = number in self.returned and value in self.writable
-                if value not in self.owned and not stays:
-                    value = views.relayout(value, layout="C")
-                self.owned.discard(value)
-                outputs.append(value)
+                self.emit(equation)
+            outputs = [self.output(k, a) for k, a in enumerate(program.outputs)]
             return builder.build(outputs)
 
-    def equation(self, equation: Equation) -> None:
+    def output(self, number: int, atom: Atom) -> Atom:
+        """What is returned for output ``number``, ``atom``: it, or a copy of it.
+
+        An array of its own is returned once, and an input only where ``returned`` says.
+        """
+        value = rename(atom, self.environment)
+        is_input = number in self.returned and value in self.writable
+        if value not in self.owned and not is_input:
+            return views.relayout(value, layout="C")
+        self.owned.discard(value)
+        return value
+
+    def emit(self, equation: Equation) -> None:
         """Emit ``equation``, with copies of operands whose layout it cannot read."""
         primitive = primitive_of(equation)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
-        owns = not isinstance(primitive.kernel, View) or primitive is views.relayout
+        owns_memory = (
+            not isinstance(primitive.kernel, View) or primitive is views.relayout
+        )
         if primitive in _SAME_MEMORY and not _is_affine(equation):
-            owns = self.own_row_major(operands, equation)
+            operands[0], owns_memory = self.reshaped_operand(operands[0], equation)
         elif isinstance(primitive.kernel, Contraction):
-            operands, params = self.matrices(operands, equation)
+            operands, params = self.as_matrices(operands, equation)
         elif isinstance(primitive.kernel, Library):
-            first = int(primitive.kernel.in_place)
+            first = int(primitive.kernel.in_place)  # operand 0 is overwritten, below
             operands[first:] = [self.row_major_to_read(x) for x in operands[first:]]
         elif isinstance(primitive.kernel, Control):
-            operands, params = self.control(operands, equation)
+            operands, params = self.of_control(operands, equation)
         elif isinstance(primitive.kernel, (Body, Composition)):
             operands = [
                 x if self.takes_as_is(x, equation) else self.row_major_to_read(x)
@@ -212,14 +229,14 @@ class _Assignment:
             ]
         if isinstance(primitive.kernel, (Library, Template)):
             for number in overwritten(equation):
-                operands[number] = self.own(operands[number], equation, number)
+                operands[number] = self.overwritable(operands[number], equation, number)
         outputs = self.builder.emit(primitive, operands, params)
         self.environment.update(zip(equation.outputs, outputs, strict=True))
-        if owns:
+        if owns_memory:
             self.owned.update(outputs)
         self.record()
 
-    def own(self, operand: Atom, equation: Equation, number: int) -> Atom:
+    def overwritable(self, operand: Atom, equation: Equation, number: int) -> Atom:
         """Operand ``number``, or a copy of it, that ``equation`` may overwrite.
 
         It is a copy if anything else uses the operand's memory later.
@@ -232,7 +249,7 @@ class _Assignment:
                 return operand
         return views.relayout(operand, layout="C")
 
-    def control(
+    def of_control(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
         """The operands of a loop or branch, row-major, and its params with layouts."""
@@ -240,21 +257,21 @@ class _Assignment:
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":
             inner = {params["consts"] + k for k in in_place}
-            params["program"] = self.inner(params["program"], inner)
+            params["program"] = self.body(params["program"], inner)
         elif equation.primitive.name == "while_loop":
             inner = {params["body_consts"] + k for k in in_place}
-            params["body_program"] = self.inner(params["body_program"], inner)
+            params["body_program"] = self.body(params["body_program"], inner)
         else:
             params["branches"] = self.branches(equation)
         results = [self.row_major(x) for x in operands]
         # A body that copies its carry first does not overwrite the operand.
-        placed = Equation(equation.primitive, equation.inputs, params, equation.outputs)
+        placed = replace(equation, params=params)
         for number in overwritten(placed):
             if results[number] is operands[number]:
-                results[number] = self.own(results[number], equation, number)
+                results[number] = self.overwritable(results[number], equation, number)
         return results, params
 
-    def inner(
+    def body(
         self,
         program: Program,
         writable: Collection[int],
@@ -265,15 +282,7 @@ class _Assignment:
         Its inputs are row-major, even where captured values outside are not.
         ``writable`` and ``returned`` are those of ``assign_layouts``.
         """
-        return _Assignment(
-            program,
-            writable,
-            returned,
-            self.takes_view,
-            self.along,
-            self.aligned,
-            inside=True,
-        ).run()
+        return _Assignment(program, writable, returned, self.rules, inside=True).run()
 
     def branches(self, equation: Equation) -> tuple[Program, ...]:
         """The branches of a ``cond`` with layouts.
@@ -281,19 +290,18 @@ class _Assignment:
         They agree on which results lie in the memory of an operand.
         """
         programs: tuple[Program, ...] = equation.params["branches"]
-        pairs = branched_in_place(equation)
+        operand_of = branched_in_place(equation)  # result number: operand number
         while True:
             with_layouts = tuple(
-                self.inner(program, {*pairs.values()}, {*pairs}) for program in programs
+                self.body(program, {*operand_of.values()}, {*operand_of})
+                for program in programs
             )
             params = {**equation.params, "branches": with_layouts}
-            primitive, outputs = equation.primitive, equation.outputs
-            now_in_place = branched_in_place(
-                Equation(primitive, equation.inputs, params, outputs)
-            )
-            if now_in_place.items() >= pairs.items():
+            placed = replace(equation, params=params)
+            still_in_place = branched_in_place(placed).items()
+            if still_in_place >= operand_of.items():
                 return with_layouts
-            pairs = {k: n for k, n in pairs.items() if now_in_place.get(k) == n}
+            operand_of = dict(operand_of.items() & still_in_place)
 
     def record(self) -> None:
         """Add the equations emitted since the last call to ``reads``."""
@@ -301,22 +309,20 @@ class _Assignment:
             record_reads(equation, self.reads)
         self.recorded = len(self.builder.equations)
 
-    def own_row_major(self, operands: list[Atom], equation: Equation) -> bool:
-        """Make a reshape's operand row-major; whether the result owns its memory.
+    def reshaped_operand(self, operand: Atom, equation: Equation) -> tuple[Atom, bool]:
+        """The operand of a reshape, row-major, and whether the result owns its memory.
 
-        It does if nothing else needs the operand.
+        It does if the operand was copied, or owns its memory and has no other use.
         """
+        row_major = self.row_major(operand)
+        if row_major is not operand:
+            return row_major, True
         source = equation.inputs[0]
-        operand = operands[0]
-        operands[0] = self.row_major(operand)
-        if operands[0] is not operand:
-            return True
-        if operand not in self.owned or (
-            isinstance(source, Var) and self.uses[source] > 1
-        ):
-            return False
+        is_shared = isinstance(source, Var) and self.uses[source] > 1
+        if operand not in self.owned or is_shared:
+            return operand, False
         self.owned.discard(operand)
-        return True
+        return operand, True
 
     def layout_of(self, x: Var) -> tuple[Layout, int]:
         """The layout of ``x`` in its base's memory, and its offset in elements."""
@@ -355,7 +361,10 @@ class _Assignment:
         base = self.reads[x].base
         if not self.inside or base not in self.given:
             return False
-        return base.type.size != x.type.size and base.type.nbytes % self.aligned > 0
+        return (
+            base.type.size != x.type.size
+            and base.type.nbytes % self.rules.alignment > 0
+        )
 
     def takes_as_is(self, x: Atom, equation: Equation) -> bool:
         """Whether the kernel of a call accepts ``x`` without a copy."""
@@ -363,7 +372,7 @@ class _Assignment:
             return False
         layout, offset = self.layout_of(x)
         placed = ArrayType(x.type.shape, x.type.dtype, layout)
-        return self.takes_view(equation, placed, offset)
+        return self.rules.takes_view(equation, placed, offset)
 
     def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
         """A copy of ``x`` with its axes in ``order``, one for all equations."""
@@ -373,45 +382,44 @@ class _Assignment:
             self.permuted_copies[x, order] = copy
         return self.permuted_copies[x, order]
 
-    def matrices(
+    def as_matrices(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], dict[str, object]]:
-        """The operands of a dot_general as BLAS can read them, and its new params."""
+        """The operands of a dot_general as BLAS can read them, and its new params.
+
+        An operand that BLAS cannot read is copied with its axes in the order (batch,
+        rows, columns), so the params name its axes by their new positions.
+        """
         results: list[Atom] = []
-        pairs = [
-            (equation.params["contract"][k], equation.params["batch"][k])
-            for k in (0, 1)
-        ]
-        along = self.along(equation)
+        contracts = list(equation.params["contract"])
+        batches = list(equation.params["batch"])
+        contiguous = self.rules.wants_contiguous(equation)
         for side, operand in enumerate(operands):
             assert isinstance(operand, Var)
-            contract, batch = pairs[side]
+            contract, batch = contracts[side], batches[side]
             free = contraction.free_axes(operand.type.ndim, contract, batch)
             groups = (free, contract) if side == 0 else (contract, free)
             matrix = as_matrix(operand.type, self.reads[operand], batch, *groups)
-            if matrix is None or (along and matrix.transposed == (side == 0)):
-                groups = (free, contract) if along else groups
+            if matrix is None or (contiguous and matrix.transposed == (side == 0)):
+                groups = (free, contract) if contiguous else groups
                 order = (*batch, *groups[0], *groups[1])
                 operand = self.permuted(operand, order)
-                inverse = [order.index(axis) for axis in range(len(order))]
-                pairs[side] = (
-                    tuple(inverse[axis] for axis in contract),
-                    tuple(inverse[axis] for axis in batch),
-                )
+                contracts[side] = tuple(order.index(axis) for axis in contract)
+                batches[side] = tuple(order.index(axis) for axis in batch)
                 self.record()
             results.append(operand)
-        (left, left_batch), (right, right_batch) = pairs
-        new_pairs = {"contract": (left, right), "batch": (left_batch, right_batch)}
-        return results, {**equation.params, **new_pairs}
+        new_axes = {"contract": tuple(contracts), "batch": tuple(batches)}
+        return results, {**equation.params, **new_axes}
 
 
 def _last_uses(
     program: Program,
 ) -> tuple[dict[Atom, Var], dict[Var | None, Equation | None]]:
-    """``(roots, last)``: views' arrays, and the last equation that uses each.
+    """``(roots, last)``: each value's root, and the last equation that uses each root.
 
-    A value's root is the array that it may be a view of. Returned arrays have no last
-    equation.
+    A value's root is the array that it may be a view of, often itself. Returned arrays
+    have no last equation. ``y = x.T; z = y + 1; return z`` gives the roots ``{x: x,
+    y: x, z: z}`` and the last uses ``{x: z = y + 1, z: None}``.
     """
     roots: dict[Atom, Var] = {}
     last: dict[Var | None, Equation | None] = {}

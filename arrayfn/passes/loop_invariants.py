@@ -7,6 +7,7 @@ constants of the loop alone. Cheap ones stay, since reading a value costs as muc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -15,7 +16,6 @@ from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Contraction,
     Control,
-    Convert,
     Library,
     Reduction,
     Scalar,
@@ -32,36 +32,59 @@ MIN_COST: Final = 4
 
 
 def loop_invariants(program: Program) -> Program:
-    """``program`` with costly loop invariants computed before its loops."""
+    """``program`` with costly loop invariants computed before its loops.
+
+    ``for x in xs: y = sin(w) * x`` becomes ``s = sin(w); for x in xs: y = s * x``.
+    """
     if not any(_costly_invariants(q) for q in program.equations):
         return program
 
-    def hoisted(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+    def with_invariants_before(
+        equation: Equation, operands: list[Atom]
+    ) -> Sequence[Atom] | None:
+        """The outputs of a loop without costly invariants; None keeps ``equation``."""
         invariants = _costly_invariants(equation)
         return _hoisted(equation, operands, invariants) if invariants else None
 
-    return rewritten(program, hoisted)
+    return rewritten(program, with_invariants_before)
 
 
-def _loop(equation: Equation) -> tuple[str, int, int] | None:
-    """``(param with the body, first constant, end of constants)``; None for no loop."""
+@dataclass(frozen=True)
+class _Constants:
+    """Where a scan or while_loop has its body, and the constants of the body.
+
+    Attributes:
+        program: the name of the param that is the body.
+        count: the name of the param that is the number of constants.
+        begin, end: the operands that are the constants; the body's inputs begin with
+            them.
+    """
+
+    program: str
+    count: str
+    begin: int
+    end: int
+
+
+def _constants_of(equation: Equation) -> _Constants | None:
+    """Where a loop that may iterate more than once has its constants, or None."""
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
-        return "program", 0, params["consts"]
+        return _Constants("program", "consts", 0, params["consts"])
     if equation.primitive.name == "while_loop":
-        first = params["cond_consts"]
-        return "body_program", first, first + params["body_consts"]
+        begin = params["cond_consts"]
+        end = begin + params["body_consts"]
+        return _Constants("body_program", "body_consts", begin, end)
     return None
 
 
 def _costly_invariants(equation: Equation) -> list[Equation]:
     """The costly equations of a loop's body that depend on its constants alone."""
-    loop = _loop(equation)
-    if loop is None:
+    constants = _constants_of(equation)
+    if constants is None:
         return []
-    key, first, second = loop
-    body: Program = equation.params[key]
-    invariant = set(body.inputs[: second - first])
+    body: Program = equation.params[constants.program]
+    invariant = set(body.inputs[: constants.end - constants.begin])
     costly: list[Equation] = []
     for inner in body.equations:
         read = [a for a in inner.inputs if isinstance(a, Var)]
@@ -81,46 +104,54 @@ def is_costly(equation: Equation) -> bool:
     size = max(a.type.size for a in (*equation.inputs, *equation.outputs))
     if size < MIN_ELEMENTS:
         return False
-    if isinstance(kernel, (Scalar, Convert)):
-        return isinstance(kernel, Scalar) and kernel.cost > MIN_COST
-    if isinstance(kernel, Template):
-        return True
-    return isinstance(kernel, Reduction) or primitive is views.relayout
+    if isinstance(kernel, Scalar):
+        return kernel.cost > MIN_COST
+    return isinstance(kernel, (Template, Reduction)) or primitive is views.relayout
 
 
 def _hoisted(
     equation: Equation, operands: Sequence[Atom], invariants: Sequence[Equation]
 ) -> tuple[Var, ...]:
-    """Emit ``invariants``, then the loop with their results among its constants."""
+    """Emit ``invariants``, then the loop with their results among its constants.
+
+    ``operands`` are the new ones of ``equation``.
+    """
     builder = current_builder()
-    loop = _loop(equation)
-    assert loop is not None
-    key, first, second = loop
-    body: Program = equation.params[key]
-    count = second - first
+    constants = _constants_of(equation)
+    assert constants is not None
+    body: Program = equation.params[constants.program]
+    count = constants.end - constants.begin
+    constant_operands = operands[constants.begin : constants.end]
     moved_results = [v for inner in invariants for v in inner.outputs]
-    hoisted_program = Program(
+    before_the_loop = Program(
         body.name,
         body.inputs[:count],
         tuple(needed(body.equations, moved_results)),
         tuple(moved_results),
     )
-    results = builder.inline(hoisted_program, operands[first:second])
+    results = builder.inline(before_the_loop, constant_operands)
     moved = set(invariants)
     remaining = needed([q for q in body.equations if q not in moved], body.outputs)
     read = {a for q in remaining for a in q.inputs} | {*body.outputs}
     pairs = [
-        *zip(body.inputs[:count], operands[first:second], strict=True),
+        *zip(body.inputs[:count], constant_operands, strict=True),
         *zip(moved_results, results, strict=True),
     ]
     consts = [(v, x) for v, x in pairs if v in read]
-    program = Program(
+    remaining_body = Program(
         body.name,
         (*(v for v, _ in consts), *body.inputs[count:]),
         tuple(remaining),
         body.outputs,
     )
-    name = "consts" if key == "program" else "body_consts"
-    params: dict[str, Any] = {**equation.params, key: program, name: len(consts)}
-    inputs = [*operands[:first], *(x for _, x in consts), *operands[second:]]
+    params: dict[str, Any] = {
+        **equation.params,
+        constants.program: remaining_body,
+        constants.count: len(consts),
+    }
+    inputs = [
+        *operands[: constants.begin],
+        *(x for _, x in consts),
+        *operands[constants.end :],
+    ]
     return builder.emit(equation.primitive, inputs, params)

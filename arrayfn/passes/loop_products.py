@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.reads import is_zeros
 from arrayfn.primitives import contraction
 from arrayfn.primitives import elementwise as e
@@ -31,7 +31,12 @@ MAX_BYTES: Final = 1 << 28
 
 
 def products_out_of_loops(program: Program) -> Program:
-    """``program`` with large products of its scans moved before or after them."""
+    """``program`` with large products of its scans moved before or after them.
+
+    * ``for x in xs: h = f(h, w @ x)`` becomes ``ys = xs @ w.T`` and ``for y in ys: h =
+      f(h, y)``.
+    * ``for x, y in xs, ys: g += outer(x, y)`` becomes ``g += xs.T @ ys``.
+    """
     if not any(_has_products(equation) for equation in program.equations):
         return program
     zeros: set[Atom] = set()
@@ -39,7 +44,7 @@ def products_out_of_loops(program: Program) -> Program:
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         """The outputs of a scan without its products; None keeps ``equation``."""
         if _has_products(equation):
-            return _Scan(current_builder(), equation, operands, zeros).emit()
+            return _Scan(equation, operands, zeros).emit()
         if not is_zeros(equation):
             return None
         outputs = current_builder().keep(equation, operands)
@@ -77,137 +82,141 @@ class _Scan:
     """A scan whose large products are moved before or after it.
 
     Attributes:
-        fixed, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
+        consts, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
         equations: the equations of the body that are left.
         zeros: arrays of zeros outside.
     """
 
     def __init__(
-        self,
-        builder: ProgramBuilder,
-        equation: Equation,
-        operands: Sequence[Atom],
-        zeros: set[Atom],
+        self, equation: Equation, operands: Sequence[Atom], zeros: set[Atom]
     ) -> None:
         self.zeros = zeros
-        self.builder = builder
         self.equation = equation
         self.params = dict(equation.params)
         self.body: Program = self.params["program"]
-        first = self.params["consts"]
-        second = first + self.params["carry"]
+        carry_begin = self.params["consts"]
+        xs_begin = carry_begin + self.params["carry"]
         pairs = list(zip(self.body.inputs, operands, strict=True))
-        self.fixed, self.carry = pairs[:first], pairs[first:second]
-        self.xs = pairs[second:]
+        self.consts, self.carry = pairs[:carry_begin], pairs[carry_begin:xs_begin]
+        self.xs = pairs[xs_begin:]
         self.equations = list(self.body.equations)
 
     def emit(self) -> list[Atom]:
         """Emit the loop and the products before and after it; return its results."""
-        sums = self.sums()
-        self.before({id(product) for product in sums.values()})
-        return self.loop(sums)
+        summed = self.summed_products()
+        self.emit_products_before(set(summed.values()))
+        return self.emit_loop(summed)
 
     # Before the loop.
 
-    def before(self, summed: set[int]) -> None:
-        """Emit products of constants and slices before the loop, for all iterations.
+    def products_of_inputs(self, summed: set[Equation]) -> list[Equation]:
+        """The large products that depend on constants and slices alone.
 
-        Those in ``summed`` stay.
+        Those in ``summed`` are computed after the loop.
         """
-        length = self.params["length"]
-        ready = {v for v, _ in (*self.fixed, *self.xs)}
+        available = {v for v, _ in (*self.consts, *self.xs)}
         products: list[Equation] = []
         for equation in self.equations:
-            primitive = primitive_of(equation)
-            computed = not isinstance(primitive.kernel, Control) and not has_effect(
-                equation
-            )
-            if computed and all(
-                not isinstance(a, Var) or a in ready for a in equation.inputs
-            ):
-                ready.update(equation.outputs)
-                size = equation.outputs[0].type.nbytes * length
-                can_move = size <= MAX_BYTES and id(equation) not in summed
-                if can_move and _is_large(equation):
-                    products.append(equation)
+            if isinstance(primitive_of(equation).kernel, Control):
+                continue
+            read = [a for a in equation.inputs if isinstance(a, Var)]
+            if has_effect(equation) or not available.issuperset(read):
+                continue
+            available.update(equation.outputs)
+            size = equation.outputs[0].type.nbytes * self.params["length"]
+            can_move = size <= MAX_BYTES and equation not in summed
+            if can_move and _is_large(equation):
+                products.append(equation)
+        return products
+
+    def emit_products_before(self, summed: set[Equation]) -> None:
+        """Emit ``products_of_inputs`` before the loop, for all iterations at once.
+
+        Their results become constants of the loop, or slices if they vary.
+        """
+        length = self.params["length"]
+        products = self.products_of_inputs(summed)
         if not products:
             return
         product_results = [equation.outputs[0] for equation in products]
-        inputs = [*self.fixed, *self.xs]
+        inputs = [*self.consts, *self.xs]
         products_program = Program(
             self.body.name,
             tuple(v for v, _ in inputs),
             tuple(needed(self.equations, product_results)),
             tuple(product_results),
         )
-        mapped = [False] * len(self.fixed) + [True] * len(self.xs)
+        mapped = [False] * len(self.consts) + [True] * len(self.xs)
         program, varies = batch_varying(
             products_program, length, mapped, [False] * len(product_results)
         )
-        results = self.builder.inline(program, [operand for _, operand in inputs])
+        results = current_builder().inline(program, [x for _, x in inputs])
         for var, result, is_sliced in zip(
             product_results, results, varies, strict=True
         ):
-            (self.xs if is_sliced else self.fixed).append((var, result))
+            (self.xs if is_sliced else self.consts).append((var, result))
         self.equations = [q for q in self.equations if q not in products]
 
     # After the loop.
 
-    def sums(self) -> dict[int, Equation]:
-        """The products that are only added to a carry, by the carry's index."""
+    def summed_products(self) -> dict[int, Equation]:
+        """The products that are only added to a carry, by the carry's index.
+
+        Their operands of all iterations fit ``MAX_BYTES``, and none is a constant.
+        """
         uses: Counter[Atom] = Counter(
             a
             for atoms in (*(q.inputs for q in self.equations), self.body.outputs)
             for a in atoms
         )
         definitions = {v: q for q in self.equations for v in q.outputs}
-        inputs = {v for v, _ in (*self.fixed, *self.xs)}
+        constants = {v for v, _ in self.consts}
+        slices = {v for v, _ in self.xs}
         kept_bytes = 0
-        sums: dict[int, Equation] = {}
+        products: dict[int, Equation] = {}
         for number, (value, _) in enumerate(self.carry):
             total = self.body.outputs[number]
             addition = definitions.get(total) if isinstance(total, Var) else None
-            if (
-                addition is None
-                or addition.primitive is not e.add
-                or value not in addition.inputs
-            ):
+            if addition is None or addition.primitive is not e.add:
+                continue
+            if value not in addition.inputs:
                 continue
             (term,) = [a for a in addition.inputs if a is not value] or [value]
             product = definitions.get(term) if isinstance(term, Var) else None
             is_used_once = all(uses[a] == 1 for a in (value, total, term))
             if product is None or not is_used_once or not _is_large(product):
                 continue
-            read = {a for a in product.inputs if a not in inputs}
-            size = sum(a.type.nbytes for a in read) * self.params["length"]
-            fixed = any(a is v for a in product.inputs for v, _ in self.fixed)
-            if fixed or kept_bytes + size > MAX_BYTES:
+            stacked = {a for a in product.inputs if a not in slices}
+            size = sum(a.type.nbytes for a in stacked) * self.params["length"]
+            if not constants.isdisjoint(product.inputs):
                 continue
-            kept_bytes += size
-            sums[number] = product
-        return sums
+            if kept_bytes + size <= MAX_BYTES:
+                kept_bytes += size
+                products[number] = product
+        return products
 
-    def loop(self, sums: dict[int, Equation]) -> list[Atom]:
-        """Emit the scan without the products ``sums``, then these products.
+    def emit_loop(self, summed: dict[int, Equation]) -> list[Atom]:
+        """Emit the scan without the products ``summed``, then these products.
 
+        The scan stacks the operands of these products that are not slices already.
         Returns the results of the original scan.
         """
         count = len(self.carry)
-        state = [c for k, c in enumerate(self.carry) if k not in sums]
+        state = [c for k, c in enumerate(self.carry) if k not in summed]
         ys = list(self.body.outputs[count:])
         slices = dict(self.xs)
-        factors = [a for q in sums.values() for a in q.inputs if a not in slices]
-        stacked_factors = list(dict.fromkeys(factors))
+        operands = [a for q in summed.values() for a in q.inputs if a not in slices]
+        stacked_operands = list(dict.fromkeys(operands))
         outputs = [
-            *(a for k, a in enumerate(self.body.outputs[:count]) if k not in sums),
+            *(a for k, a in enumerate(self.body.outputs[:count]) if k not in summed),
             *ys,
-            *stacked_factors,
+            *stacked_operands,
         ]
         equations = needed(self.equations, outputs)
         read = {a for q in equations for a in q.inputs} | {*outputs}
-        fixed = [(v, x) for v, x in self.fixed if v in read]
+        consts = [(v, x) for v, x in self.consts if v in read]
         xs = [(v, x) for v, x in self.xs if v in read]
-        inputs = [*fixed, *state, *xs]
+        inputs = [*consts, *state, *xs]
         program = Program(
             self.body.name,
             tuple(v for v, _ in inputs),
@@ -217,32 +226,34 @@ class _Scan:
         params: dict[str, Any] = {
             **self.params,
             "program": program,
-            "consts": len(fixed),
+            "consts": len(consts),
             "carry": len(state),
         }
-        outputs_of_loop = self.builder.emit(
+        results = current_builder().emit(
             self.equation.primitive, [operand for _, operand in inputs], params
         )
-        final_state = iter(outputs_of_loop[: len(state)])
+        final_state = iter(results[: len(state)])
         result_count = len(state) + len(ys)
-        stacked = {
-            **slices,
-            **dict(zip(stacked_factors, outputs_of_loop[result_count:], strict=True)),
-        }
+        stacked = slices | dict(
+            zip(stacked_operands, results[result_count:], strict=True)
+        )
         return [
             *(
-                self.total(operand, sums[k], stacked)
-                if k in sums
+                self.emit_sum(operand, summed[k], stacked)
+                if k in summed
                 else next(final_state)
                 for k, (_, operand) in enumerate(self.carry)
             ),
-            *outputs_of_loop[len(state) : result_count],
+            *results[len(state) : result_count],
         ]
 
-    def total(self, initial: Atom, product: Equation, stacked: dict[Any, Atom]) -> Atom:
+    def emit_sum(
+        self, initial: Atom, product: Equation, stacked: dict[Any, Atom]
+    ) -> Atom:
         """``initial`` plus the products of all iterations, as one product.
 
-        ``stacked`` has the operands of all iterations.
+        ``stacked`` has the operands of all iterations, along a new axis 0, which is one
+        more contracted axis.
         """
         x, y = (stacked[a] for a in product.inputs)
         contract, batch = product.params["contract"], product.params["batch"]

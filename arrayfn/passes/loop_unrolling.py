@@ -17,7 +17,9 @@ from arrayfn.primitives import slicing, views
 def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Program:
     """``program`` with its scans unrolled as their params ask.
 
-    ``simplify`` runs the pipeline up to this pass on a body.
+    With ``unroll=2``, ``scan(f, c, xs)`` over 5 slices becomes a scan over 2 groups,
+    whose body is ``f`` twice, and one ``f`` after it. ``simplify`` runs the passes on a
+    body.
     """
     if not any(_is_unrolled(equation) for equation in program.equations):
         return program
@@ -26,7 +28,7 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
         """The outputs of the iterations one by one; None keeps ``equation``."""
         if not _is_unrolled(equation):
             return None
-        return _Unrolled(current_builder(), equation, simplify).emit(operands)
+        return _Unrolled(equation, simplify).emit(operands)
 
     return rewritten(program, unrolled)
 
@@ -49,12 +51,10 @@ class _Unrolled:
 
     def __init__(
         self,
-        builder: ProgramBuilder,
         equation: Equation,
         simplify: Callable[[Program], Program],
     ) -> None:
         params = equation.params
-        self.builder = builder
         self.equation = equation
         self.body = simplify(params["program"])
         self.consts, self.carry = params["consts"], params["carry"]
@@ -92,20 +92,20 @@ class _Unrolled:
 
     def steps(
         self,
-        fixed: Sequence[Atom],
+        consts: Sequence[Atom],
         state: list[Atom],
         xs: Sequence[Atom],
         numbers: range,
     ) -> tuple[list[Atom], list[list[Atom]]]:
         """Emits the iterations ``numbers``; returns the final carry, and their results.
 
-        ``fixed`` are the constants, ``state`` is the carry before them, and ``xs`` are
+        ``consts`` are the constants, ``state`` is the carry before them, and ``xs`` are
         the arrays that are sliced. The results are in the order of the slices.
         """
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
             slices = [_slice(x, number) for x in xs]
-            outputs = self.builder.inline(self.body, [*fixed, *state, *slices])
+            outputs = current_builder().inline(self.body, [*consts, *state, *slices])
             state = outputs[: self.carry]
             results.append(outputs[self.carry :])
         return state, results[::-1] if self.reverse else results
@@ -122,7 +122,7 @@ class _Unrolled:
 
     def loop(
         self,
-        fixed: Sequence[Atom],
+        consts: Sequence[Atom],
         state: list[Atom],
         xs: Sequence[Atom],
         begin: int,
@@ -142,8 +142,8 @@ class _Unrolled:
             "length": groups,
             "unroll": 1,
         }
-        outputs = self.builder.emit(
-            self.equation.primitive, [*fixed, *state, *grouped], params
+        outputs = current_builder().emit(
+            self.equation.primitive, [*consts, *state, *grouped], params
         )
         ys = [
             views.reshape(y, shape=(count, *y.type.shape[2:]))
@@ -153,9 +153,7 @@ class _Unrolled:
 
     def group(self, grouped: Sequence[Atom]) -> Program:
         """The body of the loop over groups: ``factor`` iterations."""
-        builder = ProgramBuilder(self.body.name)
-        outside, self.builder = self.builder, builder
-        with builder:
+        with ProgramBuilder(self.body.name) as builder:
             inputs = [
                 builder.input(v.type, v.hint)
                 for v in self.body.inputs[: self.consts + self.carry]
@@ -169,9 +167,7 @@ class _Unrolled:
                 slices,
                 range(self.factor),
             )
-            program = builder.build([*state, *self.stacked(results)])
-        self.builder = outside
-        return program
+            return builder.build([*state, *self.stacked(results)])
 
 
 def _slice(x: Atom, number: int) -> Atom:

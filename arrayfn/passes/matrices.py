@@ -44,34 +44,17 @@ def as_matrix(
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
     strides = read.strides(base_strides, type.ndim)
-
-    def merged(axes: Sequence[int]) -> tuple[int, int] | None:
-        """Extent and stride of ``axes`` merged into one; None if they do not merge."""
-        extent, stride = 1, 0
-        for axis in reversed(axes):
-            n = type.shape[axis]
-            if n == 1:
-                continue
-            if extent == 1:
-                extent, stride = n, strides[axis]
-            elif strides[axis] == extent * stride:
-                extent *= n
-            else:
-                return None
-        return extent, stride
-
-    groups = [merged(batch), merged(rows), merged(columns)]
-    if any(g is None for g in groups):
+    groups = [_merged(type.shape, strides, axes) for axes in (batch, rows, columns)]
+    merged = [group for group in groups if group is not None and group[1] >= 0]
+    if len(merged) < len(groups):
         return None
-    (_, batch_stride), (m, row_stride), (k, column_stride) = groups  # type: ignore[misc]
-    if batch_stride < 0 or row_stride < 0 or column_stride < 0:
-        return None
+    (_, batch_stride), (m, row_stride), (n, column_stride) = merged
     offset = read.offset(base_strides)
-    if (column_stride == 1 or k == 1) and (row_stride >= k or m == 1):
-        leading = row_stride if m > 1 else max(k, 1)
+    if (column_stride == 1 or n == 1) and (row_stride >= n or m == 1):
+        leading = row_stride if m > 1 else n
         matrix = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
-    elif (row_stride == 1 or m == 1) and (column_stride >= m or k == 1):
-        leading = column_stride if k > 1 else max(m, 1)
+    elif (row_stride == 1 or m == 1) and (column_stride >= m or n == 1):
+        leading = column_stride if n > 1 else m
         matrix = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
     else:
         return None
@@ -79,3 +62,25 @@ def as_matrix(
         return matrix
     offsets = (matrix.leading, matrix.offset, matrix.batch_stride)
     return matrix if all(offset % WORD == 0 for offset in offsets) else None
+
+
+def _merged(
+    shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]
+) -> tuple[int, int] | None:
+    """``(extent, stride)`` of ``axes`` as one axis; None if they are no such axis.
+
+    >>> _merged((4, 3, 5), (15, 5, 1), (0, 1)), _merged((4, 3, 5), (20, 5, 1), (0, 1))
+    ((12, 5), None)
+    """
+    extent, stride = 1, 0
+    for axis in reversed(axes):
+        n = shape[axis]
+        if n == 1:
+            continue
+        if extent == 1:
+            extent, stride = n, strides[axis]
+        elif strides[axis] == extent * stride:
+            extent *= n
+        else:
+            return None
+    return extent, stride

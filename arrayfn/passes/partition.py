@@ -13,7 +13,6 @@ the axes of the mesh.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +33,7 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
+from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
 from arrayfn.passes.partition_loops import LOOPS
 from arrayfn.passes.partition_values import (
     Partitioned,
@@ -43,18 +43,8 @@ from arrayfn.passes.partition_values import (
     whole_type,
 )
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import factors, views
-from arrayfn.primitives.base import (
-    Body,
-    Composition,
-    Convert,
-    Factors,
-    Marker,
-    Primitive,
-    Scalar,
-    View,
-    primitive_of,
-)
+from arrayfn.primitives import views
+from arrayfn.primitives.base import Body, Composition, Factors, View, primitive_of
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
 from arrayfn.primitives.shard_map import shard_map
@@ -64,7 +54,9 @@ from arrayfn.primitives.variance import without_variance
 def partition(program: Program, mesh: Mesh) -> Partitioned:
     """The Program that each device of ``mesh`` runs.
 
-    Inputs are cut by the shardings in their types; others are whole on every device.
+    ``z = x @ y`` with the rows of ``x`` cut in two becomes a product of half of ``x``;
+    with the contracted axes cut it becomes a product and an ``all_reduce``. Inputs are
+    cut by the shardings in their types; others are whole on every device.
     """
     specs = [spec_of_type(v.type) for v in program.inputs]
     builder = ProgramBuilder(program.name)
@@ -122,6 +114,7 @@ class Partition:
             values[var] = self.whole(builder.constant(value))
 
         def placed(atom: Atom) -> Placed:
+            """The device's part of ``atom``."""
             return self.whole(atom) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.equations:
@@ -135,7 +128,11 @@ class Partition:
         return [self.summed(placed(a)) for a in program.outputs]
 
     def with_pending(self, equation: Equation, operands: list[Placed]) -> list[Placed]:
-        """Emit a device's part of ``equation``, on values that may need a sum."""
+        """Emit a device's part of ``equation``, on values that may need a sum.
+
+        A view that makes no array larger is taken before the sum, which may then be
+        smaller; other equations take the sum.
+        """
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in operands):
             return self.equation(equation, operands)
@@ -210,9 +207,8 @@ class Partition:
         if isinstance(primitive.kernel, Body) and "body" in params:
             body: Program = params["body"]
             return self.call_of_parts(equation, operands) or self.run(body, operands)
-        equation_factors = _factors(
-            primitive, [whole_type(x, self.mesh) for x in operands], params
-        )
+        types = [whole_type(x, self.mesh) for x in operands]
+        equation_factors = factors_of(primitive, types, params)
         if equation_factors is not None:
             return self.cut(equation, operands, equation_factors)
         if isinstance(primitive.kernel, Composition):
@@ -311,10 +307,11 @@ class Partition:
         ``placed`` are the operands. Partial results of reduced factors are combined, or
         left pending where they are sums.
         """
-        chosen = self.chosen(equation, placed, equation_factors)
+        chosen = mesh_axes_of_factors(equation, placed, equation_factors, self.mesh)
 
-        def spec(dims: Sequence[int | None]) -> Spec:
-            return tuple(() if f is None else chosen.get(f, ()) for f in dims)
+        def spec(axes: Sequence[int | None]) -> Spec:
+            """The spec of an array whose axes the factors ``axes`` index."""
+            return tuple(() if f is None else chosen.get(f, ()) for f in axes)
 
         operands = [
             self.move(x, spec(dims))
@@ -348,73 +345,6 @@ class Partition:
             if op != "sum":
                 results = [all_reduce(x, axis_name=axis, op=op) for x in results]
         return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
-
-    def chosen(
-        self, equation: Equation, operands: Sequence[Placed], equation_factors: Factors
-    ) -> dict[int, tuple[str, ...]]:
-        """The mesh axes that cut each factor of an equation.
-
-        The specs of operands say which. If they ask for one mesh axis twice, the factor
-        gets it for which fewer bytes are moved.
-        """
-        extents = self.extents(operands, equation_factors)
-        costs: dict[tuple[int, tuple[str, ...]], float] = {}
-        for x, dims in zip(operands, equation_factors.inputs, strict=True):
-            for entry, factor in zip(x.spec, dims, strict=True):
-                if factor is None or not entry:
-                    continue
-                op = equation_factors.reduced.get(factor, "sum")
-                count = math.prod(self.sizes[axis] for axis in entry)
-                is_divisible = all(n % count == 0 for n in extents[factor])
-                if is_divisible and op in ("sum", "max", "min"):
-                    cost = self.bytes_moved(
-                        equation, operands, equation_factors, factor, entry
-                    )
-                    costs[factor, entry] = cost
-        chosen: dict[int, tuple[str, ...]] = {}
-        used_axes: set[str] = set()
-        for factor, entry in sorted(costs, key=lambda pair: costs[pair]):
-            if factor not in chosen and not used_axes.intersection(entry):
-                chosen[factor] = entry
-                used_axes.update(entry)
-        return chosen
-
-    def bytes_moved(
-        self,
-        equation: Equation,
-        operands: Sequence[Placed],
-        equation_factors: Factors,
-        factor: int,
-        entry: tuple[str, ...],
-    ) -> float:
-        """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``.
-
-        ``operands`` are those of ``equation``, with their current specs.
-        """
-        count = math.prod(self.sizes[axis] for axis in entry)
-        total = 0.0
-        for x, dims in zip(operands, equation_factors.inputs, strict=True):
-            nbytes = x.part.type.nbytes
-            for operand_entry, operand_factor in zip(x.spec, dims, strict=True):
-                if operand_factor != factor and set(operand_entry) & set(entry):
-                    total += nbytes if factor in dims else nbytes * (count - 1)
-            if factor in dims and x.spec[dims.index(factor)] != entry:
-                total += 1  # a copy, of which nothing is sent
-        if factor in equation_factors.reduced:
-            total += 2 * equation.outputs[0].type.nbytes
-        return total
-
-    def extents(
-        self, operands: Sequence[Placed], equation_factors: Factors
-    ) -> dict[int, list[int]]:
-        """The extents of the operands' axes that each factor stands for."""
-        extents: dict[int, list[int]] = {}
-        for x, dims in zip(operands, equation_factors.inputs, strict=True):
-            shape = whole_type(x, self.mesh).shape
-            for extent, factor in zip(shape, dims, strict=True):
-                if factor is not None:
-                    extents.setdefault(factor, []).append(extent)
-        return extents
 
     # Programs inside equations.
 
@@ -462,14 +392,3 @@ class Partition:
     def index_operands(self) -> list[Atom]:
         """The device's indices, in the order of the mesh's axes."""
         return [self.indices[name] for name in self.mesh.axis_names]
-
-
-def _factors(
-    primitive: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
-) -> Factors | None:
-    """The factors of an equation; None if it needs its operands whole."""
-    if not isinstance(primitive.factors, Marker):
-        return primitive.factors(*types, **params)
-    if isinstance(primitive.kernel, (Scalar, Convert)):
-        return factors.elementwise(*types)
-    return None

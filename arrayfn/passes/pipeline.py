@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -12,11 +13,9 @@ from arrayfn.passes.cse import cse
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import (
-    Along,
-    TakesView,
-    along_any,
+    DEFAULT_RULES,
+    LayoutRules,
     assign_layouts,
-    takes_no_view,
 )
 from arrayfn.passes.long_transforms import cut_long_transforms
 from arrayfn.passes.loop_invariants import loop_invariants
@@ -29,8 +28,6 @@ from arrayfn.passes.storage_types import storage_as_bytes
 from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
-Simplified = set[Program]
-"""Programs that have been through the passes already."""
 
 
 def pipeline(
@@ -38,11 +35,9 @@ def pipeline(
     keep: Callable[[Equation], bool] = keep_none,
     arrange: Pass | None = None,
     *,
-    pairs: int | None = None,
-    transforms: bool = True,
-    takes_view: TakesView = takes_no_view,
-    along: Along = along_any,
-    aligned: int = 1,
+    max_summed: int | None = None,
+    cuts_transforms: bool = True,
+    layout_rules: LayoutRules = DEFAULT_RULES,
 ) -> tuple[Pass, ...]:
     """The passes for a target, in order.
 
@@ -50,50 +45,16 @@ def pipeline(
         products: the dtypes of matrices that the target's library multiplies.
         keep: which calls the target computes itself, so they are not inlined.
         arrange: a pass of the target that runs before primitives are expanded.
-        pairs: loops compute products of up to so many multiplications as sums, not by
-            the library; by default only small loops do.
-        transforms: whether long Fourier transforms are cut.
-        takes_view: which calls accept an operand without a copy.
-        along: for which products contiguous operands are worth a copy.
-        aligned: the alignment in bytes that kernels of calls and libraries need.
+        max_summed: loops compute products of at most so many multiplications as sums,
+            not by the library; by default only small loops do.
+        cuts_transforms: whether long Fourier transforms are cut.
+        layout_rules: which layouts the target's kernels and libraries accept.
     """
-
-    def unrolled(program: Program, done: Simplified | None = None) -> Program:
-        """Unroll scans; their bodies go through the passes first."""
-        known = set[Program]() if done is None else done
-        return unroll_loops(program, lambda inner: simplified(inner, known))
-
-    def control_flow(program: Program, done: Simplified | None = None) -> Program:
-        """Simplify loops and branches, and the Programs inside them."""
-        known = set[Program]() if done is None else done
-        return simplify_control_flow(program, lambda inner: simplified(inner, known))
-
-    def with_own_sums(program: Program, done: Simplified | None = None) -> Program:
-        """Write products in small loops as sums."""
-        known = set[Program]() if done is None else done
-        return small_loops(program, lambda inner: simplified(inner, known), pairs)
-
-    def short_transforms(program: Program) -> Program:
-        """Cut long Fourier transforms."""
-        return cut_long_transforms(program) if transforms else program
-
-    def simplified(program: Program, known: Simplified) -> Program:
-        """``program`` after the passes, which run once on each Program."""
-        # A body is simplified again after its loop has changed. Inner loops that are
-        # already simplified are skipped, or the work would double at each depth.
-        if program not in known:
-            for apply in passes:
-                if apply in (unrolled, control_flow, with_own_sums):
-                    program = apply(program, known)
-                else:
-                    program = apply(program)
-            known.add(program)
-        return program
-
-    passes: tuple[Callable[..., Program], ...] = (
+    passes: list[Pass] = []
+    passes += (
         partial(inline_calls, keep=keep),
         partial(storage_as_bytes, products=products, keep=keep),
-        short_transforms,
+        *((cut_long_transforms,) if cuts_transforms else ()),
         *(() if arrange is None else (arrange,)),
         partial(expand, products=products, keep=keep),
         simplify,
@@ -101,17 +62,52 @@ def pipeline(
         cse,
         simplify,
         dce,
-        unrolled,
-        control_flow,
+        _LoopPass(unroll_loops, passes),
+        _LoopPass(simplify_control_flow, passes),
         loop_invariants,
         products_out_of_loops,
-        with_own_sums,
+        _LoopPass(partial(small_loops, limit=max_summed), passes),
         dce,
     )
-    layouts = partial(
-        assign_layouts, takes_view=takes_view, along=along, aligned=aligned
-    )
-    return (*passes, layouts)
+    return (*passes, partial(assign_layouts, rules=layout_rules))
+
+
+@dataclass(frozen=True)
+class _LoopPass:
+    """A pass that also sends the bodies of loops and branches through the passes.
+
+    Attributes:
+        func: the pass: of a Program, and of the function that simplifies a body.
+        body_passes: what bodies go through: the pipeline that this pass is part of,
+            without layouts.
+    """
+
+    func: Callable[[Program, Pass], Program]
+    body_passes: list[Pass]
+
+    def __call__(
+        self, program: Program, simplified: set[Program] | None = None
+    ) -> Program:
+        """``program`` after this pass.
+
+        ``simplified`` are Programs that have been through ``body_passes``. A body is
+        simplified again after its loop has changed. Its inner loops are in this set by
+        then and are skipped, or the work would double at each depth.
+        """
+        known = set[Program]() if simplified is None else simplified
+        return self.func(program, lambda body: self._simplified(body, known))
+
+    def _simplified(self, body: Program, simplified: set[Program]) -> Program:
+        """``body`` after ``body_passes``, which run once on each Program."""
+        if body in simplified:
+            return body
+        for apply in self.body_passes:
+            if isinstance(apply, _LoopPass):
+                body = apply(body, simplified)
+            else:
+                body = apply(body)
+        simplified.add(body)
+        return body
 
 
 PIPELINE: Final[tuple[Pass, ...]] = pipeline()

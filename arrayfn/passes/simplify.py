@@ -2,13 +2,15 @@
 
 Results keep their bits, with two exceptions. Small powers become products, which may
 differ from pow in the last place. In a sum of parts that do not overlap, -0 stays -0.
-Each rule takes an equation with its operands renamed, and returns the atom that
-replaces its output, or None. Rules see the equations that define their operands.
+A rule takes the operands of an equation in the new Program, the equation, and the
+definitions of the new Program. It returns the atom that replaces the equation's output,
+or None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
+from arrayfn.passes.definitions import Definitions
 from arrayfn.passes.joined_parts import is_literal, joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
 from arrayfn.primitives.base import (
@@ -27,149 +30,120 @@ from arrayfn.primitives.base import (
     primitive_of,
 )
 
-Definitions = dict[Var, Equation]
 Rule = Callable[[Atoms, Equation, Definitions], Atom | None]
 
 
 def simplify(program: Program) -> Program:
     """``program`` with every rule applied once, in the order of the equations."""
-    definitions: Definitions = {}
+    definitions = Definitions()
 
     def simpler(equation: Equation, operands: list[Atom]) -> Atoms:
-        """The outputs of ``equation`` or of what replaces it.
-
-        ``definitions`` learns the equations that are emitted.
-        """
-        builder = current_builder()
-        operands = _scalars_unspread(equation, operands, definitions)
-        start = len(builder.equations)
-        replacement = _elementwise(operands, equation, definitions)
-        if replacement is None:
-            replacement = _empty_reduction(operands, equation)
-        rule = _rule_of(equation)
-        if replacement is None and rule is not None:
+        """The outputs of ``equation`` or of what replaces it."""
+        operands = _scalars_before_broadcasts(equation, operands, definitions)
+        for rule in _rules_of(equation):
             replacement = rule(operands, equation, definitions)
-        outputs: Atoms = [replacement] if replacement is not None else ()
-        if replacement is None:
-            outputs = builder.emit(equation.primitive, operands, equation.params)
-        for emitted in builder.equations[start:]:
-            definitions.update(dict.fromkeys(emitted.outputs, emitted))
-        return outputs
+            if replacement is not None:
+                return [replacement]
+        return current_builder().emit(equation.primitive, operands, equation.params)
 
     return rewritten(program, simpler)
 
 
-def _rule_of(equation: Equation) -> Rule | None:
-    """The rule for an equation; all reductions share one rule."""
+def _rules_of(equation: Equation) -> Sequence[Rule]:
+    """The rules for an equation: those of its kernel form, then its primitive's."""
     primitive = primitive_of(equation)
-    return (
-        _reduce
-        if isinstance(primitive.kernel, Reduction)
-        else RULES.get(primitive.name)
-    )
+    if isinstance(primitive.kernel, Reduction):
+        return _REDUCTION_RULES
+    own = [RULES[primitive.name]] if primitive.name in RULES else []
+    if isinstance(primitive.kernel, (Scalar, Convert)):
+        return *_ELEMENTWISE_RULES, *own
+    return own
 
 
-def _scalars_unspread(
+def _scalars_before_broadcasts(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
     """The operands of ``equation`` with scalars in place of their broadcasts.
 
-    An elementwise operation takes scalars beside arrays, so the broadcast is not
-    needed.
+    ``b = broadcast_in_dim(2.0, ...); z = x * b`` becomes ``z = x * 2.0``: elementwise
+    operations take scalars beside arrays. One operand stays an array, which gives the
+    result its shape.
     """
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, Scalar) or primitive.family != "elementwise":
         return operands
-    scalars = [_spread_scalar(a, definitions) for a in operands]
-    if all(
-        scalar is not None or not a.type.shape
-        for scalar, a in zip(scalars, operands, strict=True)
-    ):
-        return operands
-    return [
-        a if scalar is None else scalar
-        for scalar, a in zip(scalars, operands, strict=True)
-    ]
-
-
-def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
-    """The scalar that is broadcast to ``atom``; None if it is no such broadcast."""
-    definition = definitions.get(atom) if isinstance(atom, Var) else None
-    if definition is None or definition.primitive is not views.broadcast_in_dim:
-        return None
-    source = definition.inputs[0]
-    return source if source.type.shape == () else None
-
-
-def _elementwise(
-    operands: Sequence[Atom], equation: Equation, definitions: Definitions
-) -> Atom | None:
-    """Folds an equation of literals; computes a value before it is broadcast."""
-    primitive = primitive_of(equation)
-    if not isinstance(primitive.kernel, (Scalar, Convert)) or not operands:
-        return None
-    output = equation.outputs[0].type
-    if all(isinstance(a, Literal) for a in operands):
-        if output.dtype in dtypes.HALF_PRECISION or output.shape:
-            return None
-        literals = [a for a in operands if isinstance(a, Literal)]
-        values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
-        value = np.asarray(primitive.reference(*values, **equation.params)).item()
-        return Literal(value, output.dtype, output.weak)
-    arrays = [a for a in operands if isinstance(a, Var) and a.type.shape]
-    spreads = [definitions.get(a) for a in arrays]
-    if not spreads or any(
-        spread is None or spread.primitive is not views.broadcast_in_dim
-        for spread in spreads
-    ):
-        return None
-    keys = {(m.inputs[0].type.shape, m.params["axes"]) for m in spreads if m}
-    if len(keys) != 1 or output.weak:
-        return None
-    ((_, axes),) = keys
-    sources = [
-        definitions[a].inputs[0] if isinstance(a, Var) and a.type.shape else a
-        for a in operands
-    ]
-    value = primitive(*sources, **equation.params)
-    return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
-
-
-def _empty_reduction(operands: Sequence[Atom], equation: Equation) -> Atom | None:
-    """The identity for a reduction over no elements, which no kernel then computes."""
-    primitive = primitive_of(equation)
-    if not isinstance(primitive.kernel, Reduction):
-        return None
-    output = equation.outputs[0].type
-    if operands[0].type.size or not output.size:
-        return None
-    return views.broadcast_literal(primitive.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
+    scalars = [_number(a, definitions) for a in operands]
+    return operands if all(not a.type.shape for a in scalars) else scalars
 
 
 def _number(atom: Atom, definitions: Definitions) -> Atom:
-    """The number that is broadcast to ``atom``, else ``atom``."""
-    return _spread_scalar(atom, definitions) or atom
+    """The scalar that is broadcast to ``atom``, else ``atom``."""
+    definition = _made_by(views.broadcast_in_dim, atom, definitions)
+    if definition is None or definition.inputs[0].type.shape:
+        return atom
+    return definition.inputs[0]
 
 
-def _same(x: Atom, equation: Equation) -> Atom | None:
+def _made_by(
+    primitive: Primitive, atom: Atom, definitions: Definitions
+) -> Equation | None:
+    """The definition of ``atom`` if it is an equation of ``primitive``, else None."""
+    definition = definitions.of(atom)
+    is_wanted = definition is not None and definition.primitive is primitive
+    return definition if is_wanted else None
+
+
+def _if_same_type(x: Atom, equation: Equation) -> Atom | None:
     """``x``, if it has the type of the output and can replace it, else None."""
-    output = equation.outputs[0].type
-    is_same_type = (x.type.shape, x.type.dtype, x.type.weak) == (
-        output.shape,
-        output.dtype,
-        output.weak,
-    )
-    return x if is_same_type else None
+    have, want = x.type, equation.outputs[0].type
+    is_same = (have.shape, have.dtype, have.weak) == (want.shape, want.dtype, want.weak)
+    return x if is_same else None
+
+
+# Elementwise equations.
+
+
+def _fold(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """An operation on literals becomes a literal: 2 * 3 becomes 6."""
+    output = eq.outputs[0].type
+    literals = [a for a in xs if isinstance(a, Literal)]
+    if not xs or len(literals) < len(xs):
+        return None
+    if output.dtype in dtypes.HALF_PRECISION or output.shape:
+        return None
+    values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
+    value = np.asarray(primitive_of(eq).reference(*values, **eq.params)).item()
+    return Literal(value, output.dtype, output.weak)
+
+
+def _before_broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """exp(broadcast_in_dim(x)) becomes broadcast_in_dim(exp(x)).
+
+    All arrays among the operands must be broadcast in the same way.
+    """
+    output = eq.outputs[0].type
+    sources: list[Atom] = []
+    ways: set[Any] = set()
+    for x in xs:
+        if isinstance(x, Literal) or not x.type.shape:
+            sources.append(x)
+            continue
+        broadcast = _made_by(views.broadcast_in_dim, x, definitions)
+        if broadcast is None:
+            return None
+        sources.append(broadcast.inputs[0])
+        ways.add((broadcast.inputs[0].type.shape, broadcast.params["axes"]))
+    if len(ways) != 1 or output.weak:
+        return None
+    ((_, axes),) = ways
+    value = primitive_of(eq)(*sources, **eq.params)
+    return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
 
 
 def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
     """The operand of a negation ``atom``; None if it is no negation."""
-    definition = definitions.get(atom) if isinstance(atom, Var) else None
-    return (
-        definition.inputs[0]
-        if definition and definition.primitive is elementwise.neg
-        else None
-    )
+    definition = _made_by(elementwise.neg, atom, definitions)
+    return None if definition is None else definition.inputs[0]
 
 
 def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
@@ -186,15 +160,15 @@ def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     if joined is not None or x.type.dtype in dtypes.INEXACT:
         return joined
     if is_literal(y, 0):
-        return _same(x, eq)
-    return _same(y, eq) if is_literal(x, 0) else None
+        return _if_same_type(x, eq)
+    return _if_same_type(y, eq) if is_literal(x, 0) else None
 
 
 def _sub(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     """x - (-y) becomes x + y, and x - 0 becomes x."""
     if (opposite := _negated(xs[1], definitions)) is not None:
         return elementwise.add(xs[0], opposite)
-    return _same(xs[0], eq) if is_literal(xs[1], 0) else None
+    return _if_same_type(xs[0], eq) if is_literal(xs[1], 0) else None
 
 
 def _mul(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
@@ -202,9 +176,9 @@ def _mul(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     x, y = xs
     is_real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
     if is_literal(_number(y, definitions), 1) and is_real:
-        return _same(x, eq)
+        return _if_same_type(x, eq)
     if is_literal(_number(x, definitions), 1) and is_real:
-        return _same(y, eq)
+        return _if_same_type(y, eq)
     if x is y and isinstance(x, Var):
         return elementwise.square(x)
     return None
@@ -214,7 +188,7 @@ def _div(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     """x / 1 becomes x, unless it is complex, and 1 / y a reciprocal."""
     x, y = xs
     if is_literal(y, 1) and x.type.dtype not in dtypes.COMPLEX:
-        return _same(x, eq)
+        return _if_same_type(x, eq)
     if is_literal(x, 1) and x.type.shape == y.type.shape:
         return elementwise.reciprocal(y)
     return None
@@ -226,7 +200,7 @@ def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     if not isinstance(y, Literal) or eq.outputs[0].type.weak:
         return None
     if is_literal(y, 1):
-        return _same(x, eq)
+        return _if_same_type(x, eq)
     if is_literal(y, 2):
         return elementwise.square(x)
     if is_literal(y, -1) and x.type.dtype in dtypes.INEXACT:
@@ -247,10 +221,7 @@ def _neg(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
         if x.type.dtype in dtypes.INEXACT:
             return Literal(-x.value, x.type.dtype, x.type.weak)
         return None
-    definition = definitions.get(x) if isinstance(x, Var) else None
-    if definition is not None and definition.primitive is elementwise.neg:
-        return definition.inputs[0]
-    return None
+    return _negated(x, definitions)
 
 
 def _convert(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
@@ -261,23 +232,18 @@ def _convert(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal):
         return conversion.convert(x, eq.params["dtype"])
-    definition = definitions.get(x)
-    if definition is not None and definition.primitive is elementwise.select:
-        # Select between literals in the dtype that is wanted.
-        condition, first, second = definition.inputs
+    if (select := _made_by(elementwise.select, x, definitions)) is not None:
+        condition, first, second = select.inputs
         if isinstance(first, Literal) and isinstance(second, Literal):
             dtype = eq.params["dtype"]
             numbers = (conversion.convert(n, dtype) for n in (first, second))
             return elementwise.select(condition, *numbers)
-    if (
-        definition is not None
-        and definition.primitive is conversion.convert_element_type
-    ):
-        (source,) = definition.inputs
-        if _holds(x.type.dtype, source.type.dtype):
-            unconverted = _same(source, eq)
-            return _same(x, eq) if unconverted is None else unconverted
-    return _same(x, eq)
+    inner = _made_by(conversion.convert_element_type, x, definitions)
+    if inner is not None and _holds(x.type.dtype, inner.inputs[0].type.dtype):
+        unconverted = _if_same_type(inner.inputs[0], eq)
+        if unconverted is not None:
+            return unconverted
+    return _if_same_type(x, eq)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -287,33 +253,34 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 
 
-def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    """Drops a transpose that changes nothing, and joins two.
+# Views.
 
-    A transposed product becomes the product of its operands exchanged.
+
+def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    """y = transpose(transpose(x)) becomes y = x, or one transpose.
+
+    A transpose that changes nothing is dropped. A transposed product becomes the
+    product of its operands exchanged: (x @ y).T becomes y.T @ x.T.
     """
     (x,) = xs
     permutation = eq.params["permutation"]
     if permutation == tuple(range(len(permutation))):
-        return _same(x, eq)
-    definition = definitions.get(x) if isinstance(x, Var) else None
-    if definition is None:
-        return None
-    if definition.primitive is views.transpose:
-        inner = definition.params["permutation"]
-        combined = tuple(inner[axis] for axis in permutation)
+        return _if_same_type(x, eq)
+    if (inner := _made_by(views.transpose, x, definitions)) is not None:
+        combined = tuple(inner.params["permutation"][axis] for axis in permutation)
         if combined == tuple(range(len(combined))):
-            return _same(definition.inputs[0], eq)
-        return views.transpose(definition.inputs[0], permutation=combined)
-    if definition.primitive is contraction.dot_general:
-        return _transposed_product(definition, permutation)
+            return _if_same_type(inner.inputs[0], eq)
+        return views.transpose(inner.inputs[0], permutation=combined)
+    if (product := _made_by(contraction.dot_general, x, definitions)) is not None:
+        return _transposed_product(product, permutation)
     return None
 
 
 def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom | None:
-    """A product with its operands exchanged, if that transposes it.
+    """``product`` with its operands exchanged, or None.
 
-    ``permutation`` is that of its result's axes; None if it is another one.
+    It is what replaces a transpose of the product by ``permutation``, if that exchanges
+    the axes of the two operands.
     """
     x, y = product.inputs
     contract, batch = product.params["contract"], product.params["batch"]
@@ -334,73 +301,89 @@ def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom |
 def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     """Joins a broadcast of a broadcast; drops one that changes nothing."""
     (x,) = xs
-    definition = definitions.get(x) if isinstance(x, Var) else None
-    if definition is not None and definition.primitive is views.broadcast_in_dim:
-        axes = tuple(eq.params["axes"][axis] for axis in definition.params["axes"])
-        source = definition.inputs[0]
+    inner = _made_by(views.broadcast_in_dim, x, definitions)
+    if inner is not None:
+        axes = tuple(eq.params["axes"][axis] for axis in inner.params["axes"])
+        source = inner.inputs[0]
         if all(
             n in (1, eq.params["shape"][axis])
             for n, axis in zip(source.type.shape, axes, strict=True)
         ):
             return views.broadcast_in_dim(source, shape=eq.params["shape"], axes=axes)
-    return _same(x, eq)
+    return _if_same_type(x, eq)
 
 
 def _reshape(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     """Joins a reshape of a reshape, or of a broadcast; drops one without effect."""
     (x,) = xs
-    definition = definitions.get(x) if isinstance(x, Var) else None
-    if definition is not None and definition.primitive is views.reshape:
-        source = definition.inputs[0]
-        if source.type.shape == eq.params["shape"]:
-            return _same(source, eq)
-        return views.reshape(source, shape=eq.params["shape"])
-    if definition is not None and definition.primitive is views.broadcast_in_dim:
-        source = definition.inputs[0]
-        if (
-            source.type.shape == eq.params["shape"]
-        ):  # axes of extent 1, added and removed
-            return _same(source, eq)
+    shape = eq.params["shape"]
+    if (inner := _made_by(views.reshape, x, definitions)) is not None:
+        source = inner.inputs[0]
+        if source.type.shape == shape:
+            return _if_same_type(source, eq)
+        return views.reshape(source, shape=shape)
+    if (inner := _made_by(views.broadcast_in_dim, x, definitions)) is not None:
+        source = inner.inputs[0]
+        if source.type.shape == shape:  # axes of extent 1 were added and removed
+            return _if_same_type(source, eq)
         if not source.type.shape:
-            return views.broadcast_in_dim(source, shape=eq.params["shape"], axes=())
-    return _same(x, eq)
+            return views.broadcast_in_dim(source, shape=shape, axes=())
+    return _if_same_type(x, eq)
 
 
 def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     """A select by a literal, or between equal values, becomes the value."""
     condition, x, y = xs
     if isinstance(condition, Literal):
-        return _same(x if condition.value else y, eq)
-    return _same(x, eq) if x is y else None
+        return _if_same_type(x if condition.value else y, eq)
+    return _if_same_type(x, eq) if x is y else None
+
+
+# Reductions.
+
+
+def _empty_reduction(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
+    """A reduction over no elements becomes its identity, which needs no kernel."""
+    kernel, output = primitive_of(eq).kernel, eq.outputs[0].type
+    assert isinstance(kernel, Reduction)
+    if xs[0].type.size or not output.size:
+        return None
+    return views.broadcast_literal(kernel.identity(output.dtype), output)  # type: ignore[arg-type]
 
 
 def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """Drop axes of extent 1, along which nothing is reduced, by a reshape."""
+    """Axes of extent 1, along which nothing is reduced, are dropped by a reshape.
+
+    sum(x, (0, 1)) of f32[1, 5] becomes sum(reshape(x, (5,)), (0,)).
+    """
     (x,) = xs
     axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
     primitive = primitive_of(eq)
     if not isinstance(x, Var):
         return None
+    if not axes:
+        return _reduced_over_no_axes(primitive, x)
     if not units:
-        return _sum_of_one(primitive, x) if not axes else None
+        return None
     shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
     flat = views.reshape(x, shape=shape)
     remaining_axes = tuple(
         axis - sum(u < axis for u in units) for axis in axes if axis not in units
     )
-    return (
-        primitive(flat, axes=remaining_axes)
-        if remaining_axes
-        else _sum_of_one(primitive, flat)
-    )
+    if not remaining_axes:
+        return _reduced_over_no_axes(primitive, flat)
+    return primitive(flat, axes=remaining_axes)
 
 
-def _sum_of_one(primitive: Primitive, x: Atom) -> Atom:
+def _reduced_over_no_axes(primitive: Primitive, x: Atom) -> Atom:
     """``x`` reduced over no axes: a sum adds to 0, which turns -0 into 0."""
     if primitive.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
         return elementwise.add(x, 0)
     return x
+
+
+# Other primitives.
 
 
 def _gather(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
@@ -414,15 +397,15 @@ def _gather(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 def _scatter(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     """A scatter of no updates, or into an empty array, is the operand."""
     x, _indices, updates = xs
-    return None if x.type.size and updates.type.size else _same(x, eq)
+    return None if x.type.size and updates.type.size else _if_same_type(x, eq)
 
 
 def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     """Drops a barrier around a value that needs no memory, which nothing would keep."""
     x = xs[0]
     if isinstance(x, Literal):
-        return _same(x, eq)
-    definition = definitions.get(x)
+        return _if_same_type(x, eq)
+    definition = definitions.of(x)
     is_free = definition is not None and all(
         isinstance(a, Literal) for a in definition.inputs
     )
@@ -431,10 +414,12 @@ def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 def _stop_gradient(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     """Drops it: derivatives have been taken by now."""
-    return _same(xs[0], eq)
+    return _if_same_type(xs[0], eq)
 
 
-RULES: dict[str, Rule] = {
+_ELEMENTWISE_RULES: Final = (_fold, _before_broadcast)
+_REDUCTION_RULES: Final = (_empty_reduction, _reduce)
+RULES: Final[dict[str, Rule]] = {
     "add": _add,
     "sub": _sub,
     "mul": _mul,
@@ -454,3 +439,4 @@ RULES: dict[str, Rule] = {
     ),
     "optimization_barrier": _barrier,
 }
+"""The rule of a primitive, by its name."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.ir.builder import current_builder, rewritten
+from arrayfn.ir.builder import rewritten
+from arrayfn.passes.definitions import Definitions
 from arrayfn.passes.reads import is_zeros
 from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
@@ -23,17 +24,16 @@ from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 
 def single_index(program: Program) -> Program:
-    """``program`` with such gathers and scatters rewritten."""
-    definitions: dict[Var, Equation] = {}
+    """``program`` with such gathers and scatters rewritten.
+
+    ``y[i] = x[i, index[i]]`` becomes ``y = max(select(mask, x, -inf), axis=1)`` with
+    ``mask[i, j] = j == index[i]``. Adding ``y[i]`` into zeros at ``[i, index[i]]``
+    becomes ``select(mask, y[:, None], 0)``.
+    """
+    definitions = Definitions()
 
     def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         """The results of a gather or scatter by comparisons; None for others."""
-        # Record what was emitted for the equation before: one equation, or several of
-        # which the last gives the result, which alone is read outside of them.
-        emitted = current_builder().equations
-        definitions.update(
-            (v, emitted[-1]) for v in (emitted[-1].outputs if emitted else ())
-        )
         result: Atom | None = None
         if equation.primitive.name == "gather":
             result = _gather(operands, equation, definitions)
@@ -45,28 +45,20 @@ def single_index(program: Program) -> Program:
 
 
 def _gather(
-    operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
+    operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """A gather of one element per row as a masked maximum; None for others.
-
-    ``definitions`` has the equation of each new Var.
-    """
+    """A gather of one element per row as a masked maximum; None for others."""
     x, indices = operands
     axis = _row_axis(x, indices, equation.params)
-    is_supported = (
-        axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALF_PRECISION
-    )
-    if (
-        not is_supported
-        or not _is_computed(x, definitions)
-        or equation.params["mode"] == "clip"
-    ):
+    if axis is None or equation.params["mode"] == "clip":
         return None
-    assert axis is not None
-    hit = _index_mask(x, indices, axis)
+    is_float = x.type.dtype in dtypes.FLOATS - dtypes.HALF_PRECISION
+    if not is_float or not _is_computed(x, definitions):
+        return None
+    mask = _index_mask(x, indices, axis)
     # The maximum with -inf keeps all bits of the element; 0 + x would lose -0.
     lowest = conversion.literal(-float("inf"), x.type.dtype)
-    row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
+    row = reductions.reduce_max(e.select(mask, x, lowest), axes=(axis,))
     if equation.params["mode"] == "fill":
         index = views.reshape(_widened(indices), shape=row.type.shape)
         inside = discrete.bitwise_and(
@@ -78,24 +70,21 @@ def _gather(
 
 
 def _scatter(
-    operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
+    operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """A scatter_add of one element per row into zeros as a select.
-
-    ``definitions`` has the equation of each new Var; None for other scatters.
-    """
+    """A scatter_add of one element per row into zeros as a select; None for others."""
     x, indices, updates = operands
     axis = _row_axis(x, indices, equation.params)
-    target = definitions.get(x) if isinstance(x, Var) else None
+    target = definitions.of(x)
     if axis is None or target is None or equation.params["mode"] == "clip":
         return None
     if not is_zeros(target):
         return None
-    hit = _index_mask(x, indices, axis)
+    mask = _index_mask(x, indices, axis)
     kept = reductions.kept_axes(x.type.ndim, (axis,))
     row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in kept))
     spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=kept)
-    return e.select(hit, spread, conversion.literal(0, x.type.dtype))
+    return e.select(mask, spread, conversion.literal(0, x.type.dtype))
 
 
 def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
@@ -134,9 +123,9 @@ def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
     return axis if is_single else None
 
 
-def _is_computed(x: Atom, definitions: dict[Var, Equation]) -> bool:
+def _is_computed(x: Atom, definitions: Definitions) -> bool:
     """Whether ``x`` is the result of an elementwise equation."""
-    definition = definitions.get(x) if isinstance(x, Var) else None
+    definition = definitions.of(x)
     return definition is not None and isinstance(
         primitive_of(definition).kernel, (Scalar, Convert)
     )

@@ -60,7 +60,10 @@ def _equations(program: Program) -> int:
 
 
 def _work(program: Program) -> int | None:
-    """The number of elements that ``program`` computes; None if not all are nests."""
+    """The number of elements that ``program`` computes; None if libraries do.
+
+    Of the branches of a ``cond``, or the Programs of a loop, the one with most counts.
+    """
     total = 0
     for equation in program.equations:
         primitive = primitive_of(equation)
@@ -82,11 +85,9 @@ def _elements(equation: Equation) -> int:
     primitive = primitive_of(equation)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if isinstance(primitive.kernel, Contraction):
-        contracted, _ = equation.params["contract"]
-        depth = math.prod(types[0].shape[axis] for axis in contracted)
-        if depth > MAX_DEPTH:
+        if _depth(equation) > MAX_DEPTH:
             return MAX_ELEMENTS + 1
-        return 2 * depth * types[-1].size
+        return 2 * _multiplications(equation)
     if isinstance(primitive.kernel, View) and primitive is not views.relayout:
         return 0
     if isinstance(primitive.kernel, Template) and primitive.kernel.in_place:
@@ -101,12 +102,12 @@ def small_loops(
 ) -> Program:
     """``program`` with the matrix products of small loops written as sums.
 
-    ``simplify`` runs the passes on a body that changed. With ``limit``, products of at
-    most that many multiplications are written so in all loops, large ones too.
+    In the body of such a loop ``y = w @ x`` becomes ``y = sum(w * x, axis=1)``, which
+    fuses. ``simplify`` runs the passes on a body that changed. With ``limit``, products
+    of at most that many multiplications are written so in all loops, large ones too.
     """
     if not any(equation.subprograms() for equation in program.equations):
         return program
-    changed: list[Equation] = []
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         """The outputs of a loop whose small products are sums; None for others."""
@@ -117,13 +118,11 @@ def small_loops(
                 continue
             if limit is not None or is_small(body):
                 params[key] = simplify(with_sums(body, limit))
-                changed.append(equation)
-        if equation not in changed:
+        if params == equation.params:
             return None
         return current_builder().emit(equation.primitive, operands, params)
 
-    rewritten_program = rewritten(program, summed)
-    return rewritten_program if changed else program
+    return rewritten(program, summed)
 
 
 def has_products(program: Program, limit: int | None = None) -> bool:
@@ -131,7 +130,7 @@ def has_products(program: Program, limit: int | None = None) -> bool:
     return any(
         (
             isinstance(primitive_of(eq).kernel, Contraction)
-            and (limit is None or (_is_product(eq) and _pairs(eq) <= limit))
+            and (limit is None or (_is_product(eq) and _multiplications(eq) <= limit))
         )
         or any(has_products(inner, limit) for inner in eq.subprograms())
         for eq in program.equations
@@ -147,7 +146,9 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
         """The outputs of ``equation``: a small product as a sum of products."""
         params = with_programs(equation.params, lambda inner: with_sums(inner, limit))
-        if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
+        if _is_product(equation) and (
+            limit is None or _multiplications(equation) <= limit
+        ):
             x, y = operands
             return [sum_of_products(x, y, params["contract"], params["batch"])]
         return current_builder().emit(equation.primitive, operands, params)
@@ -155,12 +156,16 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     return rewritten(program, summed)
 
 
-def _pairs(equation: Equation) -> int:
-    """The number of multiplications of a matrix product."""
+def _depth(equation: Equation) -> int:
+    """How many terms each element of a matrix product sums."""
     contracted, _ = equation.params["contract"]
     shape = equation.inputs[0].type.shape
-    depth = math.prod(shape[axis] for axis in contracted)
-    return depth * equation.outputs[0].type.size
+    return math.prod(shape[axis] for axis in contracted)
+
+
+def _multiplications(equation: Equation) -> int:
+    """The number of multiplications of a matrix product."""
+    return _depth(equation) * equation.outputs[0].type.size
 
 
 def _is_product(equation: Equation) -> bool:

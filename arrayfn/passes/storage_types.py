@@ -9,7 +9,7 @@ After it: no Var and no Literal has a storage type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, located
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.expand import BLAS, Products
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.primitives import contraction, conversion, discrete
@@ -40,52 +40,62 @@ def storage_as_bytes(
     """
     if not _has_storage(program):
         return program
-    builder = ProgramBuilder(program.name)
-    environment: dict[Var, Atom] = {
-        v: builder.input(_bytes_type(v.type), v.hint) for v in program.inputs
-    }
-    for var, value in zip(program.constants, program.constant_values, strict=True):
-        is_stored = var.type.dtype in dtypes.STORAGE
-        stored = value.view(np.uint8) if is_stored else value
-        environment[var] = builder.constant(stored)
+    rewrite = _StorageAsBytes(products, keep)
+    with ProgramBuilder(program.name) as builder:
+        environment: dict[Var, Atom] = {
+            v: builder.input(_bytes_type(v.type), v.hint) for v in program.inputs
+        }
+        for var, value in zip(program.constants, program.constant_values, strict=True):
+            is_stored = var.type.dtype in dtypes.STORAGE
+            stored = value.view(np.uint8) if is_stored else value
+            environment[var] = builder.constant(stored)
+        for equation in program.equations:
+            builder.source = equation.source
+            operands = [_renamed(a, environment) for a in equation.inputs]
+            results = rewrite.emit(equation, operands)
+            environment.update(zip(equation.outputs, results, strict=True))
+        return builder.build([_renamed(a, environment) for a in program.outputs])
 
-    def param(value: Any) -> Any:
-        if isinstance(value, Program):
-            return storage_as_bytes(inline_calls(value, keep), products, keep)
-        if isinstance(value, np.dtype) and value in dtypes.STORAGE:
-            return dtypes.uint8
-        if isinstance(value, tuple):
-            return tuple(param(v) for v in value)
-        return value
 
-    def emit(equation: Equation) -> tuple[Atom, ...]:
-        operands = [_renamed(a, environment) for a in equation.inputs]
+@dataclass(frozen=True)
+class _StorageAsBytes:
+    """Emits equations on bytes; ``products`` and ``keep`` are the pipeline's."""
+
+    products: Products
+    keep: Callable[[Equation], bool]
+
+    def emit(self, equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
+        """Emit ``equation`` on ``operands``, bytes for storage types; the outputs."""
+        builder = current_builder()
         primitive, params = primitive_of(equation), equation.params
         kinds = [a.type.dtype for a in (*equation.inputs, *equation.outputs)]
         if not dtypes.STORAGE.intersection(kinds) and not equation.subprograms():
             return builder.keep(equation, operands)
-        if "callback" in params or keep(equation):
+        if "callback" in params or self.keep(equation):
             raise located(_foreign_error(equation), equation.source)
         if primitive is conversion.convert_element_type:
-            return (_converted(operands[0], kinds[0], kinds[1]),)
+            return [_converted(operands[0], kinds[0], kinds[1])]
         if primitive is bitcast:
-            source = dtypes.uint8 if kinds[0] in dtypes.STORAGE else kinds[0]
-            target = dtypes.uint8 if kinds[1] in dtypes.STORAGE else kinds[1]
+            source, target = map(_bytes_dtype, kinds)
             same = source == target
-            return (operands[0] if same else bitcast(operands[0], dtype=target),)
+            return [operands[0] if same else bitcast(operands[0], dtype=target)]
         if primitive is contraction.dot_general:
-            return (_product(operands, equation, products),)
-        params = {name: param(value) for name, value in params.items()}
+            return [_product(operands, equation, self.products)]
+        params = {name: self.param(value) for name, value in params.items()}
         if params.get("fill_value") is not None:
             params["fill_value"] = _byte_of(params["fill_value"], kinds[0])
         return builder.emit(primitive, operands, params)
 
-    with builder:
-        for equation in program.equations:
-            builder.source = equation.source
-            results = emit(equation)
-            environment.update(zip(equation.outputs, results, strict=True))
-    return builder.build([_renamed(a, environment) for a in program.outputs])
+    def param(self, value: Any) -> Any:
+        """A param of an equation: dtypes and Programs in it become those of bytes."""
+        if isinstance(value, Program):
+            inlined = inline_calls(value, self.keep)
+            return storage_as_bytes(inlined, self.products, self.keep)
+        if isinstance(value, np.dtype):
+            return _bytes_dtype(value)
+        if isinstance(value, tuple):
+            return tuple(map(self.param, value))
+        return value
 
 
 def _has_storage(program: Program) -> bool:
@@ -101,7 +111,13 @@ def _has_storage(program: Program) -> bool:
     )
 
 
+def _bytes_dtype(dtype: DType) -> DType:
+    """uint8 for a storage type, else ``dtype``."""
+    return dtypes.uint8 if dtype in dtypes.STORAGE else dtype
+
+
 def _bytes_type(type: ArrayType) -> ArrayType:
+    """``type`` as it is stored."""
     return replace(type, dtype=dtypes.uint8) if type.dtype in dtypes.STORAGE else type
 
 
@@ -113,12 +129,14 @@ def _byte_of(value: Any, dtype: DType) -> Any:
 
 
 def _renamed(atom: Atom, environment: dict[Var, Atom]) -> Atom:
+    """``atom`` in the new Program; a Literal of a storage type becomes its byte."""
     if isinstance(atom, Literal) and atom.type.dtype in dtypes.STORAGE:
         return Literal(_byte_of(atom.value, atom.type.dtype), dtypes.uint8)
     return rename(atom, environment)
 
 
 def _foreign_error(equation: Equation) -> DTypeError:
+    """The error for a callback or kernel that would get arrays of a storage type."""
     name = equation.params.get("callback") or equation.params.get("name")
     return DTypeError(
         f"{name} is computed by a function that takes no arrays of storage types; pass "
@@ -161,6 +179,7 @@ def _int4_encoded(x: Atom, target: DType) -> Atom:
 
 
 def _byte(value: int) -> Literal:
+    """``value`` as uint8."""
     return Literal(value, dtypes.uint8)
 
 
@@ -197,12 +216,12 @@ class _Float8:
     def encoded(self, x: Atom) -> Atom:
         """The bytes of ``x``, rounded to float32, then to nearest, ties to even."""
         raw = bitcast(convert(x, dtypes.float32), dtype=dtypes.uint32)
-        sign = discrete.bitwise_and(_right(raw, 24), _u32(0x80))
+        sign = discrete.bitwise_and(_shift_right(raw, 24), _u32(0x80))
         raw = discrete.bitwise_and(raw, _u32(0x7FFFFFFF))
         # Normal numbers: add almost one half of the last bit, and cut.
         cut = 23 - self.mantissa
-        odd = discrete.bitwise_and(_right(raw, cut), _u32(1))
-        rounded = _right(e.add(e.add(raw, odd), _u32((1 << (cut - 1)) - 1)), cut)
+        odd = discrete.bitwise_and(_shift_right(raw, cut), _u32(1))
+        rounded = _shift_right(e.add(e.add(raw, odd), _u32((1 << (cut - 1)) - 1)), cut)
         normal = e.sub(rounded, _u32((127 - self.bias) << self.mantissa))
         # Subnormal ones: the addition of a number whose last bit is theirs rounds them.
         shift = 1 - self.bias - self.mantissa + 23
@@ -218,6 +237,7 @@ class _Float8:
 
 
 def _u32(value: int) -> Literal:
+    """``value`` as uint32."""
     return Literal(value, dtypes.uint32)
 
 
@@ -226,11 +246,13 @@ def _power_of_2(exponent: int) -> Literal:
     return _u32((127 + exponent) << 23)
 
 
-def _right(x: Atom, count: int) -> Atom:
+def _shift_right(x: Atom, count: int) -> Atom:
+    """The uint32 numbers ``x >> count``."""
     return discrete.shift_right_logical(x, _u32(count))
 
 
 def _u16(value: int) -> Literal:
+    """``value`` as uint16."""
     return Literal(value, dtypes.uint16)
 
 

@@ -20,7 +20,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _DEVICES: "Device Shard default_device device_count "
         "local_device_count host_* process_* copy_to_host_async live_arrays "
         "default_backend effects_barrier memory transfer_guard*",
-        "programs over several devices have their own names": "P set_mesh "
+        "programs over several devices have their own names": "P "
         "smap reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
         "Refs live as long as the function that made them": "free_ref",
@@ -208,9 +208,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "pmap.devices pmap.static_broadcasted_argnums pmap.axis_size "
             "pmap.donate_argnums"
         ),
-        "the mesh and the specs of operands are said where they are used": (
-            "shard_map.in_specs shard_map.mesh"
-        ),
+        "the specs of operands are said where they are used": "shard_map.in_specs",
         "a function runs over all axes of its mesh": "shard_map.axis_names",
         "JAX has deprecated it": "*.concrete *.reduce_axes",
         "arrays are copied to a device; where they were does not matter": (

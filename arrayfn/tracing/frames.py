@@ -37,7 +37,8 @@ class Frame:
     whether the function used a named axis of an enclosing frame. ``inlined`` names the
     operators that are traced as their bodies; a frame shares it with those inside it.
     ``platform`` is the backend that the function is compiled for, empty if another
-    frame knows it; ``asks_platform`` says whether it was asked for.
+    frame knows it; ``asks_platform`` says whether it was asked for, ``asks_mesh``
+    whether the mesh of ``set_mesh`` was.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Frame:
     ) -> None:
         self.name = name
         self.platform = platform
-        self.asks_platform = False
+        self.asks_platform = self.asks_mesh = False
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.inlined: set[str] = set() if parent is None else parent.inlined

@@ -81,7 +81,7 @@ class Trace:
     ``depends_on_frames`` says whether another call may give another Program, because
     values or named axes of enclosing traces went into it. ``inlined`` names operators
     without kernels that the function calls: their bodies were traced. ``asks_platform``
-    says whether it is for one platform.
+    says whether it is for one platform, ``asks_mesh`` for one mesh of ``set_mesh``.
     """
 
     program: Program
@@ -89,6 +89,7 @@ class Trace:
     depends_on_frames: bool = False
     inlined: frozenset[str] = frozenset()
     asks_platform: bool = False
+    asks_mesh: bool = False
 
 
 def trace(
@@ -160,7 +161,9 @@ def trace(
     inlined = frozenset(frame.inlined)
     values = tuple(v for v, _ in captured)
     program = builder.build(outputs)
-    return Trace(program, values, depends, inlined, frame.asks_platform)
+    return Trace(
+        program, values, depends, inlined, frame.asks_platform, frame.asks_mesh
+    )
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import apply
+from arrayfn.tracing.meshes import over_mesh
 from arrayfn.transforms.arguments import Function
 
 
@@ -17,7 +18,8 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """x, an array or a pytree of them, cut over the devices of a mesh.
 
     ``shardings`` is a NamedSharding, or a pytree prefix of x with one for each leaf;
-    None leaves a leaf as it is. What follows in the function is computed on the parts,
+    None leaves a leaf as it is, and a PartitionSpec refers to the mesh of ``set_mesh``.
+    What follows in the function is computed on the parts,
     as far as the primitives allow. Values do not change.
 
     Raises ShapeError if an axis is no multiple of its parts.
@@ -36,7 +38,8 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 def constrained(what: str, x: Any, shardings: Any) -> Any:
     """``x`` with a constraint on each leaf that has a sharding.
 
-    ``shardings`` is a pytree of NamedShardings and Nones, a prefix of ``x``; ``what``
+    ``shardings`` is a pytree of NamedShardings, PartitionSpecs and Nones, a prefix of
+    ``x``; ``what``
     is the parameter that it was given for, for messages.
     """
     if shardings is None:
@@ -50,14 +53,15 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
             user_location(),
         ) from error
     results: list[Any] = []
-    for leaf, sharding in zip(leaves, spread, strict=True):
+    for leaf, given in zip(leaves, spread, strict=True):
+        sharding = over_mesh(what, given)
         if sharding is None:
             results.append(leaf)
             continue
         if not isinstance(sharding, NamedSharding):
             raise ArgumentError(
                 f"{what} takes NamedShardings, not {sharding!r}; write "
-                f"NamedSharding(mesh, {sharding!r})",
+                "NamedSharding(mesh, P(...))",
                 user_location(),
             )
         results.append(apply(reshard, leaf, mesh=sharding.mesh, spec=sharding.spec))

@@ -68,7 +68,7 @@ def vmap(
         if passed:  # objects that are no arrays are the same for all members
             own = [k for k in range(len(leaves)) if k not in passed]
             mapped: Any = vmap(
-                _with_leaves(fun, structure, passed),
+                with_leaves(fun, structure, passed),
                 tuple(dims[k] for k in own),
                 out_axes,
                 axis_name,
@@ -115,7 +115,7 @@ def vmap(
     return wrapper
 
 
-def _with_leaves(
+def with_leaves(
     fun: Callable[..., R], structure: tree.TreeDef, held: Mapping[int, Any]
 ) -> Callable[..., R]:
     """``fun`` of the leaves of its arguments, without those that are ``held``."""

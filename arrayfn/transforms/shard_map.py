@@ -17,6 +17,7 @@ from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.shard_map_alone import OneDevice
 from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.meshes import asked_mesh
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
@@ -33,12 +34,14 @@ OneDevice.batch = batch_varying
 def shard_map(
     function: Function | None = None,
     *,
-    mesh: Mesh,
+    mesh: Mesh | None = None,
     in_specs: Any,
     out_specs: Any,
     check_vma: bool = True,
 ) -> Any:
     """``function``, run by each device of ``mesh`` on its parts of the arguments.
+
+    Without ``mesh`` it is that of ``set_mesh``, where the result is called.
 
     ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix
     of them, and ``out_specs`` for the result: which axes of the mesh cut which axes of
@@ -76,16 +79,18 @@ def shard_map(
             check_vma=check_vma,
         )
     check_function("shard_map", function)
-    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentError(
             f"shard_map: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
             user_location(),
         )
+    given = mesh
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
+        mesh = asked_mesh(f"shard_map of {name}") if given is None else given
         _refuse_nesting(name, mesh)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
         specs = _spread("in_specs", prefix, args, mesh, name)
@@ -127,8 +132,8 @@ def shard_map(
             body=row.with_specs(body, tuple(outs), check_vma),
             typed=check_vma,
         )
-        given = list(results) if isinstance(results, tuple) else [results]
-        return tree.unflatten(structure, given)
+        leaves = list(results) if isinstance(results, tuple) else [results]
+        return tree.unflatten(structure, leaves)
 
     return wrapper
 

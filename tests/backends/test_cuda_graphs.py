@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from arrayfn.backends.cuda.graphs.dispatch import GraphCache
+from arrayfn.backends.cuda.graphs.dispatch import AddressCache
 from arrayfn.backends.cuda.memory import block_size
 from tests.backends.cuda_driver import Driver
 
@@ -36,16 +36,16 @@ def runs_of(found, addresses):
 
 
 def test_addresses_that_come_again_are_recorded_once():
-    found = GraphCache(Recorder(), patience=1)
+    found = AddressCache(Recorder(), direct_runs=1)
     assert runs_of(found, [1, 2, 1, 2, 1, 2]) == [None, None, 1, 2, 1, 2]
-    assert runs_of(GraphCache(Recorder(), patience=0), [1, 1]) == [1, 1]
-    patient = GraphCache(Recorder(), patience=3)
+    assert runs_of(AddressCache(Recorder(), direct_runs=0), [1, 1]) == [1, 1]
+    patient = AddressCache(Recorder(), direct_runs=3)
     assert runs_of(patient, [1, 1, 2, 1, 1, 2]) == [None] * 4 + [1, None]
 
 
 def test_more_addresses_than_are_kept_are_launched_step_by_step():
     record, published = Recorder(), []
-    found = GraphCache(record, patience=1)
+    found = AddressCache(record, direct_runs=1)
     found.on_change = lambda plans: published.append(len(plans))
     runs_of(found, list(range(80)) * 6)
     # 64 in the second round, and from then on one in 16 runs that find none.

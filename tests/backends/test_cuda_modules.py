@@ -14,7 +14,7 @@ from arrayfn.backends.cuda import (
     missing_here,
     modules,
 )
-from arrayfn.backends.cuda.graphs import capture
+from arrayfn.backends.cuda.graphs import replay
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.plan import Kernel
 
@@ -37,7 +37,7 @@ class Card:
             cuGraphDestroy=lambda graph: self.done.append(f"destroy {graph.value}"),
         )
 
-    def enter(self):
+    def make_current(self):
         pass
 
     def check(self, status, what=""):
@@ -59,7 +59,7 @@ class Card:
 @pytest.fixture
 def card(monkeypatch):
     made = Card()
-    for module in (modules, code, capture):
+    for module in (modules, code, replay):
         monkeypatch.setattr(module, "device", lambda: made)
     monkeypatch.setattr(code, "_toolchain", lambda: "")
     monkeypatch.setattr(code, "codes", lambda units: dict.fromkeys(units, b""))
@@ -131,8 +131,8 @@ def test_nothing_is_unloaded_while_a_graph_is_captured(card):
 
 def test_a_plan_and_its_graphs_hold_their_kernels(card):
     plan = Plan({}, [], [], code=functions_of(1))
-    graph = capture.CapturedGraph(70, plan.code)
-    variant = plan.of([], kept=graph)
+    graph = replay.CapturedGraph(70, plan.code)
+    variant = plan.variant([], kept=graph)
     del plan, graph
     modules.unload_unused()
     assert card.done == []

@@ -14,13 +14,13 @@ from arrayfn.backends.cuda import (
     runner,
 )
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.graphs import capture, dispatch
+from arrayfn.backends.cuda.graphs import dispatch, replay
 from arrayfn.backends.cuda.runner import LaunchConfig, Plan, StepKind
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 STREAM, GRAPH, LAUNCHED = 6, 70, 77
-KERNEL, MEMCPY, MEMSET = capture.KERNEL_NODE, 1, capture.MEMSET_NODE
+KERNEL, MEMCPY, MEMSET = replay.KERNEL_NODE, 1, replay.MEMSET_NODE
 CLUSTER = 4
 
 
@@ -47,7 +47,7 @@ class Card:
         )
         self.destroyed = []
 
-    def record(self, enqueue):
+    def capture(self, enqueue):
         enqueue(STREAM)
         return GRAPH
 
@@ -57,7 +57,7 @@ class Card:
     def check(self, status, where):
         assert not status
 
-    def forget(self, launched):
+    def destroy_graph(self, launched):
         self.destroyed.append(launched)
 
     def _destroy(self, graph):
@@ -110,10 +110,10 @@ def recorded(monkeypatch):
     """Record the graph of a card, as steps if it can be: the plan."""
 
     def record(card, most_steps=8):
-        monkeypatch.setattr(capture, "device", lambda: card)
+        monkeypatch.setattr(replay, "device", lambda: card)
         seen = []
         plan = Plan({}, [(1, 2, 3)], [])
-        made = capture.record(plan, seen.append, most_steps)
+        made = replay.graph_or_launches(plan, seen.append, most_steps)
         assert seen == [STREAM]
         assert made.launches.slot_count == 0
         return made
@@ -186,7 +186,7 @@ def test_what_a_stream_recorded_runs_again():
         "stream": gpu.stream,
         **{field: gpu.address(name) for field, name in runner.FUNCTIONS.items()},
     }
-    plan = capture.record(Plan(given, [], []), enqueue, 1)
+    plan = replay.graph_or_launches(Plan(given, [], []), enqueue, 1)
     assert plan.steps[0].kind == StepKind.ZEROS
     assert runner.runner()(plan.address, 0) == 0
     np.testing.assert_array_equal(np.asarray(y), 0)
@@ -201,10 +201,10 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     plans = []
 
     def record(plan, enqueue, max_launches):
-        plans.append(capture.record(plan, enqueue, max_launches))
+        plans.append(replay.graph_or_launches(plan, enqueue, max_launches))
         return plans[-1]
 
-    monkeypatch.setattr(dispatch, "record", record)
+    monkeypatch.setattr(dispatch, "graph_or_launches", record)
     rng = np.random.default_rng(0)
     shape = 4, 1024, 8, 64
     arrays = [rng.standard_normal(shape, np.float32) for _ in range(3)]

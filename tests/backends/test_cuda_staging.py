@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from arrayfn.backends.cuda.graphs import staging
-from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
+from arrayfn.backends.cuda.graphs.kernels import copy_parts_ptx
+from arrayfn.backends.cuda.graphs.replay import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.graphs.staging import (
     StagedBuffer,
     Staging,
-    copy_parts_ptx,
     staged_buffers,
 )
 from arrayfn.backends.cuda.runner import Plan, StepKind
@@ -36,7 +36,7 @@ class Card:
         self.blocks += 1
         return 1000 * self.blocks, object()
 
-    def record(self, enqueue):
+    def capture(self, enqueue):
         enqueue(6)
         return 70
 
@@ -59,10 +59,11 @@ def card(monkeypatch):
     made = Card()
     monkeypatch.setattr(staging, "device", lambda: made)
 
-    def kernel(parts):
+    def kernel(text, entry):
+        parts = 1 if text == copy_parts_ptx(1) else 2
         return SimpleNamespace(function=500 + parts)
 
-    monkeypatch.setattr(staging, "_kernel", kernel)
+    monkeypatch.setattr(staging, "loaded", kernel)
     monkeypatch.setattr(staging, "CapturedGraph", Unlaunched)
     monkeypatch.setattr(KernelNodeParams, "capture", lambda k, stream: k.function)
     return made

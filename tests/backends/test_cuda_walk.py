@@ -9,8 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda.graphs.capture import Hazards
-from arrayfn.backends.cuda.graphs.conditional import copy_ptx, set_condition_ptx
-from arrayfn.backends.cuda.graphs.dispatch import segments
+from arrayfn.backends.cuda.graphs.kernels import copy_ptx, set_condition_ptx
 from arrayfn.backends.cuda.graphs.walk import CapturingWalk
 from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
@@ -18,8 +17,8 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     NativeRun,
     StepAccesses,
-    is_apart,
-    window_length,
+    slices_can_be_copied,
+    unrolled_iterations,
     writes_in,
 )
 from arrayfn.ir import ArrayType
@@ -84,7 +83,7 @@ class Graph:
     def nbytes(self, buffer):
         return 1
 
-    def own(self, node, number, nbytes):
+    def loop_memory(self, node, number, nbytes):
         return 100_000 + 10_000 * number
 
     # What adds nodes.
@@ -242,11 +241,13 @@ def test_a_long_loop_repeats_a_window_of_its_iterations(count, direction):
 
 def test_long_loops_have_windows_unless_a_library_enqueues():
     run, host = NativeRun(0, 2), HostCall(print, (), True, StepAccesses((), ()))
-    assert window_length(1000, (run,)) == 64
-    assert window_length(200, (run,)) == 0
-    assert window_length(None, (run,)) == 0
-    assert window_length(1000, (run, host)) == 0
-    assert window_length(1000, (BranchNode(Branch(0, ()), ((run,), (host,))),)) == 0
+    assert unrolled_iterations(1000, (run,)) == 64
+    assert unrolled_iterations(200, (run,)) == 0
+    assert unrolled_iterations(None, (run,)) == 0
+    assert unrolled_iterations(1000, (run, host)) == 0
+    assert (
+        unrolled_iterations(1000, (BranchNode(Branch(0, ()), ((run,), (host,))),)) == 0
+    )
 
 
 def test_what_a_window_may_slice():
@@ -261,7 +262,7 @@ def test_what_a_window_may_slice():
             buffers[number] = buffer(number, donor)
         step = KernelCall("step", (), 1, reads=reads, writes=writes)
         loop = Loop((step,), 9, slices=[Slice(*pair, 0, 4) for pair in slices])
-        return is_apart(loop, writes_in(loop), buffers)
+        return slices_can_be_copied(loop, writes_in(loop), buffers)
 
     of_input, of_output = (4, 0), (5, 1)
     assert fits((4,), (5,), (of_input, of_output))
@@ -270,20 +271,6 @@ def test_what_a_window_may_slice():
     assert not fits((4,), (5, 0), (of_input, of_output))
     assert not fits((4,), (5,), (of_input, (5, 0)))
     assert not fits((4,), (5,), (of_input, of_output), donors=((1, 0),))
-
-
-def test_graphs_end_at_steps_that_need_the_host():
-    run, host = NativeRun(0, 1), HostCall(print, (), False, StepAccesses((), ()))
-    repeat = LoopNode(Loop((), None, 0), (run,))
-    by_host = LoopNode(Loop((), None, 0), (run, host))
-    made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))
-    assert [(s.nodes, s.by_graph, s.patience) for s in made] == [
-        ((run, repeat), True, 0),
-        ((host, run, by_host), False, 0),
-        ((NativeRun(1, 9),), True, 1),
-    ]
-    (long,) = segments((NativeRun(1, 640),))
-    assert long.patience == 11
 
 
 def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():

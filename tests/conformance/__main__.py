@@ -59,7 +59,9 @@ def _run_file(path: Path, out: Path, limit: int, seconds: int, only: str) -> Non
             lines.write(json.dumps({**fields, "message": how, "where": ""}) + "\n")
 
 
-def _run_plugin(suite: str, part: str, out: Path, mode: str, only: str) -> None:
+def _run_plugin(
+    suite: str, part: str, out: Path, mode: str, only: str, seconds: int
+) -> None:
     """Run the tests of an installed package, or of ``part`` of it, under pytest."""
     results = out / f"{'_'.join(filter(None, (suite, mode, part)))}.jsonl"
     package = ".".join(filter(None, (PLUGINS[suite], part)))
@@ -70,6 +72,7 @@ def _run_plugin(suite: str, part: str, out: Path, mode: str, only: str) -> None:
         **os.environ,
         "ARRAYFN_TESTS_MODE": mode,
         "ARRAYFN_TESTS_OUT": str(results.resolve()),
+        "ARRAYFN_TESTS_SECONDS": str(seconds),
         "EINOPS_TEST_BACKENDS": "arrayfn",
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "SCIPY_ARRAY_API": '["numpy"]',  # ours is put in its place
@@ -117,7 +120,7 @@ def main() -> None:
     elif args.suite in PLUGINS:
         parts = args.file or (SCIPY_PACKAGES if args.suite == "scipy" else [""])
         for part in parts:
-            _run_plugin(args.suite, part, args.out, args.mode, args.only)
+            _run_plugin(args.suite, part, args.out, args.mode, args.only, args.seconds)
     print_report(args.out)
 
 

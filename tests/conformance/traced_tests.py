@@ -3,7 +3,8 @@
 Each test runs inside a trace with values, as under ``af.grad``, and every array that
 it creates is a traced one. In the mode "jit" the functions under test run inside
 ``af.jit`` besides, where no value is known. A line of JSON per test goes to a file. The
-environment has the mode (``ARRAYFN_TESTS_MODE``) and the file (``ARRAYFN_TESTS_OUT``).
+environment has the mode (``ARRAYFN_TESTS_MODE``), the file (``ARRAYFN_TESTS_OUT``) and
+the limit of a test in seconds (``ARRAYFN_TESTS_SECONDS``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ helpers: Any = importlib.import_module(f"{xpx.__name__}._lib._utils._helpers")
 
 COMPILED: Final = os.environ.get("ARRAYFN_TESTS_MODE") == "jit"
 _OUT: Final = Path(os.environ.get("ARRAYFN_TESTS_OUT", os.devnull))
-_SECONDS: Final = 60
+_SECONDS: Final = int(os.environ.get("ARRAYFN_TESTS_SECONDS", "60"))
 _TEST: Final = re.compile(
     r"[./]tests[./]|^numpy\.testing|[./]conftest|^tests\.conf|extra\.testing|\._testing"
 )

@@ -268,7 +268,7 @@ def test_a_collective_in_a_graph_waits_only_for_what_it_reads():
     def step(reads, writes):
         return [(k, k + 1, False) for k in reads] + [(k, k + 1, True) for k in writes]
 
-    collective = HostCall(print, (), True, StepAccesses((), (), beside=True))
+    collective = HostCall(print, (), True, StepAccesses((), (), is_collective=True))
     table = {
         0: step([0], [1]),
         1: step([0], [2]),
@@ -283,7 +283,7 @@ def test_a_collective_in_a_graph_waits_only_for_what_it_reads():
             if node is collective
             else table[node.first]
         ),
-        occupancy=lambda node: () if node is collective else ((-2, -1, True),),
+        processor_access=lambda node: () if node is collective else ((-2, -1, True),),
         launch=lambda *a: None,
     )
     graph = SimpleNamespace(concurrent=lambda stream, most: Capture(most))

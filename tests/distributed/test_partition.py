@@ -181,7 +181,7 @@ def test_shardings_of_arguments_and_results():
     assert kinds == ["P('model')", "P(None, 'model')", "P('data')"]
     with pytest.raises(ArgumentError, match="in_shardings has 1 entries"):
         af.jit(f, in_shardings=(None,))(params, X)
-    with pytest.raises(ArgumentError, match="takes NamedShardings"):
+    with pytest.raises(ArgumentError, match="without a mesh; give one"):
         af.jit(np.sin, in_shardings=P("data"))(X)
     with pytest.raises(ShapeError, match="is cut into 2 parts"):
         af.jit(np.sin, in_shardings=over("data"))(X[:3])

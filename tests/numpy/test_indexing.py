@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
 from arrayfn.transforms import grad, trace_function
 
@@ -315,3 +316,11 @@ def test_a_mask_that_is_not_known_takes_no_updates_one_by_one():
         trace_function(lambda x: anp.at(x)[x > 2].set(x[:2]), (V,), {}, abstract=True)
     with pytest.raises(IndexError, match="boolean index of shape"):
         trace_function(lambda x: anp.at(x)[x[:2] > 2].set(0.0), (V,), {}, abstract=True)
+
+
+def test_lists_of_an_index_may_hold_traced_positions():
+    x = np.arange(12.0).reshape(3, 4)
+    taken = jit(lambda i, j: anp.asarray(x)[[i, 1], (j, 0)])(2, 3)
+    assert taken.tolist() == [11.0, 4.0]
+    set_there = jit(lambda i: anp.asarray(x).at[[i, i + 1]].set(0.0))(1)
+    assert set_there.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0] * 4, [0.0] * 4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,115 +22,219 @@ from arrayfn.lowering.kernel_ir import (
 )
 
 
+@dataclass(frozen=True)
+class VectorAccesses:
+    """How a thread accesses the memory of one vector of elements.
+
+    *Uniform* values are the same for all elements of a vector: nothing that they are
+    computed from depends on the innermost axis.
+
+    Args:
+        loads: Numbers of the operands that are loaded as vectors.
+        stores: Numbers of those that are stored as vectors.
+        gathers: Loads of whole vectors at computed, uniform indices.
+        scatters: Stores of such vectors.
+        uniform: The statements that compute these indices, once a vector.
+    """
+
+    loads: list[int]
+    stores: list[int]
+    gathers: list[Load]
+    scatters: list[Store]
+    uniform: list[Statement]
+
+    @property
+    def loaded(self) -> list[int]:
+        """Numbers of the operands whose vectors are in registers before the compute."""
+        return [*self.loads, *(s.operand for s in self.gathers)]
+
+
 @dataclass
 class ElementwisePrinter(CudaPrinter[Elementwise]):
-    """Prints kernels whose threads compute a vector of elements each."""
+    """Prints kernels whose threads compute a vector of elements each, or several."""
 
-    vectors_of_row: str = ""
-    """The text of the number of vectors of a row, where a thread has several."""
+    vectors_per_row: str = ""
+    """The expression of the number of vectors of a row, where a thread has several."""
+
+    @property
+    def inner(self) -> int:
+        """The innermost axis, along which vectors lie."""
+        return len(self.nest.axes) - 1
 
     @override
     def body(self) -> None:
-        """Print the kernel's lines: one vector for each thread, or several."""
-        schedule = self.schedule
-        axes, body = self.nest.axes, self.nest.statements
+        """Print the kernel's lines. A nest without axes is computed by one thread."""
+        axes, schedule = self.nest.axes, self.schedule
         if not axes:
             with self.open("if thread_index() == 0:"):
-                for s in body:
+                for s in self.nest.statements:
                     self.emit(s, {})
             return
-        inner, lanes = len(axes) - 1, schedule.lanes
-        outer = list(range(inner))
-        vectors = -(-axes[inner].extent // lanes)
-        total = vectors * math.prod(axes[k].extent for k in outer)
+        vectors_per_row = -(-axes[-1].extent // schedule.lanes)
+        total = vectors_per_row * math.prod(a.extent for a in axes[:-1])
         self.items = -(-total // (schedule.threads * schedule.tiles))
         if schedule.tiles > 1:
-            self.several_vectors(inner, total)
-            return
-        position = f"block_index() * {schedule.threads} + thread_index()"
+            self.several_vectors(total)
+        else:
+            self.one_vector(total)
+
+    def one_vector(self, total: int) -> None:
+        """Print a kernel whose threads have one vector each, of ``total`` vectors.
+
+        Prints, for ``exp`` of 4099 float32, whose last vector is not full:
+
+            first = (block_index() * 256 + thread_index()) * 4
+            if first + 3 < n0:
+                x_tile = registers_f32(4)
+                a_tile = registers_f32(4)
+                load_f32x4(x_in, first, x_tile, 0)
+                for lane in range(4):
+                    x = x_tile[lane]
+                    a = exp_f32(x)
+                    a_tile[lane] = a
+                store_f32x4(a_out, first, a_tile, 0)
+            else:
+                for i0 in range(first, n0):
+                    x = x_in[i0]
+                    a = exp_f32(x)
+                    a_out[i0] = a
+
+        With more axes ``item`` is the number of the vector, and its row and ``first``
+        are the quotient and the remainder by the vectors of a row.
+        """
+        schedule, inner = self.schedule, self.inner
+        lanes = schedule.lanes
+        item = f"block_index() * {schedule.threads} + thread_index()"
         n = self.extent(inner)
         first = "first" if lanes > 1 else f"i{inner}"
         scale = f" * {lanes}" if lanes > 1 else ""
-        if outer:
-            self.line(f"item = {position}")
+        variables: AxisIndices = {}
+        if inner:
+            self.line(f"item = {item}")
             self.open(f"if item < {self.integer('items', total)}:")
             if lanes > 1:
                 self.line(f"vectors = {n} // {lanes}")
                 n = "vectors"
             self.line(f"{first} = {self.remainder('item', n, total)}{scale}")
-            variables = self.decompose(self.quotient("item", n, total), outer)
+            row = self.quotient("item", n, total)
+            variables = self.decompose(row, range(inner))
             self.hoist_offsets(variables)
         else:
-            variables = {}
-            self.line(f"{first} = ({position}){scale}" if scale else f"i0 = {position}")
-            end = first if schedule.full_vectors else f"{first} + {lanes - 1}"
-            self.open(f"if {end} < {n}:")
-        self.element_vector(body, variables, inner, lanes)
+            self.line(f"{first} = ({item}){scale}" if scale else f"i0 = {item}")
+            last = first if schedule.full_vectors else f"{first} + {lanes - 1}"
+            self.open(f"if {last} < {n}:")
+        if lanes > 1:
+            self.vector(variables)
+        else:
+            self.elements({**variables, inner: first})
         self.close()
         if not schedule.full_vectors:
             rest = f"for i{inner} in range(first, {n}):"
             with self.open("else:"), self.open(rest):
-                for s in body:
-                    self.emit(s, {inner: f"i{inner}"})
+                self.elements({inner: f"i{inner}"})
 
-    def several_vectors(self, inner: int, total: int) -> None:
+    def elements(self, indices: AxisIndices) -> None:
+        """Print the nest's statements for the one element at ``indices``."""
+        for s in self.nest.statements:
+            self.emit(s, indices)
+
+    def vector(self, outer: AxisIndices) -> None:
+        """Print the loads, the arithmetic and the stores of one vector.
+
+        See ``one_vector`` for the lines. ``outer`` are the indices along all axes but
+        the innermost, along which the vector begins at the variable ``first``.
+        """
+        accesses, lanes = self.vector_accesses(), self.schedule.lanes
+        at = {**outer, self.inner: "first"}
+        for s in accesses.uniform:
+            self.emit(s, at)
+        tiles = dict.fromkeys(
+            (
+                *accesses.loads,
+                *accesses.stores,
+                *(s.operand for s in (*accesses.gathers, *accesses.scatters)),
+            )
+        )
+        self.declare_tiles(tiles, lanes)
+        self.load_vectors(accesses, at, "0")
+        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
+        self.vector_elements(accesses, outer)
+        self.staged = {}
+        for operand in accesses.stores:
+            self.store_vector(operand, lanes, at, "0")
+        for s in accesses.scatters:
+            with self.open_if("" if s.where is None else self.name_of(s.where)):
+                self.move_indexed("store", s, at, "0")
+
+    def several_vectors(self, total: int) -> None:
         """Load all of a thread's vectors; then compute and store them one by one.
 
-        ``inner`` is the innermost axis, ``total`` the number of vectors of the kernel.
+        A thread that gathers rows waits for an index before each load: several loads
+        under way hide that. Prints, for rows of 32 float32 and two vectors each (left
+        out are the lines that clamp ``i``):
+
+            x_tile = registers_f32(8)
+            y_tile = registers_f32(4)
+            begin = block_index() * 2
+            for vector in range(2):
+                item = (begin + vector) * 256 + thread_index()
+                first = remainder(item, 8) * 4
+                i0 = quotient(item, 8)
+                i = i_in[i0]
+                load_f32x4(x_in, first + i * x_in_step0, x_tile, vector * 4)
+            for vector in range(2):
+                item = (begin + vector) * 256 + thread_index()
+                first = remainder(item, 8) * 4
+                i0 = quotient(item, 8)
+                for lane in range(4):
+                    x = x_tile[vector * 4 + lane]
+                    y = x
+                    y_tile[lane] = y
+                store_f32x4(y_out, i0 * n1 + first, y_tile, 0)
+
+        ``total`` is the number of vectors of the kernel.
         """
-        body, lanes = self.nest.statements, self.schedule.lanes
-        indexed, uniform = self.indexed_vectors(body, inner, lanes)
-        loads = self.vectors(body, Load, lanes)
-        stores = self.vectors(body, Store, lanes)
-        loaded = (*loads, *(s.operand for s in indexed))
-        self.declare_tiles(loaded, lanes * self.schedule.tiles)
-        self.declare_tiles(stores, lanes)
+        accesses, lanes = self.vector_accesses(), self.schedule.lanes
+        self.declare_tiles(accesses.loaded, lanes * self.schedule.tiles)
+        self.declare_tiles(accesses.stores, lanes)
         self.line(f"begin = block_index() * {self.schedule.tiles}")
-        count = self.nest.axes[inner].extent // lanes
-        self.vectors_of_row = str(count)
-        if count & (count - 1):
-            # By powers of two it is fast to divide.
-            self.vectors_of_row = "vectors"
-            self.line(f"vectors = {self.extent(inner)} // {lanes}")
+        vectors = self.nest.axes[self.inner].extent // lanes
+        self.vectors_per_row = str(vectors)
+        if vectors & (vectors - 1):
+            # Only division by a constant power of two is fast.
+            self.vectors_per_row = "vectors"
+            self.line(f"vectors = {self.extent(self.inner)} // {lanes}")
         register = f"vector * {lanes}"
-        with self.open_tile(inner, total, stores=False) as at:
-            for s in uniform:
+        with self.open_tile(total, stores=False) as at:
+            for s in accesses.uniform:
                 self.emit(s, at)
-            for operand in loads:
-                self.load_vector(operand, lanes, at, register)
-            for s in indexed:
-                name = self.vector_name(s.operand, lanes)
-                source = self.full_index(s, at)
-                self.move_vector("load", s.operand, name, source, register)
-        with self.open_tile(inner, total, stores=True) as at:
-            rest = [s for s in body if s not in uniform]
-            needed = {
-                value for s in rest if not isinstance(s, Load) for value in uses(s)
-            }
-            if any(not isinstance(s, Store) and s.result in needed for s in uniform):
-                for s in uniform:
+            self.load_vectors(accesses, at, register)
+        with self.open_tile(total, stores=True) as at:
+            if self.needs_uniform(accesses):
+                for s in accesses.uniform:
                     self.emit(s, at)
-            self.staged = {k: f"{self.tile_name(k)}[{register} + lane]" for k in loaded}
-            self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
-            self.vector_elements(rest, at, inner, lanes)
+            self.staged = {
+                k: f"{self.tile_name(k)}[{register} + lane]" for k in accesses.loaded
+            }
+            self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in accesses.stores}
+            self.vector_elements(accesses, at)
             self.staged = {}
-            for operand in stores:
+            for operand in accesses.stores:
                 self.store_vector(operand, lanes, at, "0")
 
     @contextmanager
-    def open_tile(
-        self, inner: int, total: int, *, stores: bool
-    ) -> Generator[AxisIndices]:
+    def open_tile(self, total: int, *, stores: bool) -> Generator[AxisIndices]:
         """Open the loop over a thread's vectors; yield the indices of each.
 
-        Vectors beyond the end are not stored; their loads read the last vector.
+        Prints the first four lines of either loop in ``several_vectors``. Vectors
+        beyond the end are not stored (``if item < items:``); their loads read the last
+        vector (``item = min_i64(item, items - 1)``).
 
         Args:
-            inner: The innermost axis, along which vectors lie.
             total: The number of vectors of the kernel.
             stores: Whether the loop stores, or only loads.
         """
-        schedule, row = self.schedule, self.vectors_of_row
+        schedule, row = self.schedule, self.vectors_per_row
         ragged = total % (schedule.threads * schedule.tiles) > 0
         items = self.integer("items", total) if ragged else ""
         with self.open(f"for vector in range({schedule.tiles}):"):
@@ -141,118 +245,106 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                 first = self.remainder("item", row, total)
                 self.line(f"first = {first} * {schedule.lanes}")
                 outer = self.quotient("item", row, total)
-                yield {**self.decompose(outer, range(inner)), inner: "first"}
+                yield {**self.decompose(outer, range(self.inner)), self.inner: "first"}
 
-    def element_vector(
-        self,
-        body: Sequence[Statement],
-        variables: AxisIndices,
-        inner: int,
-        lanes: int,
+    def load_vectors(
+        self, accesses: VectorAccesses, at: AxisIndices, register: str
     ) -> None:
-        """Print ``body`` for the ``lanes`` elements from index ``first`` on.
+        """Load a vector of each operand of ``accesses.loaded`` into its tile.
 
-        Args:
-            body: The nest's statements.
-            variables: The indices along the other axes than ``inner``.
-            inner: The innermost axis, whose index is the variable ``first``.
-            lanes: Elements of a vector; if 1, the index is ``i`` and the axis's number.
+        ``at`` are the indices of its first element, ``register`` that in the tile.
         """
-        if lanes == 1:
-            for s in body:
-                self.emit(s, {**variables, inner: f"i{inner}"})
-            return
-        loads = self.vectors(body, Load, lanes)
-        stores = self.vectors(body, Store, lanes)
-        indexed, uniform = self.indexed_vectors(body, inner, lanes)
-        indexed_loads = [s for s in indexed if isinstance(s, Load)]
-        indexed_stores = [s for s in indexed if isinstance(s, Store)]
-        first_indices = {**variables, inner: "first"}
-        for s in uniform:
-            self.emit(s, first_indices)
-        tiles = dict.fromkeys((*loads, *stores, *(s.operand for s in indexed)))
-        self.declare_tiles(tiles, lanes)
-        for operand in loads:
-            self.load_vector(operand, lanes, first_indices, "0")
-        names = {s.operand: self.vector_name(s.operand, lanes) for s in indexed}
-        for s in indexed_loads:
-            at = self.full_index(s, first_indices)
-            self.move_vector("load", s.operand, names[s.operand], at, "0")
-        self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
-        self.vector_elements(
-            [s for s in body if s not in uniform], variables, inner, lanes
-        )
-        self.staged = {}
-        for operand in stores:
-            self.store_vector(operand, lanes, first_indices, "0")
-        for s in indexed_stores:
-            with self.open_if("" if s.where is None else self.name_of(s.where)):
-                at = self.full_index(s, first_indices)
-                self.move_vector("store", s.operand, names[s.operand], at, "0")
+        for operand in accesses.loads:
+            self.load_vector(operand, self.schedule.lanes, at, register)
+        for s in accesses.gathers:
+            self.move_indexed("load", s, at, register)
 
-    def indexed_vectors(
-        self, body: Sequence[Statement], inner: int, lanes: int
-    ) -> tuple[list[Load | Store], list[Statement]]:
-        """The gathers and scatters of whole vectors, and what computes their indices.
+    def move_indexed(
+        self, way: str, s: Load | Store, at: AxisIndices, register: str
+    ) -> None:
+        """Load or store (``way``) the vector of ``s``, which has computed indices.
 
-        An access of ``body`` is one if its operand is a vector along the last axis, its
-        computed indices are the same for all ``lanes`` elements of a vector (*uniform*:
-        nothing that they are computed from depends on axis ``inner``) and step by whole
-        vectors, and it does not add.
+        Prints, for a gather: ``load_f32x4(x_in, first + i * x_in_step0, x_tile, 0)``.
+        ``at`` are the indices of its first element, ``register`` that in the tile.
         """
+        name = self.vector_name(s.operand, self.schedule.lanes)
+        self.move_vector(way, s.operand, name, self.full_index(s, at), register)
+
+    def vector_accesses(self) -> VectorAccesses:
+        """How the nest accesses one vector; see ``VectorAccesses``.
+
+        An access at computed indices is one of whole vectors if its operand is a vector
+        along the innermost axis, its indices are uniform and step by whole vectors, and
+        it does not add.
+        """
+        body, lanes = self.nest.statements, self.schedule.lanes
         uniform: dict[Value, Statement] = {}
         indexed: list[Load | Store] = []
         for s in body:
-            known = all(value in uniform for value in self.index_values(s))
+            known = all(value in uniform for value in _index_values(s))
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
-                aligned = all(step.stride % lanes == 0 for step in s.indices)
+                aligned = all(term.stride % lanes == 0 for term in s.indices)
                 adds = isinstance(s, Store) and s.adds
-                if (
-                    s.indices
-                    and known
-                    and aligned
-                    and is_vector(operand, lanes)
-                    and not adds
-                ):
+                is_whole = aligned and is_vector(operand, lanes) and not adds
+                if s.indices and known and is_whole:
                     indexed.append(s)
-                elif isinstance(s, Load) and known and not operand.strides[inner]:
+                elif isinstance(s, Load) and known and not operand.strides[self.inner]:
                     uniform[s.result] = s
             elif isinstance(s, Compute):
                 if all(value in uniform for value in uses(s)):
                     uniform[s.result] = s
-            elif isinstance(s, Count) and s.axis != inner:
+            elif isinstance(s, Count) and s.axis != self.inner:
                 uniform[s.result] = s
-        needed = {value for s in indexed for value in self.index_values(s)}
+        needed = {value for s in indexed for value in _index_values(s)}
         for value, s in reversed(uniform.items()):
             if value in needed:
                 needed |= set(uses(s))
-        return indexed, [s for value, s in uniform.items() if value in needed]
+        return VectorAccesses(
+            loads=self.vectors(body, Load, lanes),
+            stores=self.vectors(body, Store, lanes),
+            gathers=[s for s in indexed if isinstance(s, Load)],
+            scatters=[s for s in indexed if isinstance(s, Store)],
+            uniform=[s for value, s in uniform.items() if value in needed],
+        )
 
-    @staticmethod
-    def index_values(s: Statement) -> list[Value]:
-        """The values that are computed indices of ``s``, or its condition."""
-        if not isinstance(s, (Load, Store)):
-            return []
-        found = [step.index for step in s.indices]
-        where = s.where if isinstance(s, Store) else None
-        return found if where is None else [*found, where]
+    def needs_uniform(self, accesses: VectorAccesses) -> bool:
+        """Whether elements are computed from uniform values, and not only indices."""
+        read = {
+            value
+            for s in self.nest.statements
+            if s not in accesses.uniform and not isinstance(s, Load)
+            for value in uses(s)
+        }
+        return any(
+            not isinstance(s, Store) and s.result in read for s in accesses.uniform
+        )
 
-    def vector_elements(
-        self,
-        body: Iterable[Statement],
-        variables: AxisIndices,
-        inner: int,
-        lanes: int,
-    ) -> None:
-        """Print ``body`` for each of ``lanes`` elements, whose vector is in registers.
+    def vector_elements(self, accesses: VectorAccesses, outer: AxisIndices) -> None:
+        """Print the nest's statements for each element of a vector.
 
-        ``variables`` are the indices along the other axes than ``inner``; along that,
-        the vector begins at ``first``.
+        Prints, for ``y = exp(x)`` (and ``i0 = first + lane`` first if that is needed):
+
+            for lane in range(4):
+                x = x_tile[lane]
+                y = exp_f32(x)
+                y_tile[lane] = y
+
+        ``outer`` are the indices along all axes but the innermost.
         """
-        body = list(body)
-        with self.open(f"for lane in range({lanes}):"):
+        inner = self.inner
+        body = [s for s in self.nest.statements if s not in accesses.uniform]
+        with self.open(f"for lane in range({self.schedule.lanes}):"):
             if self.uses_index(body, inner):
                 self.line(f"i{inner} = first + lane")
             for s in body:
-                self.emit(s, {**variables, inner: f"i{inner}"})
+                self.emit(s, {**outer, inner: f"i{inner}"})
+
+
+def _index_values(s: Statement) -> Sequence[Value]:
+    """The computed indices of ``s``, and the condition of a conditional store."""
+    if not isinstance(s, (Load, Store)):
+        return ()
+    found = [term.index for term in s.indices]
+    where = s.where if isinstance(s, Store) else None
+    return found if where is None else [*found, where]

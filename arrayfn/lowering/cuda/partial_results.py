@@ -1,4 +1,8 @@
-"""The partial reductions of one thread, before threads combine theirs."""
+"""The partial results of one thread, before threads combine theirs.
+
+In a loop along the row a thread keeps several partial results of each reduction
+(accumulators), so that additions do not wait for each other.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,23 @@ from arrayfn.lowering.kernel_ir import Reduce
 
 T = TypeVar("T", Rows, Pipeline, Columns)
 ACCUMULATOR_WORDS: Final = 32
-"""Registers that the partial results of a stage may take up."""
+"""32-bit registers that the partial results of a stage may take up."""
 
 
 @dataclass
 class PartialResultsPrinter(RowCopiesPrinter[T]):
-    """Prints what one thread does of a stage's reductions, before threads combine."""
+    """Prints one thread's share of a stage's reductions."""
 
     def identities(self, stage: int) -> None:
-        """Set the thread's partial results of all reductions of ``stage``.
+        """Set the thread's partial results of ``stage`` to the reductions' identities.
 
-        They begin as the reductions' identities (0 of a sum).
+        Prints, for a sum ``b`` in one register or, in a loop along the row, in four:
+
+            b = f32(0)
+
+            b_lanes = registers_f32(4)
+            for slot in range(4):
+                b_lanes[slot] = f32(0)
         """
         reduces = self.reduces(stage)
         self.accumulators = self.accumulators_of(reduces)
@@ -41,30 +51,35 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
         """How many partial results a thread keeps of each of ``reduces``.
 
-        In a loop along the row there is one for each element of an iteration, if
-        registers allow: chains of additions are shorter, and do not wait for each
-        other.
+        In a loop along the row there is one for each element that a thread has in an
+        iteration, if registers allow: chains of additions are shorter, and do not wait
+        for each other. Otherwise one.
         """
         schedule = self.schedule
         count = schedule.lanes * schedule.tiles
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
-        if (
-            not reduces
-            or schedule.register_resident
-            or words * count > ACCUMULATOR_WORDS
-        ):
-            return 1
-        return count
+        is_loop = not schedule.register_resident
+        fits = words * count <= ACCUMULATOR_WORDS
+        return count if reduces and is_loop and fits else 1
 
     def parts_of(self, s: Reduce) -> str:
-        """The name of the registers with a thread's partial results of ``s``."""
+        """``b_lanes``, the registers of a thread's partial results of ``b``."""
         return f"{self.name_of(s.result)}_lanes"
 
     def accumulate_in(self, s: Reduce, register: str) -> None:
         """Accumulate the current element into a partial result of ``s``.
 
-        ``register`` is the element's index expression in the thread's registers of the
-        row; it selects which of several partial results is meant.
+        Prints, with one partial result, or with one for each of four lanes:
+
+            b = accumulate_add_f32(b, x)
+
+            b_lanes[lane] = accumulate_add_f32(b_lanes[lane], x)
+
+        Args:
+            s: The reduction.
+            register: The element's index among those that the thread has in an
+                iteration, here ``lane``. It selects the partial result, modulo their
+                number.
         """
         if self.accumulators == 1:
             self.accumulate(s)
@@ -72,11 +87,18 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         if self.accumulators < self.schedule.lanes * self.schedule.tiles:
             register = f"remainder({register}, {self.accumulators})"
         part = f"{self.parts_of(s)}[{register}]"
-        function = s.function
-        self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
+        element = self.scalar(s.argument)
+        self.line(f"{part} = {s.function}({part}, {element})", s.source)
 
     def combine_lanes(self, stage: int) -> None:
-        """Combine a thread's partial results of each reduction, in a tree."""
+        """Combine a thread's partial results of each reduction of ``stage``, in a tree.
+
+        Prints, for a sum in two partial results:
+
+            for slot in range(1):
+                b_lanes[slot] = accumulate_add_f32(b_lanes[slot], b_lanes[slot + 1])
+            b = b_lanes[0]
+        """
         if self.accumulators == 1:
             return
         reduces, half = self.reduces(stage), self.accumulators // 2

@@ -18,6 +18,7 @@ from arrayfn.lowering.cuda.windows.phases import windows_as_sums
 from arrayfn.lowering.cuda.windows.pools import is_pool, with_padded_windows
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.lowering.options import Options
+from arrayfn.passes.layout_assignment import LayoutRules
 from arrayfn.passes.masks import masks_of_results
 from arrayfn.passes.pipeline import Pass, pipeline
 from arrayfn.passes.simplify import simplify
@@ -58,11 +59,9 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         PRODUCTS,
         stays_whole,
         partial(_in_library_terms, gpu=gpu, options=options),
-        pairs=MAX_LOOP_PAIRS,
-        transforms=False,  # cuFFT has every processor do a transform
-        takes_view=takes_view,
-        along=along_contracted,
-        aligned=VECTOR_BYTES,
+        max_summed=MAX_LOOP_PAIRS,
+        cuts_transforms=False,  # cuFFT has every processor do a transform
+        layout_rules=LayoutRules(takes_view, along_contracted, VECTOR_BYTES),
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":

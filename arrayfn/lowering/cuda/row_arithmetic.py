@@ -1,7 +1,8 @@
 """Arithmetic of row elements that is cheaper than the scalar functions.
 
-* Divisions of many elements by a number of the row multiply by its inverse and correct
-  the result, which is exact for all but very small and very large elements.
+* Divisions of many elements by a *number of the row*, a value that is the same for all
+  elements of a row, multiply by its inverse and correct the result. That is exact for
+  all but very small and very large elements.
 * fp16 and bf16 values are computed in float32, but not to all of its bits: products
   with reciprocals, approximate functions, fused multiply-adds.
 """
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.row_loops import RowLoops
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
 from arrayfn.lowering.kernel_ir import (
@@ -37,14 +38,11 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 @dataclass
-class RowArithmetic(CudaPrinter[T]):
-    """Prints divisions by a number of the row, and half-precision arithmetic.
-
-    A number of the row is a value that is the same for all elements of a row.
-    """
+class RowArithmetic(RowLoops[T]):
+    """Prints divisions by a number of the row, and half-precision arithmetic."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
-    """The variables of divisors' inverses, by divisor, where divisions use them."""
+    """The variable of each divisor's inverse, in a loop that uses inverses."""
     accumulators: int = 1
     """How many partial results a thread keeps of each reduction of the stage."""
     widened: set[int] = field(default_factory=set[int])
@@ -55,11 +53,11 @@ class RowArithmetic(CudaPrinter[T]):
     def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The numbers of the row that a stage divides by: variables of their inverses.
+        """The numbers of the row that a stage divides by, and variables of inverses.
 
-        Empty if the stage cannot be repeated with true divisions, which it has to be if
-        some elements are too small or too large for a product with the inverse to be
-        exact. It can be if it only stores vectors, over none of what it loads.
+        ``{"e": "e_inverse"}`` for a softmax. Empty if the stage cannot be printed twice
+        (see ``StagedPrinter.repeat_with_divisions``): it must only store vectors, over
+        none of what it loads.
 
         Args:
             body: The stage's statements.
@@ -89,12 +87,15 @@ class RowArithmetic(CudaPrinter[T]):
     def invert_halves(self, body: Sequence[Statement]) -> None:
         """Define reciprocals of the numbers that fp16 or bf16 values are divided by.
 
-        ``body`` are the stage's statements. Numbers of the row only.
+        Prints, for ``x / f`` in bfloat16, where f is a number of the row:
+
+            f_reciprocal = div_f32(f32(1), f)
+
+        ``body`` are the stage's statements.
         """
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
-            inverse = f"f32(1), {name}"
-            self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
+            self.line(f"{name}_reciprocal = {self.divide_half()}(f32(1), {name})")
 
     def divisor(self, s: Statement) -> str:
         """The variable of the number of the row that ``s`` divides by; else empty."""
@@ -111,46 +112,51 @@ class RowArithmetic(CudaPrinter[T]):
     def compute(self, s: Compute) -> None:
         """Print ``s``; nothing if it is a product that a fused multiply-add contains.
 
-        Where an inverse is known, a division is a product and its correction, and
-        updates ``smallest`` and ``largest``, the magnitudes that are tested afterwards.
-        In half precision it is the product alone, and ``exp`` the approximate one: both
-        are exact to more than 16 bits.
+        Divisions and half-precision functions have cheaper expressions.
         """
         if self.fma_of(s) is not None:
             return  # printed where it is added
         if self.print_fma(s):
             return
-        if is_half_exp(s):
-            (x,) = (self.scalar(a) for a in s.arguments)
-            self.line(f"{self.name_of(s.result)} = approximate_exp_f32({x})", s.source)
-            return
-        if s.function in _APPROXIMATE and self.may_approximate(s):
-            function = f"approximate_{_APPROXIMATE[s.function]}_f32"
-            arguments = ", ".join(map(self.scalar, s.arguments))
-            self.line(f"{self.name_of(s.result)} = {function}({arguments})", s.source)
-            return
-        divisor = self.divisor(s)
-        inverse = self.inverses.get(divisor)
-        if not divisor or (inverse is None and not s.result.half):
+        text = self.cheaper_expression(s)
+        if text is None:
             super().compute(s)
-            return
-        x, y = (self.scalar(a) for a in s.arguments)
+        else:
+            self.line(f"{self.name_of(s.result)} = {text}", s.source)
+
+    def cheaper_expression(self, s: Compute) -> str | None:
+        """What ``s`` computes, as a cheaper expression than its function; else None.
+
+        * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits.
+        * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for numbers
+          of the row that only such results need.
+        * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits.
+        * ``divide_f32(x, e, e_inverse)`` for other divisions by a number of the row,
+          after lines that update the ``smallest`` and ``largest`` magnitude of x:
+
+            smallest = accumulate_min_f32(smallest, abs_f32(x))
+            largest = accumulate_max_f32(largest, abs_f32(x))
+        """
+        if is_half_exp(s):
+            return f"approximate_exp_f32({self.scalar(s.arguments[0])})"
+        if s.function in _APPROXIMATE and self.may_approximate(s):
+            arguments = ", ".join(map(self.scalar, s.arguments))
+            return f"approximate_{_APPROXIMATE[s.function]}_f32({arguments})"
+        divisor = self.divisor(s)
+        if not divisor or not (s.result.half or divisor in self.inverses):
+            return None
+        x = self.scalar(s.arguments[0])
         if s.result.half:
-            self.line(f"{self.name_of(s.result)} = {x} * {y}_reciprocal", s.source)
-            return
+            return f"{x} * {divisor}_reciprocal"
         for name, function in (("smallest", "min"), ("largest", "max")):
-            size = f"abs_f32({x})"
-            bound = f"accumulate_{function}_f32"
-            self.line(f"{name} = {bound}({name}, {size})")
-        self.line(
-            f"{self.name_of(s.result)} = divide_f32({x}, {y}, {inverse})", s.source
-        )
+            self.line(f"{name} = accumulate_{function}_f32({name}, abs_f32({x}))")
+        return f"divide_f32({x}, {divisor}, {self.inverses[divisor]})"
 
     # Half precision.
 
     @cached_property
     def users(self) -> dict[str, list[Statement]]:
-        """The statements that read each value, by its name."""
+        """The statements that read each value, by the value's name."""
         users: dict[str, list[Statement]] = {}
         for s in self.nest.statements:
             for value in uses(s):
@@ -160,7 +166,7 @@ class RowArithmetic(CudaPrinter[T]):
     def may_approximate(self, s: Compute) -> bool:
         """Whether ``s`` is a number of the row that only fp16 or bf16 results need.
 
-        Only in pipelines, where a multiprocessor's one block waits for such numbers.
+        Only in pipelines: their one block a multiprocessor waits for such numbers.
         """
         if not isinstance(self.schedule, Pipeline) or s.level != "outer":
             return False
@@ -169,25 +175,25 @@ class RowArithmetic(CudaPrinter[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function that divides numbers of the row in half precision."""
+        """The function that divides numbers of the row for fp16 and bf16 results."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
 
     def fma_of(self, s: Statement) -> Compute | Reduce | None:
-        """The addition that contains ``s``, a half-precision product, as an FMA.
+        """The addition that contains the product ``s`` as an FMA (fused multiply-add).
 
-        None if ``s`` is printed by itself. An FMA (fused multiply-add) rounds once less
-        than the two.
+        None if ``s`` is no half-precision product, or has to be printed by itself. An
+        FMA rounds once less than a product and a sum.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The addition that is the only reader of ``value``, through identities.
+        """The addition that alone reads the product ``value``, through identities.
 
-        None if there is no such addition, or if it adds the product of its other
-        operand.
+        None if there is none. Of two products that are added, only the first becomes
+        part of the FMA.
         """
         readers = self.users.get(value.name, [])
         if len(readers) != 1:
@@ -222,9 +228,10 @@ class RowArithmetic(CudaPrinter[T]):
         return None
 
     def print_fma(self, s: Compute | Reduce) -> bool:
-        """Print the addition ``s`` and its product as an FMA.
+        """Print the addition ``s`` and the product that it adds as one FMA.
 
-        Returns False, and prints nothing, if it adds no half-precision product.
+        Prints, for ``j = j + g * g``: ``j = fma_rn_f32(g, g, j)``. Returns False, and
+        prints nothing, if ``s`` adds no half-precision product.
         """
         terms = (s.argument, s.result) if isinstance(s, Reduce) else s.arguments
         for k, x in enumerate(terms[:2]):
@@ -239,29 +246,27 @@ class RowArithmetic(CudaPrinter[T]):
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Print the accumulation of an element, as an FMA if it is a product."""
+        """Print the accumulation of an element; as an FMA if it is a product."""
         if not self.print_fma(s):
             super().accumulate(s)
 
     def print_half_extremes(self, body: Sequence[Statement]) -> bool:
         """Print ``body`` for the current vector, if it only takes extremes of 16 bits.
 
-        ``body`` are a stage's statements. Elements are compared two at a time. Returns
-        whether ``body`` was printed.
+        Prints, for the maximum of 8 float16: ``a = max_f16x8(x_tile, 0, a)``, which
+        compares two elements at a time. ``body`` are a stage's statements. Returns
+        whether it was printed.
         """
-        loads = {s.result: s for s in body if isinstance(s, Load)}
-        lines: list[str] = []
         if self.accumulators > 1 or not self.takes_extremes_alone(body):
             return False
-        for s in body:
-            if not isinstance(s, Reduce):
-                continue
+        loads = {s.result: s for s in body if isinstance(s, Load)}
+        lines: list[str] = []
+        for s in (s for s in body if isinstance(s, Reduce)):
             load = loads.get(s.argument) if isinstance(s.argument, Value) else None
             if load is None or not self.is_half_vector(load):
                 return False
             dtype = short_name(self.nest.operands[load.operand].dtype)
-            kind, lanes = _EXTREMES[s.function], self.schedule.lanes
-            extreme = f"{kind}_{dtype}x{lanes}"
+            extreme = f"{_EXTREMES[s.function]}_{dtype}x{self.schedule.lanes}"
             tile, register = self.staged_vector(load.operand)
             name = self.name_of(s.result)
             lines.append(f"{name} = {extreme}({tile}, {register}, {name})")
@@ -270,7 +275,7 @@ class RowArithmetic(CudaPrinter[T]):
         return bool(lines)
 
     def takes_extremes_alone(self, body: Sequence[Statement]) -> bool:
-        """Whether ``body`` only loads, and takes maxima and minima of what it loads."""
+        """Whether ``body`` only loads elements, and takes maxima and minima of them."""
         reduces = [s for s in body if isinstance(s, Reduce)]
         only = len(reduces) + sum(isinstance(s, Load) for s in body) == len(body)
         return only and all(s.function in _EXTREMES for s in reduces)
@@ -285,9 +290,10 @@ class RowArithmetic(CudaPrinter[T]):
         )
 
     def staged_vector(self, operand: int) -> tuple[str, str]:
-        """The registers of an operand's current vector, and the index of the first.
+        """Where an operand's current vector is: ``("x_tile", "vector * 8")``.
 
-        Both are expressions of the kernel.
+        The name of the register array, and the index of the vector's first element
+        there.
         """
         tile, element = self.staged[operand].removesuffix("]").split("[", 1)
         return tile, element.removesuffix("lane").removesuffix(" + ") or "0"
@@ -295,7 +301,11 @@ class RowArithmetic(CudaPrinter[T]):
     def widen_vectors(self, operands: Sequence[int]) -> None:
         """Convert the current vectors of fp16 and bf16 operands to float32 registers.
 
-        Elements are read from there. The row itself stays in 16 bits.
+        Elements are read from there; the row itself stays in 16 bits. Prints, for
+        float16:
+
+            x_wide = registers_f32(8)
+            widen_f16x8(x_tile, vector * 8, x_wide, 0)
         """
         lanes = self.schedule.lanes
         for operand in operands:

@@ -3,8 +3,8 @@
 * *Shared tiles*: the last vectors of a long row are in shared memory between stages.
   With them two blocks fit on a multiprocessor where registers alone would allow one.
 * *Prefetched operands*: weights, which all rows share. Loads of weights between the
-  stores of results would wait for each other. So the first copies begin with the loads
-  of the row, and each later one when a slot of its ring is free.
+  stores of results would wait for each other. So a thread copies its vectors to a ring
+  buffer: the first ones while it loads the row, each later one when a slot is free.
 
 A thread reads only what it has copied or stored itself: it waits for its own copies,
 and needs no barrier.
@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from typing_extensions import override
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.vectors import AxisIndices
 from arrayfn.lowering.kernel_ir import Value
 
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -32,54 +31,30 @@ _NONE: Final = -1
 
 @dataclass
 class RowCopiesPrinter(RowArithmetic[T]):
-    """Prints a thread's copies to shared memory, and accesses of what was copied."""
+    """Prints a thread's copies to shared memory, and its accesses there."""
 
-    member: str = ""
-    """The kernel's variable for the thread's number in its row group."""
     shared_row: int = _NONE
-    """The operand whose last vectors are shared tiles."""
-    on_shared_tiles: bool = False
-    """Whether the loop being printed is over the shared tiles, not the registers'."""
+    """The operand whose last vectors are shared tiles; -1 if there is none."""
     prefetched: Sequence[int] = ()
     """The prefetched operands, once ``begin_prefetch`` has been printed."""
-    vector_span: tuple[int, int] | None = None
-    """The vectors of the next loop, if they are neither of the two."""
-
-    @abstractmethod
-    def open_vectors(self, after: str = "") -> AbstractContextManager[AxisIndices]:
-        """Open the loop over a thread's vectors of the row.
-
-        Yields the index expression of a vector's first element along each axis.
-        ``after`` is a line that ends each iteration, also of threads without a vector.
-        """
 
     @abstractmethod
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
         """The operands that ``stage`` loads from global memory, in two lists.
 
-        A thread loads all vectors of the first before it computes anything, those of
-        the second one by one as it goes along its row.
+        A thread loads all vectors of those in the first list before it computes
+        anything, those in the second list one by one as it goes along its row.
         """
 
-    @property
-    def register_tiles(self) -> int:
-        """How many of a thread's vectors are in registers."""
-        return self.schedule.tiles - self.schedule.shared_tiles
-
-    @property
-    def vector_range(self) -> tuple[int, int]:
-        """The range of a thread's vectors that the next loop goes through."""
-        shared = self.register_tiles, self.schedule.tiles
-        registers = 0, self.register_tiles
-        return self.vector_span or (shared if self.on_shared_tiles else registers)
-
     def copy_vector(self, operand: int, at: AxisIndices, target: str) -> None:
-        """Begin to copy one vector of ``operand`` to the operand's shared array.
+        """Begin to copy one vector of ``operand`` to its shared array.
+
+        Prints: ``cp_async_f32x4(x_in, row + first, x_shared, shared_at, 1)``.
 
         Args:
             operand: The operand's number.
-            at: The index expression of the vector's first element along each axis.
-            target: The expression of its index in the shared array.
+            at: The index of the vector's first element along each axis.
+            target: Its index in the shared array.
         """
         copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
@@ -90,7 +65,16 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def copy_shared_tiles(self, operands: Sequence[int]) -> None:
         """Allocate the shared tiles, and begin to copy them, as one commit group.
 
-        ``operands`` is the one operand whose rows are kept between stages.
+        Prints, for vectors 3 to 15 of each of 512 threads:
+
+            a_shared = dynamic_shared_f32(0, 26624)
+            for vector in range(3, 16):
+                first = (vector * 512 + thread) * 4
+                shared_at = first - 6144
+                cp_async_f32x4(a_in, row + first, a_shared, shared_at, 1)
+            cp_async_commit()
+
+        ``operands`` is the one operand whose row is kept between stages.
         """
         schedule = self.schedule
         (self.shared_row,) = operands
@@ -104,20 +88,24 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.on_shared_tiles = False
 
     def wait_for_shared_tiles(self) -> None:
-        """Wait for the shared tiles, not for prefetches, which began later."""
+        """Wait for the shared tiles, not for prefetches, which began later.
+
+        Prints: ``cp_async_wait(5)``, for a prefetch distance of 5 commit groups.
+        """
         self.line(f"cp_async_wait({self.schedule.prefetch_distance})")
 
     @override
     def tile_name(self, operand: int) -> str:
-        """As in ``CudaPrinter``; shared tiles go through registers of one vector."""
+        """``x_tile`` or, for a shared tile, ``x_vector``: registers of one vector."""
         if self.on_shared_tiles and operand == self.shared_row:
             return f"{self.array_name(operand)}_vector"
         return super().tile_name(operand)
 
     def row_name(self, value: Value) -> str:
-        """The name of the registers of a kept value: all vectors, or one shared tile.
+        """``e_row``, the registers of a value ``e`` that is kept between stages.
 
-        In shared memory the value takes the place of the row, which is not needed any
+        ``e_vector`` in the loop over shared tiles: then they hold the current vector.
+        Between the loops it replaces the row in shared memory, which is not needed any
         more.
         """
         return f"{self.name_of(value)}_{'vector' if self.on_shared_tiles else 'row'}"
@@ -125,13 +113,19 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def load_shared_tile(
         self, loads: Sequence[int], new: Sequence[Value], kept: Sequence[Value]
     ) -> None:
-        """Declare the registers of the current shared tile, and load it into them.
+        """Load the current shared tile into registers, which are declared here.
+
+        Prints, in the first stage:
+
+            a_vector = registers_f32(4)
+            load_f32x4(a_shared, shared_at, a_vector, 0)
 
         Args:
-            loads: The operands that the stage loads; the tile is loaded if they include
-                its operand.
-            new: Values that the stage computes for later ones: declared only.
-            kept: Values of earlier stages, which the tile has, too.
+            loads: The operands that the stage loads; the tile is loaded if its operand
+                is one.
+            new: Values that the stage computes for later ones: their registers are
+                declared.
+            kept: Values of earlier stages: loaded, as they have replaced the row.
         """
         lanes = self.schedule.lanes
         if self.shared_row in loads:
@@ -143,15 +137,18 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_shared_vector("load", self.row_name(value))
 
     def store_shared_tile(self, new: Sequence[Value]) -> None:
-        """Store ``new`` values of the current shared tile, for later stages."""
+        """Store the ``new`` values of the current shared tile, for later stages.
+
+        Prints: ``store_f32x4(a_shared, shared_at, e_vector, 0)``.
+        """
         for value in new:
             self.move_shared_vector("store", self.row_name(value))
 
     def move_shared_vector(self, operation: str, registers: str) -> None:
-        """Load or store the current shared tile.
+        """Print ``load_f32x4(a_shared, shared_at, a_vector, 0)``, or the store.
 
-        ``operation`` is "load" or "store", ``registers`` the name of the thread's
-        array.
+        ``operation`` is "load" or "store", ``registers`` the thread's array:
+        ``a_vector``.
         """
         name = self.vector_name(self.shared_row, self.schedule.lanes)
         array = self.shared_name(self.shared_row)
@@ -160,10 +157,16 @@ class RowCopiesPrinter(RowArithmetic[T]):
     # What all rows share.
 
     def begin_prefetch(self) -> None:
-        """Allocate rings for the prefetched operands; begin to copy first vectors.
+        """Allocate a ring for each prefetched operand; begin to copy its first vectors.
 
-        A ring has ``prefetch_distance`` vectors of each thread. Each vector is a commit
-        group. ``member`` and the row's indices must be defined.
+        Prints, for a prefetch distance of 5 vectors for each of 512 threads (each
+        vector is a commit group):
+
+            w_shared = dynamic_shared_f32(0, 10240)
+            for vector in range(5):
+                first = (vector * 512 + thread) * 4
+                cp_async_f32x4(w_in, first, w_shared, first, 1)
+                cp_async_commit()
         """
         schedule = self.schedule
         distance, lanes = schedule.prefetch_distance, schedule.lanes
@@ -173,27 +176,29 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.dynamic_shared_arrays(
             self.prefetched, distance * schedule.threads_per_row * lanes
         )
-        self.vector_span = 0, distance
         # Groups are counted: threads without such a vector commit empty ones.
-        with self.open_vectors(after="cp_async_commit()") as at:
-            self.vector_span = None
+        with self.open_vectors("cp_async_commit()", (0, distance)) as at:
             for operand in self.prefetched:
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
     def load_prefetched(self, operands: Sequence[int]) -> None:
-        """Wait for the current vector of each of ``operands``, and load it.
+        """Wait for the current vector of ``operands``, and load it from their rings.
 
-        Defines ``ring_at``, the index of the thread's vector in the ring.
+        Prints, for a prefetch distance of 5:
+
+            cp_async_wait(4)
+            ring_at = (remainder(vector, 5) * 512 + thread) * 4
+            load_f32x4(w_shared, ring_at, w_tile, 0)
         """
         schedule = self.schedule
         if not operands:
             return
         self.line(f"cp_async_wait({schedule.prefetch_distance - 1})")
-        slot = self.member
+        place = self.member
         if schedule.prefetch_distance > 1:
-            iteration = f"remainder(vector, {schedule.prefetch_distance})"
-            slot = f"({iteration} * {schedule.threads_per_row} + {slot})"
-        self.line(f"ring_at = {slot} * {schedule.lanes}")
+            slot = f"remainder(vector, {schedule.prefetch_distance})"
+            place = f"({slot} * {schedule.threads_per_row} + {self.member})"
+        self.line(f"ring_at = {place} * {schedule.lanes}")
         for operand in operands:
             load = f"load_{self.vector_name(operand, schedule.lanes)}"
             tile = f"{self.tile_name(operand)}, 0"
@@ -202,11 +207,17 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def prefetch_next(self, operands: Sequence[int], at: AxisIndices) -> None:
         """Begin to copy the vector that is needed a prefetch distance later.
 
+        It goes to the slot of the ring whose vector has just been used. Prints, for 8
+        vectors a thread and a prefetch distance of 5:
+
+            later = first + 10240
+            if vector < 3:
+                cp_async_f32x4(w_in, later, w_shared, ring_at, 1)
+            cp_async_commit()
+
         Args:
-            operands: The prefetched operands. Their vectors go to ``ring_at``, which is
-                free.
-            at: The index expression of the current vector's first element along each
-                axis.
+            operands: The prefetched operands.
+            at: The index of the current vector's first element along each axis.
         """
         schedule = self.schedule
         if not operands:

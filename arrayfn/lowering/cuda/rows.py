@@ -1,4 +1,8 @@
-"""Kernels whose innermost axis is reduced: a group of threads shares a row."""
+"""Kernels whose innermost axis is reduced: a row group of threads shares a row.
+
+A *part* of a row is a warp's share of it or, in a cluster, a block's. Threads of a part
+combine their values first; then the parts exchange theirs through shared memory.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,16 @@ R = TypeVar("R", Rows, Pipeline)
 class Exchanged:
     """Where shared memory has the values that the parts of a row have exchanged.
 
-    A part is a warp's share of the row or, in a cluster, a block's. A value named ``x``
-    in the kernel is in the shared array ``x_suffix``, an element for each part.
+    The values of ``x`` are in the shared array ``x_suffix``, an element for each part.
+    Each lane of a warp reads one of them, and shuffles combine them.
 
     Args:
         count: How many parts there are.
         suffix: ``warps`` or ``sent``, which ends the arrays' names.
-        lane_part: The kernel's expression of the part whose values this lane reads.
-        offset: What goes before an index into the arrays: empty, or ``begin + `` where
-            they are double-buffered.
+        lane_part: The expression of the part whose values this lane reads, such as
+            ``remainder(member, 8)``.
+        offset: What goes before an index into the arrays. Empty, or, where they are
+            double-buffered, the beginning of this row's buffer and `` + ``.
         elements: Elements of the row in each part, if all have as many.
     """
 
@@ -40,22 +45,22 @@ class Exchanged:
     elements: int
 
     def of(self, name: str) -> str:
-        """The expression of value ``name`` of the part that this lane reads."""
+        """The value ``name`` of this lane's part: ``b_sent[remainder(member, 8)]``."""
         return f"{name}_{self.suffix}[{self.offset}{self.lane_part}]"
 
 
 @dataclass
 class RowsPrinter(StagedPrinter[R]):
-    """Prints kernels in which a group of threads reduces a row.
+    """Prints kernels in which a row group reduces each row.
 
     The lanes of a warp combine their values by shuffles, the warps of a block in shared
     memory. Blocks of a cluster store their values in each other's shared memory.
     """
 
     exchanges: int = 0
-    """How many exchanges between blocks have been printed."""
+    """How many exchanges between the blocks of a cluster have been printed."""
     exchanged: str = "mbarriers"
-    """The array of the mbarriers that count the bytes of these."""
+    """The array of mbarriers that count the bytes of these exchanges."""
 
     @override
     def body(self) -> None:
@@ -73,9 +78,13 @@ class RowsPrinter(StagedPrinter[R]):
     # Warps.
 
     def shuffles(self, reduces: Sequence[Reduce], lanes: int) -> None:
-        """Combine the values of ``lanes`` neighbouring lanes, a power of two.
+        """Combine the values of ``lanes`` neighbouring lanes: a butterfly of shuffles.
 
-        Each lane gets the result: a butterfly of ``shuffle_xor``. Nothing for one lane.
+        Each lane gets the result. Prints, for a maximum ``a`` over 8 lanes (a power of
+        two):
+
+            for step in range(3):
+                a = accumulate_max_f32(a, shuffle_xor_f32(a, 4 >> step))
         """
         if lanes == 1 or not reduces:
             return
@@ -88,9 +97,20 @@ class RowsPrinter(StagedPrinter[R]):
 
     @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine the lanes of each warp, then the warps or the cluster's blocks.
+        """Combine the values of the row group's threads, for ``reduces`` of a stage.
 
-        ``reduces`` are the reductions of one stage.
+        Prints, for a sum ``a`` by 8 warps (by one warp or less: the first two lines
+        alone):
+
+            for step in range(5):
+                a = accumulate_add_f32(a, shuffle_xor_f32(a, 16 >> step))
+            a_warps = shared_f32(8)
+            if remainder(thread, 32) == 0:
+                a_warps[quotient(thread, 32)] = a
+            barrier()
+            a = a_warps[remainder(thread, 8)]
+            for step in range(3):
+                a = accumulate_add_f32(a, shuffle_xor_f32(a, 4 >> step))
         """
         if not reduces:
             return
@@ -101,7 +121,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     @property
     def parts(self) -> int:
-        """How many parts exchange a row's values: warps or, in a cluster, blocks."""
+        """How many parts a row has: blocks of a cluster, or warps of a block."""
         schedule = self.schedule
         cluster, warps = schedule.cluster, schedule.threads_per_row // WARP
         return cluster if cluster > 1 else warps
@@ -109,8 +129,8 @@ class RowsPrinter(StagedPrinter[R]):
     def combine_part(self, reduces: Sequence[Reduce]) -> None:
         """Combine the values within each part: a warp or, in a cluster, a block.
 
-        In a cluster only the first warp gets the block's values, and sends them: a
-        block that receives them counts arrivals one by one, so there should be few.
+        In a cluster only the first warp gets the block's values, and sends them to the
+        other blocks: they count arriving values one by one, so there should be few.
         """
         self.combine_warp(reduces)
         if self.combines_in_block and reduces:
@@ -129,25 +149,35 @@ class RowsPrinter(StagedPrinter[R]):
         return self.schedule.cluster > 1 and self.schedule.threads > WARP
 
     def exchange(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
-        """Give the values of each part to all parts of the row, after ``stage``.
+        """Print the exchange of values between all parts of the row, after ``stage``.
 
-        ``texts`` has the expression of each value. The result says where the values are
-        then.
+        Returns where the values are then.
+
+        Args:
+            stage: The stage whose results are exchanged.
+            texts: The expression of each value in a part.
         """
         if self.schedule.cluster > 1:
             return self.exchange_blocks(stage, texts)
         return self.exchange_warps(texts)
 
     def exchange_warps(self, texts: Mapping[Value, str]) -> Exchanged:
-        """Store each warp's values in shared memory, and print a barrier of the block.
+        """Exchange values between the warps of a block, in shared memory.
 
-        ``texts`` has the expression of each value.
+        Prints, for a value ``h`` of 8 warps:
+
+            h_warps = shared_f32(8)
+            if remainder(thread, 32) == 0:
+                h_warps[quotient(thread, 32)] = h
+            barrier()
+
+        ``texts`` has the expression of each value, here ``h``.
         """
-        in_cluster = self.schedule.cluster > 1
-        thread = "member" if in_cluster else self.member
-        warps = (
-            self.schedule.threads if in_cluster else self.schedule.threads_per_row
-        ) // WARP
+        schedule = self.schedule
+        thread, threads = self.member, schedule.threads_per_row
+        if schedule.cluster > 1:
+            thread, threads = "member", schedule.threads
+        warps = threads // WARP
         offset, count = self.warp_slots(warps)
         for value in texts:
             self.shared_array(value, "warps", count)
@@ -158,21 +188,32 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("barrier()")
         self.after_warp_barrier()
         lane_part = f"remainder({thread}, {warps})"
-        elements = self.row_elements() // (warps * self.schedule.cluster)
+        elements = self.row_elements() // (warps * schedule.cluster)
         return Exchanged(warps, "warps", lane_part, offset, elements)
 
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """The offset of an exchange between ``warps`` warps, and its array's length.
+        """Where warps exchange values in shared arrays, and how long these are.
 
-        The offset is as in ``Exchanged``; the length is in elements.
+        The first is an offset as in ``Exchanged``: empty here, as a row uses the whole
+        array. The second is its number of elements, for ``warps`` warps.
         """
         return "", warps
 
     def after_warp_barrier(self) -> None:
-        """Print what single threads do between an exchange's barrier and its reads."""
+        """Print work for single threads between an exchange's barrier and its reads.
+
+        There is none here; a pipeline's producers have some.
+        """
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Exchanged) -> None:
-        """Combine the values of all ``parts``, in each warp by itself."""
+        """Combine the exchanged values of all ``parts``; every warp does it for itself.
+
+        Prints, for a sum ``g`` of a cluster's four blocks:
+
+            g = g_sent[remainder(member, 4)]
+            for step in range(2):
+                g = accumulate_add_f32(g, shuffle_xor_f32(g, 2 >> step))
+        """
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {parts.of(name)}")
@@ -187,7 +228,17 @@ class RowsPrinter(StagedPrinter[R]):
             self.init_exchange_mbarriers()
 
     def init_exchange_mbarriers(self) -> None:
-        """Declare this block's mbarriers, and arrive at the cluster's barrier."""
+        """Declare a cluster's mbarriers, one for each exchange; arrive at its barrier.
+
+        Prints, for one exchange of two float32 between 8 blocks:
+
+            mbarriers = mbarriers_i64(1)
+            if member == 0:
+                mbarrier_init(mbarriers, 1)
+                fence_mbarrier_init()
+                mbarrier_expect_tx(mbarriers, 0, 64)
+            cluster_arrive()
+        """
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
         self.make_mbarriers(mbarriers=sizes)
         self.line("cluster_arrive()")
@@ -208,16 +259,27 @@ class RowsPrinter(StagedPrinter[R]):
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
         """Where the exchange ``number`` of a row (0, 1, ...) takes place in a cluster.
 
-        Returns expressions: the index of its mbarrier, the parity to wait for, and an
-        offset as in ``Exchanged``.
+        Returns three expressions: the index of its mbarrier, the parity to wait for,
+        and an offset as in ``Exchanged``. Here ``("0", "0", "")``: a cluster has one
+        row, and an mbarrier for each exchange.
         """
         return str(number), "0", ""
 
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
-        """Store the block's values in the shared memory of all blocks of the cluster.
+        """Exchange values between the blocks of a cluster, each in the memory of all.
 
-        The first threads send the values to one block each; all wait at the mbarrier.
-        ``texts`` has the expression of each value.
+        Prints, for the first value ``g`` of 8 blocks (thread k of each block sends to
+        block k):
+
+            g_sent = shared_f32(8)
+            cluster_wait()
+            if member < 8:
+                dsmem_store_f32(g_sent, rank, g, member, mbarriers, 0)
+            mbarrier_wait(mbarriers, 0, 0)
+
+        Args:
+            stage: The stage whose results are exchanged.
+            texts: The expression of each value, here ``g``.
         """
         cluster = self.schedule.cluster
         mbarrier, parity, offset = self.exchange_slot(self.exchanges)
@@ -228,9 +290,9 @@ class RowsPrinter(StagedPrinter[R]):
             self.before_first_exchange()
         with self.open(f"if member < {cluster}:"):
             for value, text in texts.items():
-                send = f"dsmem_store_{short_name(value.dtype)}"
+                store = f"dsmem_store_{short_name(value.dtype)}"
                 sent = f"{self.name_of(value)}_sent, {offset}rank, {text}"
-                self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
+                self.line(f"{store}({sent}, member, {self.exchanged}, {mbarrier})")
         self.line(f"mbarrier_wait({self.exchanged}, {mbarrier}, {parity})")
         self.after_exchange(stage, mbarrier)
         lane_part = f"remainder(member, {cluster})"
@@ -242,4 +304,7 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("cluster_wait()")
 
     def after_exchange(self, stage: int, mbarrier: str) -> None:
-        """Prepare ``mbarrier`` for another row: not needed, a block has one."""
+        """Print what makes ``mbarrier`` ready for the next row: nothing, for one row.
+
+        A pipeline announces the bytes of the next row's exchange after ``stage``.
+        """

@@ -12,7 +12,7 @@ parts that were claimed before all that it has not reduced yet.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Load, Store
 
 _OLDER: Final = ("second", "oldest")
 """The parts of a block that were reduced in the iterations before."""
@@ -37,77 +36,80 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """Prints a block with three parts at a time: ``newest``, ``second``, ``oldest``.
 
     The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
-    warp within the part (``ahead``) and prefixes of a thread's vectors within the warp
-    (``sums``), which are handed from iteration to iteration.
+    warp within the part (``ahead``, ``ahead_second``, ``ahead_oldest``) and prefixes of
+    a thread's vectors within the warp (``a_sums``, ``a_second``, ``a_oldest`` for
+    ``a = cumsum(x)``), which are handed from iteration to iteration. Further variables:
+
+    * ``numbers`` and ``mbarriers`` (shared memory): the number of the part in each
+      slot, and the barrier of the copies to it.
+    * ``ring``: the slot that an iteration reads from, or copies to.
+    * ``taken``: the part that was claimed last.
     """
 
-    counter: str = ""  # index of the work queue in the flag buffer
+    counter: str = ""  # the parameter with the index of the work queue in the buffer
 
     @override
     def body(self) -> None:
         """Print the kernel's lines: set-up, and the loop over the parts it claims."""
-        store, slots = self.read_nest(), self.schedule.slots
-        self.items = self.schedule.blocks
+        self.read_nest()
         words = max(1, self.reduce.result.dtype.itemsize // 4)
+        self.items = self.schedule.blocks
         # The flag buffer: the launches' count, a slot for the total of each part and of
         # each group of parts, and the work queue.
         slots_words = words * (self.all_parts + self.rows * self.groups)
         self.flag_words, self.has_begin = 2 + slots_words, True
         self.line("thread = thread_index()")
-        self.begin_lanes("thread")
-        count = self.integer("tiles", self.all_parts)
-        self.counter = self.integer("counter", 1 + slots_words)
-        loads, stores, moved = self.declare()
-        self.begin_parts(count)
+        self.number_lanes("thread")
+        count = self.part_count
+        self.part_counter = self.integer("counter", 1 + slots_words)
+        self.declare()
+        self.begin_parts()
         ends = "newest"
         for name in _OLDER:
             ends = f"min_i64({ends}, {name})"
         with self.open(f"while {ends} < {count}:"):
-            with self.open(f"if newest < {count}:"):
-                self.sum_newest(loads, moved)
-            self.line("barrier()")
-            with self.open(f"if newest < {count}:"):
-                self.scan_totals()
-                self.publish("newest", self.total, "thread")
-            if self.groups:
-                self.sum_group(count)
-            with self.open(f"if oldest < {count}:"):
-                self.line("tile = oldest")
-                self.number_part()
-                self.sum_predecessors()
-            # Not before: others would wait for the part as long as this block waits.
-            self.line("taken = i64(0)")
-            with self.open("if thread == 0:"):
-                self.claim_part()
-            # The oldest part leaves the place that the next one is fetched to.
-            self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
-            with self.open(f"if oldest < {count}:"):
-                self.scan_oldest(loads, store, moved, stores)
-            self.line("barrier()")
-            with self.open("if thread == 0:"):
-                self.copy_part("ring", count)
-            if slots - _BEHIND == 1:
-                self.line("barrier()")
-            self.age_parts()
-            self.line("iteration = iteration + 1")
-            self.line(f"newest = numbers[remainder(iteration, {slots})]")
+            self.print_iteration()
         with self.open("if thread == 0:"):
             blocks = self.integer("blocks", self.items)
-            self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
+            self.line(f"end_work_queue(flag_buffer, {self.part_counter}, {blocks})")
+
+    def print_iteration(self) -> None:
+        """Print an iteration: reduce a part, scan another one, fetch a third."""
+        count, slots = self.part_count, self.schedule.slots
+        with self.open(f"if newest < {count}:"):
+            self.sum_newest()
+        self.line("barrier()")
+        with self.open(f"if newest < {count}:"):
+            self.scan_totals()
+            self.publish("newest", self.total, "thread")
+        if self.groups:
+            self.sum_group()
+        with self.open(f"if oldest < {count}:"):
+            self.line("tile = oldest")
+            self.number_part()
+            self.sum_predecessors()
+        # Not before: others would wait for the part as long as this block waits.
+        self.line("taken = i64(0)")
+        with self.open("if thread == 0:"):
+            self.claim_part()
+        # The oldest part leaves the slot that the next one is copied to.
+        self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
+        with self.open(f"if oldest < {count}:"):
+            self.scan_oldest()
+        self.line("barrier()")
+        with self.open("if thread == 0:"):
+            self.copy_part("ring")
+        if slots - _BEHIND == 1:
+            self.line("barrier()")
+        self.age_parts()
+        self.line("iteration = iteration + 1")
+        self.line(f"newest = numbers[remainder(iteration, {slots})]")
 
     @override
-    def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
-        """Declare registers and shared memory.
-
-        Returns the numbers of the operands that are loaded as vectors, of those that
-        are stored, and of both without repetition.
-        """
+    def declare(self) -> None:
+        """Declare registers and shared memory."""
         schedule, total = self.schedule, self.total
-        statements, lanes = self.nest.statements, schedule.lanes
-        loads = self.vectors(statements, Load, lanes)
-        stores = self.vectors(statements, Store, lanes)
-        moved = tuple(dict.fromkeys((*loads, *stores)))
-        self.declare_tiles(moved, lanes * schedule.tiles)
+        self.declare_tiles(self.in_registers, schedule.lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
         self.registers(f"{total}_totals", self.dtype, AT_ONCE)
@@ -117,15 +119,13 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"numbers = shared_i64({slots})")
         self.line(f"mbarriers = mbarriers_i64({slots})")
         self.dynamic_shared_arrays(schedule.row_operands, slots * self.tile_elements)
-        return loads, stores, moved
 
     # Iterations.
 
-    def begin_parts(self, count: str) -> None:
+    def begin_parts(self) -> None:
         """Begin to copy the first parts; none is reduced yet.
 
-        ``count`` is the number of parts of all rows; a part numbered so stands for
-        none.
+        A part whose number is the count of all parts stands for none.
         """
         slots = self.schedule.slots
         with self.open("if thread == 0:"):
@@ -137,115 +137,120 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             for slot in range(slots - _BEHIND):
                 if slot:
                     self.claim_part()
-                self.copy_part(str(slot), count)
+                self.copy_part(str(slot))
         self.line("barrier()")
         self.line("newest = numbers[0]")
-        self.line(f"ahead = {self.constant(self.reduce.identity)}")
+        self.line(f"ahead = {self.identity}")
         for name in _OLDER:
-            self.line(f"{name} = {count}")
-            self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
+            self.line(f"{name} = {self.part_count}")
+            self.line(f"ahead_{name} = {self.identity}")
         self.line("iteration = i64(0)")
 
-    def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
-        """Reduce the newest part: the warp's total, and prefixes of its vectors.
-
-        ``loads`` are the operands that are loaded, ``moved`` all that have registers.
-        """
+    def sum_newest(self) -> None:
+        """Reduce the newest part: the warp's total, and prefixes of its vectors."""
         slots = self.schedule.slots
         self.line(f"ring = remainder(iteration, {slots})")
         parity = f"remainder(quotient(iteration, {slots}), 2)"
         self.line(f"mbarrier_wait(mbarriers, ring, {parity})")
         self.line("tile = newest")
-        variables = self.begin_part()
-        self.load_all(loads, variables)
-        with self.open(f"for vector in range({self.schedule.tiles}):"):
-            self.line(
-                f"{self.total}_sums[vector] = {self.constant(self.reduce.identity)}"
-            )
-        with self.open_vectors():
-            self.line(f"{self.total} = {self.constant(self.reduce.identity)}")
-            with self.open_accumulation(moved, variables):
-                pass
-            self.line(f"{self.total}_sums[vector] = {self.total}")
+        self.begin_part()
+        self.load_all()
+        with self.open_vector_sums():
+            pass
         self.scan_warps()
         self.store_warp_total("warps")
 
-    def scan_oldest(
-        self,
-        loads: Sequence[int],
-        store: Store,
-        moved: Sequence[int],
-        stores: Sequence[int],
-    ) -> None:
+    def scan_oldest(self) -> None:
         """Store the running values of the oldest part.
 
-        Args:
-            loads: The operands that are loaded as vectors.
-            store: The statement that stores the running value.
-            moved: The operands that have registers.
-            stores: The operand that is stored as vectors, if it is.
+        ``before`` is the total of the parts before it. Prints, besides its elements'
+        loads:
+
+            tile = oldest
+            before = add_f32(before, ahead_oldest)
+            for vector in range(4):
+                a = add_f32(before, a_oldest[vector])
+                for slot in range(4):
+                    x = x_tile[vector * 4 + slot]
+                    a = add_f32(a, x)
+                    a_tile[vector * 4 + slot] = a
+                store_f32x4(a_out, row + first, a_tile, vector * 4)
         """
         self.line("tile = oldest")
-        variables = self.begin_part()
+        self.begin_part()
         self.line(f"before = {self.combined('before', 'ahead_oldest')}")
-        self.load_all(loads, variables)
+        self.load_all()
         with self.open_vectors():
-            start = self.combined("before", f"{self.total}_oldest[vector]")
-            self.line(f"{self.total} = {start}")
-            with self.open_accumulation(moved, variables) as at:
-                self.emit(store, at)
-            if stores:
-                to = {**variables, self.inner: "first"}
-                self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
+            prefix = self.combined("before", f"{self.total}_oldest[vector]")
+            self.line(f"{self.total} = {prefix}")
+            with self.open_accumulation() as indices:
+                self.emit(self.result_store, indices)
+            if self.stores:
+                self.store_result_vector()
 
     def claim_part(self) -> None:
         """Set ``taken`` to the next part of the work queue."""
-        self.line(f"taken = next_work_item(flag_buffer, {self.counter}, 1)")
+        self.line(f"taken = next_work_item(flag_buffer, {self.part_counter}, 1)")
 
     def age_parts(self) -> None:
-        """Make the newest part the second, and the second the oldest."""
+        """Make the newest part the second, and the second the oldest.
+
+        Prints, for the sum ``a`` of two vectors a thread:
+
+            for vector in range(2):
+                a_oldest[vector] = a_second[vector]
+                a_second[vector] = a_sums[vector]
+            ahead_oldest = ahead_second
+            ahead_second = ahead
+            oldest = second
+            second = newest
+        """
         total = self.total
         with self.open(f"for vector in range({self.schedule.tiles}):"):
-            for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
-                self.line(f"{total}_{after}[vector] = {total}_{before}[vector]")
+            for newer, older in _from_oldest("sums", *_OLDER):
+                self.line(f"{total}_{older}[vector] = {total}_{newer}[vector]")
         aheads = ("ahead", *(f"ahead_{name}" for name in _OLDER))
         for names in (aheads, ("newest", *_OLDER)):
-            for before, after in reversed(list(pairwise(names))):
-                self.line(f"{after} = {before}")
+            for newer, older in _from_oldest(*names):
+                self.line(f"{older} = {newer}")
 
     @override
-    def sum_group(self, count: str) -> None:
+    def sum_group(self) -> None:
         """Publish the total of a group of parts, if the part ``second`` is its last.
 
-        That part was reduced in the iteration before. ``count`` is the number of parts
-        of all rows.
+        That part was reduced in the iteration before.
         """
-        parts = self.integer("parts", self.schedule.parts)
+        parts = self.parts
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
-        last = f"remainder(part + 1, {self.group}) == 0"
-        with self.open(f"if tile < {count} and {last}:"):
-            self.publish_group(count)
+        with self.open(f"if tile < {self.part_count} and {self.ends_group}:"):
+            self.publish_group()
 
     # Shared memory.
 
-    def copy_part(self, slot: str, count: str) -> None:
+    def copy_part(self, slot: str) -> None:
         """Begin to copy the part ``taken``, if there is one, to the slot ``slot``.
 
-        ``count`` is the number of parts of all rows.
+        Prints, besides the copies and the lines of ``begin_part``, for a last part that
+        may be shorter than 4096 elements:
+
+            numbers[0] = taken
+            if taken < tiles:
+                tile = taken
+                size = min_i64(4096, n1 - begin)
         """
         self.line(f"numbers[{slot}] = taken")
-        with self.open(f"if taken < {count}:"):
+        with self.open(f"if taken < {self.part_count}:"):
             self.line("tile = taken")
-            variables = {**self.begin_part(), self.inner: "begin"}
+            self.begin_part()
             size = str(self.tile_elements)
             if self.nest.axes[self.inner].extent % self.tile_elements:
                 rest = f"{self.extent(self.inner)} - begin"
                 self.line(f"size = min_i64({size}, {rest})")
                 size = "size"
             target = f"{slot} * {self.tile_elements}"
-            at = partial(self.index, variables=variables)
-            self.bulk_copy_all(self.schedule.row_operands, at, target, size, slot)
+            source = partial(self.index, variables={**self.row, self.inner: "begin"})
+            self.bulk_copy_all(self.schedule.row_operands, source, target, size, slot)
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:
@@ -255,7 +260,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             text = f"((warp * {schedule.tiles} + vector) * {WARP} + lane)"
             self.line(f"place = {text} * {schedule.lanes}")
             self.line("first = begin + place")
-            with self.open_if(self.exists):
+            with self.open_if(self.vector_exists):
                 yield
 
     @override
@@ -269,3 +274,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         load = f"load_{self.vector_name(operand, lanes)}"
         source = f"{self.shared_name(operand)}, ring * {self.tile_elements} + place"
         self.line(f"{load}({source}, {self.tile_name(operand)}, {register})")
+
+
+def _from_oldest(*names: str) -> list[tuple[str, str]]:
+    """Pairs of a name and the one after it, the last pair first."""
+    return list(reversed(list(pairwise(names))))

@@ -7,10 +7,10 @@ the blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from typing_extensions import override
 
@@ -20,7 +20,7 @@ from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
 
-_STEPS = WARP.bit_length() - 1
+_LOG2_WARP: Final = WARP.bit_length() - 1
 
 
 S = TypeVar("S", bound=Scan)
@@ -28,32 +28,49 @@ S = TypeVar("S", bound=Scan)
 
 @dataclass
 class ScanPrinter(CudaPrinter[S]):
-    """Prints the kernel of one reduction that is stored as it goes along a row."""
+    """Prints the kernel of a scan: of a reduction whose running value is stored.
+
+    Prefixes are exclusive: that of an element is the total of those before it. The
+    kernel of ``a = cumsum(x)`` has these variables, which methods below define:
+
+    * ``x_tile`` and ``a_tile``: registers for a thread's vectors of elements.
+    * ``a_scanned``: running values of each vector, one for each element.
+    * ``a_sums``: the total of each vector, later the vector's prefix in its warp.
+    * ``a``: a running value, or the total of a warp, of a block or of the row.
+    * ``a_warps`` (shared memory): the totals of a block's warps.
+    * ``ahead``: the prefix of the warp in its block, later in the row.
+    * ``a_carried``: the total of what a loop along the row has scanned before.
+    """
 
     reduce: Reduce = field(init=False)
-    total: str = ""
+    result_store: Store = field(init=False)  # of the running value
+    total: str = ""  # the name of the running value: ``a`` above
     dtype: str = ""
-    inner: int = 0
+    inner: int = 0  # the axis that is scanned
+    loads: list[int] = field(default_factory=list[int])  # operands loaded as vectors
+    stores: list[int] = field(default_factory=list[int])  # those stored as vectors
+    row: AxisIndices = field(default_factory=dict[int, str])
+    """The indices of the row: variables by kept axis."""
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
     @override
     def body(self) -> None:
         """Print the kernel's lines: load, scan threads, warps and blocks, store."""
-        store = self.read_nest()
-        nest, schedule = self.nest, self.schedule
+        self.read_nest()
+        schedule = self.schedule
         n, step = self.extent(self.inner), self.tile_elements
-        loops = nest.axes[self.inner].extent > step
+        loops = self.nest.axes[self.inner].extent > step
         self.has_begin = loops
         if schedule.cluster > 1:
-            variables = self.begin_cluster(schedule.cluster, schedule.threads)
+            self.row = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
             self.make_mbarriers(mbarriers=[schedule.cluster * size])
             self.line("cluster_arrive()")
         else:
-            variables = self.begin_rows(schedule.threads, schedule.threads_per_row)
-        self.hoist_offsets(variables)
-        self.begin_lanes("member" if schedule.cluster > 1 else "thread")
-        loads, stores, moved = self.declare()
+            self.row = self.begin_rows(schedule.threads, schedule.threads_per_row)
+        self.hoist_offsets(self.row)
+        self.number_lanes("member" if schedule.cluster > 1 else "thread")
+        self.declare()
         if schedule.cluster > 1:
             shared = f"shared_{self.dtype}"
             self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
@@ -62,26 +79,27 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             self.line("cluster_wait()")
         if loops:
-            self.line(f"{self.total}_carried = {self.constant(self.reduce.identity)}")
+            self.line(f"{self.total}_carried = {self.identity}")
         span = f"for begin in range(0, {n}, {step}):"
         with self.open(span) if loops else nullcontext():
-            self.load_all(loads, variables)
-            self.scan_threads(moved, variables)
+            self.load_all()
+            self.scan_threads()
             self.scan_warps()
             self.scan_blocks(loops)
-            self.store_all(store, moved, stores, variables)
+            self.store_all()
             if loops and self.warps > 1:
                 self.line("barrier()")
 
-    def read_nest(self) -> Store:
-        """Note the nest's one reduction; return its one store, of the running value."""
-        statements = self.nest.statements
+    def read_nest(self) -> None:
+        """Note the nest's one reduction, its one store and the operands of vectors."""
+        statements, lanes = self.nest.statements, self.schedule.lanes
         (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
-        (store,) = (s for s in statements if isinstance(s, Store))
+        (self.result_store,) = (s for s in statements if isinstance(s, Store))
         self.total = self.name_of(self.reduce.result)
         self.dtype = short_name(self.reduce.result.dtype)
         self.inner = len(self.nest.axes) - 1
-        return store
+        self.loads = self.vectors(statements, Load, lanes)
+        self.stores = self.vectors(statements, Store, lanes)
 
     @property
     def tile_elements(self) -> int:
@@ -89,90 +107,48 @@ class ScanPrinter(CudaPrinter[S]):
         schedule = self.schedule
         return schedule.threads_per_row * schedule.lanes * schedule.tiles
 
-    def begin_lanes(self, thread: str) -> None:
-        """Define ``lane`` and ``warp``; ``thread`` is the number in the block."""
-        self.line(f"lane = remainder({thread}, {WARP})")
-        self.line(f"warp = quotient(thread, {WARP})")
-
-    def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
-        """Declare a thread's registers: scanned values, totals of vectors, tiles.
-
-        Returns the operands that are loaded in vectors, those that are stored in
-        vectors, and both without repetition: these have tiles.
-        """
-        schedule, nest = self.schedule, self.nest
-        count = schedule.lanes * schedule.tiles
-        self.registers(f"{self.total}_scanned", self.dtype, count)
-        self.registers(f"{self.total}_sums", self.dtype, schedule.tiles)
-        loads = self.vectors(nest.statements, Load, schedule.lanes)
-        stores = self.vectors(nest.statements, Store, schedule.lanes)
-        moved = tuple(dict.fromkeys((*loads, *stores)))
-        self.declare_tiles(moved, count)
-        return loads, stores, moved
-
-    # Vectors and their elements.
-
     @property
     def warps(self) -> int:
         """The warps of a block that share a row."""
         return min(self.schedule.threads_per_row, self.schedule.threads) // WARP
 
-    @contextmanager
-    def open_vectors(self) -> Generator[None]:
-        """Open the loop over a thread's vectors, of which ``first`` is the start."""
-        lanes, tiles = self.schedule.lanes, self.schedule.tiles
-        with self.open(f"for vector in range({tiles}):"):
-            text = f"(warp * {tiles} + vector) * {WARP} + lane"
-            text = f"({text}) * {lanes}" if lanes > 1 else text
-            text = f"begin + {text}" if self.has_begin else text
-            self.line(f"first = {text}")
-            with self.open_if(self.exists):
-                yield
+    @property
+    def in_registers(self) -> tuple[int, ...]:
+        """The operands that are loaded or stored as vectors, without repetition."""
+        return tuple(dict.fromkeys((*self.loads, *self.stores)))
+
+    def number_lanes(self, thread: str) -> None:
+        """Define ``lane`` and ``warp``.
+
+        ``thread`` is the variable with the thread's number in its block.
+        """
+        self.line(f"lane = remainder({thread}, {WARP})")
+        self.line(f"warp = quotient(thread, {WARP})")
+
+    def declare(self) -> None:
+        """Declare a thread's registers: ``scanned``, ``sums`` and tiles of operands."""
+        count = self.schedule.lanes * self.schedule.tiles
+        self.registers(f"{self.total}_scanned", self.dtype, count)
+        self.registers(f"{self.total}_sums", self.dtype, self.schedule.tiles)
+        self.declare_tiles(self.in_registers, count)
+
+    # Expressions.
 
     @property
-    def exists(self) -> str:
-        """The condition that the row has the current vector, if some have fewer."""
-        n = self.extent(self.inner)
-        ragged = self.nest.axes[self.inner].extent % self.tile_elements
-        return f"first < {n}" if ragged else ""
+    def identity(self) -> str:
+        """The expression of the reduction's identity, such as ``f32(0)``."""
+        return self.constant(self.reduce.identity)
 
-    @contextmanager
-    def open_elements(
-        self, variables: AxisIndices, moved: Sequence[int]
-    ) -> Generator[AxisIndices]:
-        """Open the loop over a vector's elements; yield an element's indices.
+    def combined(self, x: str, y: str) -> str:
+        """The expression that combines ``x`` and ``y``, such as ``add_f32(x, y)``."""
+        return f"{self.reduce.function}({x}, {y})"
 
-        ``variables`` are the row's indices. Elements of the operands ``moved`` are in
-        registers.
+    def shuffled(self, mode: str, value: str, lanes: str) -> str:
+        """The expression of another lane's ``value``: ``shuffle_MODE(value, lanes)``.
+
+        ``mode`` is ``up``, ``from`` or ``xor``; ``lanes`` selects the lane.
         """
-        lanes, index = self.schedule.lanes, f"i{self.inner}"
-        if lanes == 1:
-            yield {**variables, self.inner: "first"}
-            return
-        with self.open(f"for slot in range({lanes}):"):
-            self.staged = {k: f"{self.tile_name(k)}[{self.slot}]" for k in moved}
-            if self.uses_index(self.nest.statements, self.inner):
-                self.line(f"{index} = first + slot")
-            yield {**variables, self.inner: index}
-        self.staged = {}
-
-    @property
-    def slot(self) -> str:
-        """The index of an element in its thread's registers."""
-        lanes = self.schedule.lanes
-        return f"vector * {lanes} + slot" if lanes > 1 else "vector"
-
-    def load_all(self, loads: Sequence[int], variables: AxisIndices) -> None:
-        """Load all vectors of ``loads``, before the first is waited for.
-
-        ``variables`` are the row's indices.
-        """
-        if not loads:
-            return
-        at = {**variables, self.inner: "first"}
-        with self.open_vectors():
-            for operand in loads:
-                self.load_vector(operand, self.schedule.lanes, at, self.first_slot)
+        return f"shuffle_{mode}_{self.dtype}({value}, {lanes})"
 
     @property
     def first_slot(self) -> str:
@@ -180,70 +156,171 @@ class ScanPrinter(CudaPrinter[S]):
         lanes = self.schedule.lanes
         return f"vector * {lanes}" if lanes > 1 else "vector"
 
-    def scan_threads(self, moved: Sequence[int], variables: AxisIndices) -> None:
-        """Scan the elements of each vector; ``sums`` become the vectors' totals.
+    @property
+    def slot(self) -> str:
+        """The index of an element in its thread's registers."""
+        return f"{self.first_slot} + slot" if self.schedule.lanes > 1 else "vector"
 
-        ``moved`` are the operands in registers, ``variables`` the row's indices.
-        """
-        total, identity = self.total, self.constant(self.reduce.identity)
-        with self.open(f"for vector in range({self.schedule.tiles}):"):
-            self.line(f"{total}_sums[vector] = {identity}")
-        with self.open_vectors():
-            self.line(f"{total} = {identity}")
-            with self.open_accumulation(moved, variables):
-                self.line(f"{total}_scanned[{self.slot}] = {total}")
-            self.line(f"{total}_sums[vector] = {total}")
+    @property
+    def vector_exists(self) -> str:
+        """The condition that the row has the current vector; empty if it has all."""
+        n = self.extent(self.inner)
+        ragged = self.nest.axes[self.inner].extent % self.tile_elements
+        return f"first < {n}" if ragged else ""
+
+    # Vectors and their elements.
 
     @contextmanager
-    def open_accumulation(
-        self, moved: Sequence[int], variables: AxisIndices
-    ) -> Generator[AxisIndices]:
+    def open_vectors(self) -> Generator[None]:
+        """Open the loop over a thread's vectors.
+
+        Prints, for four vectors of four elements, which the row may not have:
+
+            for vector in range(4):
+                first = ((warp * 4 + vector) * 32 + lane) * 4
+                if first < n1:
+        """
+        lanes, tiles = self.schedule.lanes, self.schedule.tiles
+        with self.open(f"for vector in range({tiles}):"):
+            text = f"(warp * {tiles} + vector) * {WARP} + lane"
+            text = f"({text}) * {lanes}" if lanes > 1 else text
+            text = f"begin + {text}" if self.has_begin else text
+            self.line(f"first = {text}")
+            with self.open_if(self.vector_exists):
+                yield
+
+    @contextmanager
+    def open_elements(self) -> Generator[AxisIndices]:
+        """Open the loop over a vector's elements; yield an element's indices.
+
+        Meanwhile statements use the registers of ``in_registers``, not memory.
+        """
+        lanes, index = self.schedule.lanes, f"i{self.inner}"
+        if lanes == 1:
+            yield {**self.row, self.inner: "first"}
+            return
+        with self.open(f"for slot in range({lanes}):"):
+            self.staged = {
+                k: f"{self.tile_name(k)}[{self.slot}]" for k in self.in_registers
+            }
+            if self.uses_index(self.nest.statements, self.inner):
+                self.line(f"{index} = first + slot")
+            yield {**self.row, self.inner: index}
+        self.staged = {}
+
+    @contextmanager
+    def open_accumulation(self) -> Generator[AxisIndices]:
         """Open the loop over a vector's elements, and combine each with the total.
 
-        Yields an element's indices. ``moved`` and ``variables`` are as in
-        ``open_elements``.
+        Yields an element's indices. Prints, for the sum of four elements:
+
+            for slot in range(4):
+                x = x_tile[vector * 4 + slot]
+                a = add_f32(a, x)
         """
-        with self.open_elements(variables, moved) as at:
+        with self.open_elements() as indices:
             for s in self.nest.statements:
                 if isinstance(s, Reduce):
                     self.accumulate(s)
                 elif not isinstance(s, Store):
-                    self.emit(s, at)
-            yield at
+                    self.emit(s, indices)
+            yield indices
 
-    def combined(self, x: str, y: str) -> str:
-        """The expression that combines the values ``x`` and ``y`` by the reduction."""
-        return f"{self.reduce.function}({x}, {y})"
+    def load_all(self) -> None:
+        """Load all vectors, before the first is waited for."""
+        if not self.loads:
+            return
+        first = {**self.row, self.inner: "first"}
+        with self.open_vectors():
+            for operand in self.loads:
+                self.load_vector(operand, self.schedule.lanes, first, self.first_slot)
 
-    def shuffled(self, mode: str, value: str, lanes: str) -> str:
-        """The expression of another lane's ``value``, by the function ``shuffle_MODE``.
+    def store_all(self) -> None:
+        """Store each element combined with its prefix in the row.
 
-        ``mode`` and ``lanes``, which selects the lane, are as in the vocabulary.
+        Prints, for vectors of four elements:
+
+            for vector in range(4):
+                first = ((warp * 4 + vector) * 32 + lane) * 4
+                other = add_f32(ahead, a_sums[vector])
+                for slot in range(4):
+                    a = add_f32(other, a_scanned[vector * 4 + slot])
+                    a_tile[vector * 4 + slot] = a
+                store_f32x4(a_out, row + first, a_tile, vector * 4)
         """
-        function = f"shuffle_{mode}_{self.dtype}"
-        return f"{function}({value}, {lanes})"
+        total = self.total
+        with self.open_vectors():
+            self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
+            with self.open_elements() as indices:
+                scanned = f"{total}_scanned[{self.slot}]"
+                self.line(f"{total} = {self.combined('other', scanned)}")
+                with self.open_if("" if self.stores else self.live):
+                    self.emit(self.result_store, indices)
+            if self.stores:
+                with self.open_if(self.live):
+                    self.store_result_vector()
+
+    def store_result_vector(self) -> None:
+        """Store the current vector of results from its registers."""
+        first = {**self.row, self.inner: "first"}
+        (operand,) = self.stores
+        self.store_vector(operand, self.schedule.lanes, first, self.first_slot)
+
+    # Threads, warps and blocks.
+
+    def scan_threads(self) -> None:
+        """Scan the elements of each vector: ``scanned``, and its total in ``sums``.
+
+        Prints, besides the loops of ``open_vectors`` and ``open_accumulation``:
+
+            for vector in range(4):
+                a_sums[vector] = f32(0)
+            for vector in range(4):
+                a = f32(0)
+                for slot in range(4):
+                    a = add_f32(a, x)
+                    a_scanned[vector * 4 + slot] = a
+                a_sums[vector] = a
+        """
+        with self.open_vector_sums():
+            self.line(f"{self.total}_scanned[{self.slot}] = {self.total}")
+
+    @contextmanager
+    def open_vector_sums(self) -> Generator[None]:
+        """Set ``sums`` to the vectors' totals; open the loop over their elements."""
+        total, identity = self.total, self.identity
+        with self.open(f"for vector in range({self.schedule.tiles}):"):
+            self.line(f"{total}_sums[vector] = {identity}")
+        with self.open_vectors():
+            self.line(f"{total} = {identity}")
+            with self.open_accumulation():
+                yield
+            self.line(f"{total}_sums[vector] = {total}")
 
     def scan_warps(self) -> None:
         """Scan the totals of a warp's vectors, in the order of the row.
 
-        ``sums`` become the vectors' prefixes in the warp, and ``total`` the warp's
-        total.
+        The vectors with one number lie side by side, a lane each; the lanes scan these
+        by shuffles, then each lane adds the totals of the numbers before. ``sums``
+        become the vectors' prefixes in the warp, and ``total`` the warp's total.
         """
         total, sums = self.total, f"{self.total}_sums[vector]"
-        identity = self.constant(self.reduce.identity)
-        each = f"for vector in range({self.schedule.tiles}):"
-        with self.open(f"for step in range({_STEPS}):"), self.open(each):
-            self.line(f"other = {self.shuffled('up', sums, '1 << step')}")
-            with self.open("if lane >= 1 << step:"):
-                self.line(f"{sums} = {self.combined('other', sums)}")
-        self.line(f"{total} = {identity}")
-        with self.open(f"for vector in range({self.schedule.tiles}):"):
-            self.line(f"other = {self.shuffled('up', sums, '1')}")
-            with self.open("if lane == 0:"):
-                self.line(f"other = {identity}")
-            self.line(f"whole = {self.shuffled('from', sums, str(WARP - 1))}")
-            self.line(f"{sums} = {self.combined(total, 'other')}")
-            self.line(f"{total} = {self.combined(total, 'whole')}")
+        tiles, identity = self.schedule.tiles, self.identity
+        self.print_lines(f"""
+            for step in range({_LOG2_WARP}):
+                for vector in range({tiles}):
+                    other = {self.shuffled("up", sums, "1 << step")}
+                    if lane >= 1 << step:
+                        {sums} = {self.combined("other", sums)}
+            {total} = {identity}
+            for vector in range({tiles}):
+                other = {self.shuffled("up", sums, "1")}
+                if lane == 0:
+                    other = {identity}
+                whole = {self.shuffled("from", sums, str(WARP - 1))}
+                {sums} = {self.combined(total, "other")}
+                {total} = {self.combined(total, "whole")}
+            """)
 
     def scan_blocks(self, loops: bool) -> None:
         """Set ``ahead`` to the prefix of the warp's elements in the row.
@@ -257,11 +334,11 @@ class ScanPrinter(CudaPrinter[S]):
             self.line("barrier()")
         self.scan_totals()
         if self.schedule.cluster > 1:
-            self.exchange()
+            self.scan_cluster()
         if loops:
-            self.line(f"ahead = {self.combined(f'{total}_carried', 'ahead')}")
-            carried = self.combined(f"{total}_carried", total)
-            self.line(f"{total}_carried = {carried}")
+            carried = f"{total}_carried"
+            self.line(f"ahead = {self.combined(carried, 'ahead')}")
+            self.line(f"{carried} = {self.combined(carried, total)}")
 
     @property
     def warp_of_block(self) -> str:
@@ -278,62 +355,39 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_totals(self) -> None:
         """Scan the totals of a block's warps.
 
-        ``ahead`` becomes the warp's prefix in its block, ``total`` the total of the
-        block.
+        Each warp scans all of them, a lane each. ``ahead`` becomes the warp's prefix in
+        its block, ``total`` the total of the block.
         """
         total, warps, number = self.total, self.warps, self.warp_of_block
-        self.line(f"ahead = {self.constant(self.reduce.identity)}")
+        self.line(f"ahead = {self.identity}")
         if warps == 1:
             return
-        self.line(f"other = {total}_warps[remainder(lane, {warps})]")
-        with self.open(f"for step in range({warps.bit_length() - 1}):"):
-            self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
-            with self.open(f"if remainder(lane, {warps}) >= 1 << step:"):
-                self.line(f"other = {self.combined('whole', 'other')}")
-        self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
-        before = f"max_i64({number} - 1, 0)"
-        self.line(f"other = {self.shuffled('from', 'other', before)}")
-        with self.open(f"if {number} > 0:"):
-            self.line("ahead = other")
+        self.print_lines(f"""
+            other = {total}_warps[remainder(lane, {warps})]
+            for step in range({warps.bit_length() - 1}):
+                whole = {self.shuffled("up", "other", "1 << step")}
+                if remainder(lane, {warps}) >= 1 << step:
+                    other = {self.combined("whole", "other")}
+            {total} = {self.shuffled("from", "other", str(warps - 1))}
+            other = {self.shuffled("from", "other", f"max_i64({number} - 1, 0)")}
+            if {number} > 0:
+                ahead = other
+            """)
 
-    def exchange(self) -> None:
-        """Send the block's total to all blocks of the cluster, and scan theirs."""
-        total, cluster = self.total, self.schedule.cluster
-        with self.open(f"if member < {cluster}:"):
-            send = f"dsmem_store_{self.dtype}"
-            self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
-        self.line("mbarrier_wait(mbarriers, 0, 0)")
-        self.line(f"{total} = {self.constant(self.reduce.identity)}")
-        with self.open(f"for part in range({cluster}):"):
-            with self.open("if part == rank:"):
-                self.line(f"ahead = {self.combined(total, 'ahead')}")
-            self.line(f"{total} = {self.combined(total, f'{total}_sent[part]')}")
+    def scan_cluster(self) -> None:
+        """Send the block's total to all blocks of the cluster, and scan theirs.
 
-    def store_all(
-        self,
-        store: Store,
-        moved: Sequence[int],
-        stores: Sequence[int],
-        variables: AxisIndices,
-    ) -> None:
-        """Store each element combined with its prefix in the row.
-
-        Args:
-            store: The statement that stores the running value.
-            moved: The operands that have registers.
-            stores: The operand that is stored as vectors, if it is.
-            variables: The row's indices.
+        ``ahead`` becomes the warp's prefix in the cluster, ``total`` the cluster's.
         """
-        total = self.total
-        with self.open_vectors():
-            self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
-            with self.open_elements(variables, moved) as at:
-                scanned = f"{total}_scanned[{self.slot}]"
-                self.line(f"{total} = {self.combined('other', scanned)}")
-                with self.open_if("" if stores else self.live):
-                    self.emit(store, at)
-            if stores:
-                to = {**variables, self.inner: "first"}
-                with self.open_if(self.live):
-                    lanes = self.schedule.lanes
-                    self.store_vector(stores[0], lanes, to, self.first_slot)
+        total, cluster, identity = self.total, self.schedule.cluster, self.identity
+        send = f"dsmem_store_{self.dtype}"
+        self.print_lines(f"""
+            if member < {cluster}:
+                {send}({total}_sent, rank, {total}, member, mbarriers, 0)
+            mbarrier_wait(mbarriers, 0, 0)
+            {total} = {identity}
+            for part in range({cluster}):
+                if part == rank:
+                    ahead = {self.combined(total, "ahead")}
+                {total} = {self.combined(total, f"{total}_sent[part]")}
+            """)

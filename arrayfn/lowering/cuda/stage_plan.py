@@ -1,4 +1,8 @@
-"""What each stage of a nest computes, and which values are kept for later stages."""
+"""What each stage of a nest computes, and which values are kept for later stages.
+
+A softmax has three stages: the maximum, the sum of exponentials, the quotients. Its
+second stage computes the exponentials and keeps them in registers for the third.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +60,19 @@ def plan_stages(
     *,
     keep_half_exp: bool = False,
 ) -> StagePlan:
-    """Which element statements each stage of ``nest`` runs, and which values it keeps.
+    """The plan of a nest of rows or columns: each stage's statements, and what is kept.
+
+    A stage's statements are its reductions and stores of elements, and what these need.
 
     Args:
-        nest: A nest of rows or columns.
-        keep: Load and compute expensive values once, in the first stage that needs
-            them. Otherwise every stage computes all that it needs.
+        nest: The nest.
+        keep: Whether registers hold the whole row: loads and expensive values are then
+            computed once, in the first stage that needs them. Otherwise every stage
+            computes all that it needs.
         merges: Pairs of stages that share an exchange. Values that a part computes
             relative to its own shift are kept if a factor rescales them later; others
             are computed again.
-        keep_half_exp: Half-precision exponentials are expensive, too.
+        keep_half_exp: Whether half-precision exponentials count as expensive, too.
     """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
     recomputed = {
@@ -84,13 +91,12 @@ def plan_stages(
             if name in needed or isinstance(s, Reduce) or s.level != "element":
                 continue
             needed.add(name)
+            can_keep = keep and is_expensive(producers, name, keep_half_exp)
             if (name, first.get(name)) in recomputed:
                 first[name] = stage
-            elif (
-                name in first and keep and is_expensive(producers, name, keep_half_exp)
-            ):
+            elif name in first and can_keep:
                 last[name] = stage
-                continue
+                continue  # it is read from registers, and what it is made of is not
             first.setdefault(name, stage)
             pending += names_of(s)
         bodies.append(
@@ -105,10 +111,9 @@ def plan_stages(
 
 
 def _is_result_of_stage(s: Statement, stage: int) -> bool:
-    """Whether ``s`` is a reduction of ``stage``, or a store in its loop.
+    """Whether ``s`` is a reduction or a store of elements that belongs to ``stage``.
 
-    A stage's loop consists of these and of what they need. Stores of level "outer" are
-    outside of it.
+    Stores of level "outer" happen once a row, outside of the stage's loop.
     """
     if isinstance(s, Store) and s.level == "outer":
         return False
@@ -118,9 +123,9 @@ def _is_result_of_stage(s: Statement, stage: int) -> bool:
 def is_expensive(
     producers: Mapping[str, Statement], name: str, keep_half_exp: bool
 ) -> bool:
-    """Whether the value ``name`` is kept for later stages, not computed again.
+    """Whether a later stage reads the value ``name`` from registers, not computes it.
 
-    It is if it is loaded, or costs more than ``KEEP_COST`` operations to compute.
+    It does if the value is loaded, or costs more than ``KEEP_COST`` operations.
 
     Args:
         producers: The statement that computes each value, by the value's name.
@@ -158,8 +163,8 @@ def names_of(s: Statement) -> list[str]:
 def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     """32-bit registers that ``lanes`` elements of a row take up between stages.
 
-    The most of all stages, and at least 1. Vectors stay as in memory: two 16-bit values
-    share a register. ``keep_half_exp`` is as in ``plan_stages``.
+    The most between any two stages, and at least 1. Vectors stay as in memory: two
+    16-bit values share a register. ``keep_half_exp`` is as in ``plan_stages``.
     """
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
@@ -181,7 +186,7 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
 
 
 def has_single_stage_loads(nest: Nest) -> bool:
-    """Whether a stage of ``nest`` loads elements (weights) for itself alone."""
+    """Whether a stage of ``nest`` loads elements that no other stage reads: weights."""
     kept = plan_stages(nest, keep=True).kept
     return any(
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
@@ -190,10 +195,10 @@ def has_single_stage_loads(nest: Nest) -> bool:
 
 
 def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """The loads of operands that all rows share and that only ``stage`` reads.
+    """The loads of ``stage`` alone that are the same for all rows: weights.
 
-    ``plan`` is the plan of ``nest``. None in the first stage, which loads everything at
-    once.
+    They can be loaded or prefetched late. None in the first stage, which loads
+    everything at once. ``plan`` is the plan of ``nest``.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [
@@ -212,9 +217,9 @@ def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
 def can_split_row(nest: Nest, lanes: int) -> bool:
     """Whether some vectors of each row can be in shared memory between the stages.
 
-    Vectors have ``lanes`` elements. The nest must keep one row, which ``cp.async`` can
-    copy; values computed from it and kept must have its dtype, as they take its place;
-    and results must be stored.
+    The nest must keep one row, which ``cp.async`` can copy by vectors of ``lanes``
+    elements; values that are computed from it and kept must have its dtype, as they
+    take its place; and results must be stored.
     """
     plan = plan_stages(nest, keep=True)
     kept = plan.kept_statements(nest)
@@ -231,7 +236,8 @@ def can_split_row(nest: Nest, lanes: int) -> bool:
 def keeps_one_word(nest: Nest) -> bool:
     """Whether ``nest`` has one row operand and keeps one register for each element.
 
-    Then it is known well enough how many registers a thread needs to limit them.
+    Then it is known well enough how many registers a thread needs to limit them (see
+    ``Rows.blocks_per_multiprocessor``).
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     rows = {

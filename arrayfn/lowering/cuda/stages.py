@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -43,33 +42,43 @@ class Memory(Enum):
 
 
 @dataclass(frozen=True)
-class _Vectors:
-    """Numbers of the operands that a stage loads and stores as vectors.
+class StageVectors:
+    """The statements of a stage's loop along the row, and which operands are vectors.
+
+    A thread loads the vectors of an operand in one of three ways: all before it
+    computes anything (``preloaded``), or one by one as it goes along its row, from
+    shared memory or from global memory. They may also be in registers already.
 
     Args:
-        loads: All that are loaded. Those in none of the next two are in registers when
-            the loop over vectors begins.
-        from_shared: Loaded from shared memory, one vector at a time.
-        streamed: Loaded from global memory, one vector at a time.
+        stage: The number of the stage.
+        body: Its statements for each element.
+        loads: Numbers of all operands that are loaded as vectors.
+        preloaded: Those of which all vectors are loaded at first.
+        from_shared: Those that are loaded from shared memory, one vector at a time.
+        streamed: Those that are loaded from global memory, one vector at a time.
         prefetched: Those of ``streamed`` that ``cp.async`` has copied to shared memory.
-        stores: All that are stored.
+        stores: Numbers of all operands that are stored as vectors.
     """
 
+    stage: int
+    body: Sequence[Statement]
     loads: Sequence[int]
+    preloaded: Sequence[int]
     from_shared: Sequence[int]
     streamed: Sequence[int]
     prefetched: Sequence[int]
     stores: Sequence[int]
+
+    @property
+    def single(self) -> Sequence[int]:
+        """Operands of which registers hold only the current vector."""
+        return (*self.from_shared, *self.streamed)
 
 
 @dataclass
 class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages of one row (or column), which a group of threads shares."""
 
-    variables: AxisIndices = field(default_factory=dict[int, str])
-    """The kernel's variables for the indices along kept axes."""
-    recompute_thread: str = ""
-    """Stands for ``member`` while vectors are loaded and computed a second time."""
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
     """Variables that rescale kept values from a part's shift to the row's, by name."""
@@ -78,8 +87,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine the partial results of the group's threads.
 
-        Reads the variable of each reduction's result, and leaves the row's there for
-        all threads.
+        Before, the variable of each reduction's result holds the thread's; afterwards
+        it holds the row's, in all threads.
         """
 
     def stages(self, variables: AxisIndices, member: str) -> None:
@@ -116,92 +125,133 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return stage < self.nest.stages and bool(self.plan.bodies[stage])
 
     def outer_stage(self, stage: int) -> None:
-        """Print the statements of ``stage`` that run once a row; one thread stores."""
+        """Print the statements of ``stage`` that run once a row; one thread stores.
+
+        Prints, for the mean of a row:
+
+            b = div_f32(a, f32(1024))
+            if thread == 0:
+                b_out[i0] = b
+        """
         leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
+        condition = " and ".join(leader + [self.live] * bool(self.live))
         for s in self.outer_statements(stage):
-            conditions = leader + [self.live] * bool(self.live)
-            if isinstance(s, Store) and conditions:
-                with self.open(f"if {' and '.join(conditions)}:"):
-                    self.emit(s, self.variables)
-            else:
+            with self.open_if(condition if isinstance(s, Store) else ""):
                 self.emit(s, self.variables)
 
     def row_stage(self, stage: int) -> None:
-        """Print the loops of ``stage`` along the row, up to partial results.
+        """Print the loops of ``stage`` along the row, up to the threads' results.
 
-        Divisions by a number of the row are printed as products with its inverse, and
-        the loop again with divisions, for rows in which that would not be exact.
+        Prints, for the first stage of a softmax of rows of 1024 by a warp:
+
+            x_tile = registers_f32(32)
+            a = F32_NEG_INF
+            for vector in range(8):
+                first = (vector * 32 + thread) * 4
+                load_f32x4(x_in, row + first, x_tile, vector * 4)
+            for vector in range(8):
+                first = (vector * 32 + thread) * 4
+                for lane in range(4):
+                    x = x_tile[vector * 4 + lane]
+                    a = accumulate_max_f32(a, x)
+
+        Divisions by a number of the row become products with its inverse; then the loop
+        is printed again with divisions (see ``repeat_with_divisions``).
         """
-        schedule, body = self.schedule, self.plan.bodies[stage]
-        vectors, preloaded = self.stage_vectors(stage)
-        self.declare_stage(stage, vectors, preloaded)
-        divisors = self.row_divisors(body, vectors.stores, vectors.loads)
-        for name in divisors:
-            self.line(f"{divisors[name]} = inverse_f32({name})")
-        self.invert_halves(body)
+        vectors = self.stage_vectors(stage)
+        self.declare_stage(vectors)
+        divisors = self.row_divisors(vectors.body, vectors.stores, vectors.loads)
+        for name, inverse in divisors.items():
+            self.line(f"{inverse} = inverse_f32({name})")
+        self.invert_halves(vectors.body)
         with self.open_row_loop():
-            if preloaded:
-                with self.open_vectors() as at:
-                    for operand in preloaded:
-                        self.load_tile(operand, at)
-            if preloaded and schedule.shared_tiles:
-                # After what is in registers, which is needed first.
-                self.copy_shared_tiles(preloaded)
-            if stage == 0:
-                self.after_first_loads()
-                self.begin_prefetch()
-            if vectors.from_shared:
-                self.wait_for_shared_operands()
+            self.preload(vectors)
             if divisors:
                 self.line("smallest = F32_INF")
                 self.line("largest = f32(0)")
             self.inverses = divisors
-            self.vector_loops(stage, vectors, is_loading=bool(preloaded))
+            self.vector_loops(vectors)
             self.inverses = {}
             if divisors:
-                self.repeat_with_divisions(stage, vectors, list(divisors))
+                self.repeat_with_divisions(vectors, list(divisors))
         self.combine_lanes(stage)
 
-    def stage_vectors(self, stage: int) -> tuple[_Vectors, list[int]]:
-        """The operands that ``stage`` loads and stores as vectors.
-
-        Also those of them that are loaded before the loop over vectors, all at once.
-        """
+    def stage_vectors(self, stage: int) -> StageVectors:
+        """The operands that ``stage`` loads and stores as vectors, by how it does."""
         body, lanes = self.plan.bodies[stage], self.schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
         preloaded, streamed = self.preloaded_and_streamed(stage)
         if lanes == 1:
             loads, streamed = [k for k in loads if k not in streamed], []
-        prefetched = [k for k in streamed if k in self.prefetched]
-        shared = [k for k in loads if self.memory_of(k) is Memory.SHARED]
-        stores = self.vectors(body, Store, lanes)
-        return _Vectors(loads, shared, streamed, prefetched, stores), preloaded
+        return StageVectors(
+            stage,
+            body,
+            loads,
+            preloaded,
+            from_shared=[k for k in loads if self.memory_of(k) is Memory.SHARED],
+            streamed=streamed,
+            prefetched=[k for k in streamed if k in self.prefetched],
+            stores=self.vectors(body, Store, lanes),
+        )
 
-    def declare_stage(
-        self, stage: int, vectors: _Vectors, preloaded: Sequence[int]
-    ) -> None:
-        """Declare the registers of ``stage``: of vectors, kept values and results.
+    def declare_stage(self, vectors: StageVectors) -> None:
+        """Declare a stage's registers: of vectors, kept values and partial results.
 
-        ``vectors`` and ``preloaded`` are as ``stage_vectors`` gives them.
+        Prints, for the second stage of a softmax, which keeps the exponentials ``d``
+        and sums them:
+
+            d_row = registers_f32(32)
+            e = f32(0)
         """
         lanes = self.schedule.lanes
-        self.declare_tiles(vectors.from_shared, lanes)
-        self.declare_tiles(vectors.streamed, lanes)
-        self.declare_tiles(preloaded, lanes * self.register_tiles)
+        self.declare_tiles(vectors.single, lanes)
+        self.declare_tiles(vectors.preloaded, lanes * self.register_tiles)
         results = (k for k in vectors.stores if k not in vectors.loads)
         self.declare_result_tiles(results, lanes)
-        self.declare_rows(stage)
-        self.identities(stage)
+        self.declare_rows(vectors.stage)
+        self.identities(vectors.stage)
+
+    def preload(self, vectors: StageVectors) -> None:
+        """Begin the loads of a stage, before it computes anything.
+
+        These are all vectors of the preloaded operands. In the first stage, copies for
+        later stages begin here, too.
+        """
+        if vectors.preloaded:
+            with self.open_vectors() as at:
+                for operand in vectors.preloaded:
+                    self.load_tile(operand, at)
+        if vectors.preloaded and self.schedule.shared_tiles:
+            # After what is in registers, which is needed first.
+            self.copy_shared_tiles(vectors.preloaded)
+        if vectors.stage == 0:
+            self.after_first_loads()
+            self.begin_prefetch()
+        if vectors.from_shared:
+            self.wait_for_shared_operands()
 
     def repeat_with_divisions(
-        self, stage: int, vectors: _Vectors, divisors: Sequence[str]
+        self, vectors: StageVectors, divisors: Sequence[str]
     ) -> None:
-        """Print the loops of ``stage`` again, for rows that need true divisions.
+        """Print the loops of a stage again, for rows that need true divisions.
 
         These are rows with elements so small or large that a product with the inverse
-        of one of ``divisors``, variables of the kernel, is not exact. ``vectors`` are
-        those of the first time.
+        of a divisor is not exact. Prints, for the last stage of a softmax:
+
+            if not (divides_f32(smallest, largest, e)):
+                opaque_member = opaque_i64(thread)
+                for vector in range(8):
+                    first = (vector * 32 + opaque_member) * 4
+                    for lane in range(4):
+                        d = d_row[vector * 4 + lane]
+                        g = div_f32(d, e)
+                        g_tile[lane] = g
+                    store_f32x4(g_out, row + first, g_tile, 0)
+
+        Args:
+            vectors: The operands of the first time.
+            divisors: The variables of the numbers that the stage divides by.
         """
         tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
         with self.open(f"if not ({' and '.join(tests)}):"):
@@ -209,16 +259,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 # The compiler must load again, not keep values for this case.
                 self.line(f"opaque_member = opaque_i64({self.member})")
                 self.recompute_thread = "opaque_member"
-            self.vector_loops(stage, replace(vectors, prefetched=()))
+            self.vector_loops(replace(vectors, preloaded=(), prefetched=()))
             self.recompute_thread = ""
 
     @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
-        """The operands that ``stage`` loads from global memory as vectors.
-
-        Those of the first list are loaded before the loop over vectors, all at once.
-        Those of the second (weights that only this stage reads) are loaded in the loop.
-        """
         keeps_row = self.schedule.register_resident
         loaded = [
             s.operand
@@ -234,23 +279,18 @@ class StagedPrinter(PartialResultsPrinter[T]):
         streamed = [k for k in loaded if k in operands]
         return [k for k in loaded if k not in streamed], streamed
 
-    def vector_loops(
-        self, stage: int, vectors: _Vectors, *, is_loading: bool = False
-    ) -> None:
+    def vector_loops(self, vectors: StageVectors) -> None:
         """Print the loop over a thread's register tiles, then that over shared tiles.
 
-        Args:
-            stage: The number of the stage.
-            vectors: The operands that its loops load and store.
-            is_loading: Whether copies of the shared tiles may still be under way.
+        If the stage has preloaded operands, it waits for the copies to shared tiles.
         """
-        self.vector_loop(stage, vectors)
+        self.vector_loop(vectors)
         if not self.schedule.shared_tiles:
             return
-        if is_loading:
+        if vectors.preloaded:
             self.wait_for_shared_tiles()
         self.on_shared_tiles = True
-        self.vector_loop(stage, vectors)
+        self.vector_loop(vectors)
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
@@ -268,36 +308,48 @@ class StagedPrinter(PartialResultsPrinter[T]):
         new = [value for value in kept if self.plan.first[value.name] == stage]
         return new, [value for value in kept if value not in new]
 
-    def vector_loop(self, stage: int, vectors: _Vectors) -> None:
-        """Print one loop of ``stage`` over a thread's vectors: load, compute, store."""
+    def vector_loop(self, vectors: StageVectors) -> None:
+        """Print one loop over a thread's vectors: load, compute, store.
+
+        Prints, for the last stage of a softmax in float32 (see ``row_arithmetic`` for
+        the division):
+
+            for vector in range(8):
+                first = (vector * 32 + thread) * 4
+                for lane in range(4):
+                    d = d_row[vector * 4 + lane]
+                    smallest = accumulate_min_f32(smallest, abs_f32(d))
+                    largest = accumulate_max_f32(largest, abs_f32(d))
+                    g = divide_f32(d, e, e_inverse)
+                    g_tile[lane] = g
+                store_f32x4(g_out, row + first, g_tile, 0)
+        """
         schedule, stores = self.schedule, vectors.stores
         first_pass = not self.recompute_thread
         # A barrier keeps the compiler from putting all stores behind the loop, which
         # would leave the memory idle until then.
         meets = stores and vectors.from_shared and schedule.tiles > 1 and first_pass
         with self.open_vectors("warp_barrier()" if meets else "") as at:
-            self.vector_body(stage, vectors, at)
+            self.vector_body(vectors, at)
             with self.open_if(self.live if stores else ""):
                 for operand in stores:
-                    tile = self.slot("") if operand in vectors.loads else "0"
-                    self.store_vector(operand, schedule.lanes, at, tile)
+                    register = self.slot("") if operand in vectors.loads else "0"
+                    self.store_vector(operand, schedule.lanes, at, register)
 
-    def vector_body(self, stage: int, vectors: _Vectors, at: AxisIndices) -> None:
+    def vector_body(self, vectors: StageVectors, at: AxisIndices) -> None:
         """Print the loads and the arithmetic of one vector.
 
-        ``vectors`` are the operands of the stage; ``at`` has the index expression of
-        the vector's first element along each axis.
+        ``at`` has the index of the vector's first element along each axis.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
-            is_current_only = k in (*vectors.from_shared, *vectors.streamed)
-            register = "lane" if is_current_only else self.slot("lane")
+            register = "lane" if k in vectors.single else self.slot("lane")
             self.staged[k] = f"{self.tile_name(k)}[{register}]"
         new: list[Value] = []
         if self.on_shared_tiles:
-            new, kept = self.new_and_kept_values(stage)
+            new, kept = self.new_and_kept_values(vectors.stage)
             self.load_shared_tile(loads, new, kept)
         for operand in vectors.from_shared:
             self.load_shared_vector(operand)
@@ -305,18 +357,26 @@ class StagedPrinter(PartialResultsPrinter[T]):
         for operand in vectors.streamed:
             if operand not in vectors.prefetched:
                 self.load_vector(operand, lanes, at, "0")
-        body = self.plan.bodies[stage]
-        if not self.print_half_extremes(body):
+        if not self.print_half_extremes(vectors.body):
             self.widen_vectors([k for k in loads if k not in stores])
-            self.elements(body, stage, at)
+            self.elements(vectors, at)
         self.staged, self.widened = {}, set()
         self.store_shared_tile(new)
         self.prefetch_next(vectors.prefetched, at)
 
-    def elements(self, body: Sequence[Statement], stage: int, at: AxisIndices) -> None:
-        """Print ``body`` for each element of a vector.
+    def elements(self, vectors: StageVectors, at: AxisIndices) -> None:
+        """Print the stage's body for each element of a vector.
 
-        ``at`` has the index expression of the vector's first element along each axis.
+        Prints, for the second stage of a softmax:
+
+            for lane in range(4):
+                x = x_tile[vector * 4 + lane]
+                c = x - a
+                d = exp_f32(c)
+                d_row[vector * 4 + lane] = d
+                e = accumulate_add_f32(e, d)
+
+        ``at`` has the index of the vector's first element along each axis.
         """
         within, lanes, register = at, self.schedule.lanes, self.slot("lane")
         with self.open(f"for lane in range({lanes}):") if lanes > 1 else nullcontext():
@@ -325,11 +385,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 # The index of the vector's first element is needed after the loop.
                 is_taken = at[inner] == f"i{inner}"
                 index = f"i{inner}_lane" if is_taken else f"i{inner}"
-                if self.uses_index(body, inner):
+                if self.uses_index(vectors.body, inner):
                     self.line(f"{index} = {at[inner]} + lane")
                 within = {**at, inner: index}
-            for s in body:
-                self.row_statement(s, stage, within, register)
+            for s in vectors.body:
+                self.row_statement(s, vectors.stage, within, register)
 
     # What a pipeline does in other ways.
 
@@ -346,40 +406,46 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def load_shared_vector(self, operand: int) -> None:
         """Print the load of the current vector of an operand in ``Memory.SHARED``."""
 
+    # Elements.
+
     def store_element(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s`` of one element to memory, not to registers.
 
-        ``variables`` has the element's index expression along each axis.
+        ``variables`` has the element's index along each axis.
         """
-        staged = self.staged.pop(s.operand, None)
+        tile_element = self.staged.pop(s.operand, None)
         with self.open_if(self.live):
             self.emit(s, variables)
-        if staged is not None:
-            self.staged[s.operand] = staged
+        if tile_element is not None:
+            self.staged[s.operand] = tile_element
 
     def load_tile(self, operand: int, at: AxisIndices) -> None:
         """Load one vector of ``operand`` into the thread's registers of the row.
 
-        ``at`` has the index expression of its first element along each axis.
+        Prints ``load_f32x4(x_in, row + first, x_tile, vector * 4)`` or, for vectors of
+        one element, ``x_tile[vector] = x_in[row + i1]``. ``at`` has the index of the
+        vector's first element along each axis.
         """
-        schedule = self.schedule
         register = self.slot("")
-        if schedule.lanes > 1:
-            self.load_vector(operand, schedule.lanes, at, register)
+        if self.schedule.lanes > 1:
+            self.load_vector(operand, self.schedule.lanes, at, register)
         else:
-            text = self.element_at(operand, at)
-            self.line(f"{self.tile_name(operand)}[{register}] = {text}")
+            element = self.element_at(operand, at)
+            self.line(f"{self.tile_name(operand)}[{register}] = {element}")
 
     def declare_rows(self, stage: int) -> None:
-        """Declare registers for values that ``stage`` computes for later ones."""
-        lanes = self.schedule.lanes
+        """Declare registers for values that ``stage`` computes for later ones.
+
+        Prints, for exponentials ``d``: ``d_row = registers_f32(32)``.
+        """
+        count = self.schedule.lanes * self.register_tiles
         for s in self.plan.kept_statements(self.nest):
             if self.plan.first[s.result.name] == stage and not self.is_staged_load(s):
-                dtype, count = short_name(s.result.dtype), lanes * self.register_tiles
+                dtype = short_name(s.result.dtype)
                 self.registers(self.row_name(s.result), dtype, count)
 
     def is_staged_load(self, s: Statement) -> bool:
-        """Whether ``s`` is a load whose value is read from its operand's registers."""
+        """Whether ``s`` is a load whose value is read from its operand's tile."""
         if not isinstance(s, Load) or s.indices:
             return False
         lanes = self.schedule.lanes
@@ -390,94 +456,37 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> None:
         """Print the statement ``s`` for one element of the row.
 
+        A value ``d`` that is kept is computed and put into registers by its first
+        stage, and read from there by later ones:
+
+            d = exp_f32(c)
+            d_row[vector * 4 + lane] = d
+
+            d = d_row[vector * 4 + lane]
+
         Args:
             s: A statement of the stage's body.
             stage: The number of the stage.
-            at: The element's index expression along each axis.
-            register: The element's index in the thread's registers of the row. A kept
-                value is read from there after its first stage.
+            at: The element's index along each axis.
+            register: The element's index in the thread's registers of the row.
         """
         if isinstance(s, Reduce):
             self.accumulate_in(s, register)
-            return
-        if isinstance(s, Store):
-            if self.is_vectorized(s, self.schedule.lanes):
-                self.emit(s, at)
-            else:
-                self.store_element(s, at)
-            return
-        name = s.result.name
-        if name in self.plan.kept and not self.is_staged_load(s):
+        elif isinstance(s, Store) and not self.is_vectorized(s, self.schedule.lanes):
+            self.store_element(s, at)
+        elif (
+            isinstance(s, Store)
+            or s.result.name not in self.plan.kept
+            or self.is_staged_load(s)
+        ):
+            self.emit(s, at)
+        else:
+            name, variable = s.result.name, self.name_of(s.result)
             row = f"{self.row_name(s.result)}[{register}]"
             if self.plan.first[name] < stage:
                 factor = f" * {self.factors[name]}" if name in self.factors else ""
-                self.line(f"{self.name_of(s.result)} = {row}{factor}")
-                return
-            self.emit(s, at)
-            if self.plan.first[name] == stage:
-                self.line(f"{row} = {self.name_of(s.result)}")
-            return
-        self.emit(s, at)
-
-    def slot(self, lane: str) -> str:
-        """The index expression of the current element in a thread's registers of a row.
-
-        ``lane`` is the expression of its number in its vector, or empty for the first.
-        """
-        lanes = self.schedule.lanes
-        if self.register_tiles == 1 or self.on_shared_tiles:
-            return lane if lane and lanes > 1 else "0"
-        if lanes == 1:
-            return "vector"
-        return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
-
-    def row_elements(self) -> int:
-        """How many elements of a row (or column) are reduced to one."""
-        return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
-
-    def open_row_loop(self) -> AbstractContextManager[Any]:
-        """Open the loop along a row, unless registers hold all of it at once."""
-        schedule = self.schedule
-        if schedule.register_resident or not self.reduced_axes:
-            return nullcontext()
-        n = self.extent_of(self.reduced_axes, "elements")
-        step = schedule.threads_per_row * schedule.lanes * schedule.tiles
-        return self.open(f"for start in range(0, {n}, {step}):")
-
-    @contextmanager
-    def open_vectors(self, after: str = "") -> Generator[AxisIndices]:
-        """Open the loop over a thread's vectors of the row.
-
-        Yields the index expression of a vector's first element along each axis.
-        ``after`` is a line that ends each iteration, also of threads without a vector.
-        """
-        schedule, reduced = self.schedule, self.reduced_axes
-        if not reduced:
-            yield dict(self.variables)
-            return
-        lanes, threads_per_row = schedule.lanes, schedule.threads_per_row
-        text = (self.recompute_thread or self.member) if threads_per_row > 1 else "0"
-        name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
-        n = self.extent_of(reduced, "elements")
-        is_full = self.row_elements() % (threads_per_row * lanes * schedule.tiles) == 0
-        begin, end = self.vector_range
-        several = end > 1 or schedule.prefetch_distance > 0
-        span = f"{begin}, {end}" if begin else str(end)
-        with self.open(f"for vector in range({span}):") if several else nullcontext():
-            if several and threads_per_row > 1:
-                text = f"vector * {threads_per_row} + {text}"
-                text = f"({text})" if lanes > 1 else text
-            elif several:
-                text = "vector"
-            text = f"{text} * {lanes}" if lanes > 1 else text
-            text = text if schedule.register_resident else f"start + {text}"
-            self.line(f"{name} = {text}")
-            with self.open_if("" if is_full else f"{name} < {n}"):
-                if self.on_shared_tiles:
-                    self.line(f"shared_at = {name} - {begin * threads_per_row * lanes}")
-                if len(reduced) == 1:
-                    yield {**self.variables, reduced[0]: name}
-                else:
-                    yield {**self.variables, **self.decompose("first", reduced)}
-            if after:
-                self.line(after)
+                self.line(f"{variable} = {row}{factor}")
+            else:
+                self.emit(s, at)
+                if self.plan.first[name] == stage:
+                    self.line(f"{row} = {variable}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from arrayfn import documentation as _documentation
 from arrayfn.nn import logsumexp
+from arrayfn.scipy.special.bessel import j0, j1, k0, k0e, k1, k1e, y0, y1, yn
 from arrayfn.scipy.special.compositions import (
     binom,
     cbrt,
@@ -66,6 +67,13 @@ from arrayfn.scipy.special.elementary import (
     xlog1py,
     xlogy,
 )
+from arrayfn.scipy.special.elliptic import (
+    ellipe,
+    ellipeinc,
+    ellipk,
+    ellipkinc,
+    ellipkm1,
+)
 from arrayfn.scipy.special.error_functions import (
     erf,
     erfc,
@@ -105,7 +113,7 @@ from arrayfn.scipy.special.integrals import (
     sici,
     spence,
 )
-from arrayfn.scipy.special.orders import bessel_jn, sph_harm_y
+from arrayfn.scipy.special.orders import bessel_jn, lpmv, sph_harm_y
 from arrayfn.scipy.special.quantiles import (
     bdtri,
     betaincinv,
@@ -144,6 +152,11 @@ __all__ = [
     "cotdg",
     "dawsn",
     "digamma",
+    "ellipe",
+    "ellipeinc",
+    "ellipk",
+    "ellipkinc",
+    "ellipkm1",
     "entr",
     "erf",
     "erfc",
@@ -182,6 +195,12 @@ __all__ = [
     "i1e",
     "inv_boxcox",
     "inv_boxcox1p",
+    "j0",
+    "j1",
+    "k0",
+    "k0e",
+    "k1",
+    "k1e",
     "kl_div",
     "log1p",
     "log_expit",
@@ -190,6 +209,7 @@ __all__ = [
     "loggamma",
     "logit",
     "logsumexp",
+    "lpmv",
     "multigammaln",
     "nbdtr",
     "nbdtrc",
@@ -220,6 +240,9 @@ __all__ = [
     "wofz",
     "xlog1py",
     "xlogy",
+    "y0",
+    "y1",
+    "yn",
     "zeta",
     "zetac",
 ]

@@ -14,8 +14,11 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.scipy.special.gamma_functions import gammaln, gammasgn
+from arrayfn.scipy.special.hypergeometric import hyp2f1
 from arrayfn.tracing import Tracer
-from arrayfn.transforms.custom import custom_jvp
+from arrayfn.transforms import jvp
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 # The backward recurrence begins so far above the largest argument.
 _MARGIN = 60.0
@@ -154,4 +157,115 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
     return anp.where(m <= n, here, 0.0)
 
 
-__all__ = ["bessel_jn", "sph_harm_y"]
+@quiet
+def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
+    """The associated Legendre function of the first kind, of order m and real degree v.
+
+    Of x from -1 to 1 (Ferrers' function, with the phase of Condon and Shortley). The
+    order is an integer, else the value is NaN; so it is for negative orders beyond an
+    integer degree. Outside of [-1, 1] it is a polynomial for m = 0 and integers v, and
+    NaN for other orders. The first two degrees come from hypergeometric functions (DLMF
+    14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For degrees up to 20
+    the error is below 1e-13 times the largest value of a degree near v. It has
+    derivatives by v and x.
+
+    >>> lpmv(1, 2, 0.5)
+    array(-1.29903811)
+    """
+    (m, v, x), dtype = in_float64("lpmv", m, v, x)
+    return ops.convert(_lpmv(m, v, x), dtype)
+
+
+@custom_jvp
+def _lpmv(m: Array, v: Array, x: Array) -> Array:
+    return _ferrers(m, v, x)
+
+
+def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivatives: by v those of the sums, by x DLMF 14.10.2."""
+    m, v, x = primals
+    value = _lpmv(m, v, x)
+    tangent: Any = anp.zeros_like(value)
+    if not isinstance(tangents[1], SymbolicZero):
+        slope = jvp(lambda v: _ferrers(m, v, x), (v,), (anp.ones_like(v),))[1]
+        tangent = tangent + slope * tangents[1]
+    if not isinstance(tangents[2], SymbolicZero):
+        edge = (anp.abs(x) == 1) & (m == 0)
+        square = anp.where(edge, 1.0, 1.0 - x * x)
+        slope = -_lpmv(m + 1.0, v, x) / anp.sqrt(square) - m * x / square * value
+        at_edge = 0.5 * v * (v + 1.0) * anp.power(x, v + 1.0)
+        # Beyond 1 there are polynomials only.
+        beyond = (anp.abs(x) > 1) & (m == 0)
+        outer = anp.where(beyond, 1.0 - x * x, 1.0)
+        by_degrees = (v + 1.0) * (x * value - _lpmv(m, v + 1.0, x)) / outer
+        slope = anp.where(edge, at_edge, anp.where(beyond, by_degrees, slope))
+        tangent = tangent + slope * tangents[2]
+    return value, tangent
+
+
+_lpmv.defjvp(_lpmv_jvp, symbolic_zeros=True)
+
+
+def _ferrers(m: Array, v: Array, x: Array) -> Array:
+    """The associated Legendre function: upwards from the two lowest degrees."""
+    degree = anp.where(v < -0.5, -v - 1.0, v)  # DLMF 14.9.5
+    whole = anp.floor(degree) == degree
+    valid = (anp.floor(m) == m) & anp.isfinite(m) & anp.isfinite(v) & ~anp.isnan(x)
+    valid = valid & ~(whole & (m < 0) & (degree + m < 0))
+    order = anp.where(valid, anp.abs(m), 0.0)
+    degree = anp.where(valid, degree, 0.0)
+    # The lowest degree less the order, which has the fraction of the degree.
+    rest = anp.where(degree >= order, degree - anp.floor(degree), degree - order)
+    steps = anp.where(degree >= order, anp.floor(degree) - order, 0.0)
+    factor = _ferrers_factor(order, rest, x)
+    first = factor * _ferrers_sum(order, rest, x)
+    above = rest + 1.0
+    ratio = (rest + 2.0 * order + 1.0) / anp.where(above == 0, 1.0, above)
+    second = factor * ratio * _ferrers_sum(order, above, x)
+
+    def step(state: Any) -> Any:
+        """The next degree, where it is asked for (DLMF 14.10.3)."""
+        k, before, here = state
+        n = rest + order + k
+        after = (2.0 * n + 1.0) * x * here - (n + order) * before
+        after = after / (n + 1.0 - order)
+        on = k < steps
+        return k + 1.0, anp.where(on, here, before), anp.where(on, after, here)
+
+    last = anp.max(steps, initial=0.0)
+    start = (anp.ones_like(last), first, second)
+    end = lax.while_loop(lambda s: s[0] < last, step, start)
+    value = anp.where(steps == 0, first, end[2])
+    # DLMF 14.9.3
+    size = gammaln(degree - order + 1.0) - gammaln(degree + order + 1.0)
+    sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
+    turned = value * sign * anp.exp(size)
+    value = anp.where(m < 0, turned, value)
+    pole = (x == -1) & ~whole
+    value = anp.where(pole, anp.where(m == 0, -math.inf, math.inf), value)
+    return anp.where(valid, value, math.nan)
+
+
+def _ferrers_factor(order: Array, rest: Array, x: Array) -> Array:
+    """What the sum is multiplied by, for the degree ``order`` + ``rest``.
+
+    (-1)**m (1 - x**2)**(m / 2) gamma(rest + 2 m + 1) / (gamma(rest + 1) 2**m m!) for
+    the order m.
+    """
+    last = anp.max(order, initial=0.0)
+    root = anp.sqrt(1.0 - x * x)
+
+    def step(state: Any) -> Any:
+        k, product = state
+        factor = -root * (rest + 2.0 * k - 1.0) * (rest + 2.0 * k) / (2.0 * k)
+        return k + 1.0, anp.where(k <= order, product * factor, product)
+
+    start = (anp.ones_like(last), anp.ones_like(rest))
+    return lax.while_loop(lambda s: s[0] <= last, step, start)[1]
+
+
+def _ferrers_sum(order: Array, rest: Array, x: Array) -> Array:
+    return hyp2f1(-rest, rest + 2.0 * order + 1.0, order + 1.0, 0.5 * (1.0 - x))
+
+
+__all__ = ["bessel_jn", "lpmv", "sph_harm_y"]

@@ -19,9 +19,16 @@ from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device, per_de
 from arrayfn.backends.cuda.graphs.capture import (
     ConcurrentCapture,
     capture_info,
+    launch_kernel,
     set_dependencies,
 )
-from arrayfn.backends.cuda.modules import LoadedKernel, load
+from arrayfn.backends.cuda.graphs.kernels import (
+    COPY_UNITS,
+    copy_ptx,
+    count_iteration_ptx,
+    loaded,
+    set_condition_ptx,
+)
 
 Enqueue = Callable[[int], None]
 """Enqueues work on the stream that it is given."""
@@ -36,129 +43,7 @@ StridedAddress = tuple[int, int]
 _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
 
-_HEAD: Final = """
-.version 8.0
-.target sm_80
-.address_size 64
-"""
-
-# Kernels end by setting a condition to %v. The driver links cudaGraphSetConditional.
-_EXTERN: Final = """
-.extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
-"""
-_SET_CONDITION: Final = """\
-  {
-  .param .b64 to;
-  .param .b32 value;
-  st.param.b64 [to], %h;
-  st.param.b32 [value], %v;
-  call.uni cudaGraphSetConditional, (to, value);
-  }
-  ret;
-}
-"""
-
-# The condition is the scalar at `number`, clamped to 0 to `last`.
-_SCALAR: Final = """\
-.visible .entry set_condition(
-  .param .u64 handle, .param .u64 number, .param .u64 last)
-{
-  .reg .b64 %h, %p, %m;
-  .reg .b32 %v, %l;
-  ld.param.u64 %h, [handle];
-  ld.param.u64 %p, [number];
-  ld.param.u64 %m, [last];
-  cvta.to.global.u64 %p, %p;
-  cvt.u32.u64 %l, %m;
-  LOAD
-  max.s32 %v, %v, 0;
-  min.s32 %v, %v, %l;
-"""
-_LOADS: Final = {"u8": "ld.global.u8 %v, [%p];", "i32": "ld.global.s32 %v, [%p];"}
-
-# Counts an iteration, or with a `step` of 0 resets the counter. The condition is
-# whether there is another iteration before the trip count.
-_COUNT: Final = """\
-.visible .entry count_iteration(
-  .param .u64 handle, .param .u64 counter, .param .u64 step, .param .u64 trip_count)
-{
-  .reg .pred %more;
-  .reg .b64 %h, %p, %n, %s, %m;
-  .reg .b32 %v;
-  ld.param.u64 %h, [handle];
-  ld.param.u64 %p, [counter];
-  ld.param.u64 %s, [step];
-  ld.param.u64 %m, [trip_count];
-  cvta.to.global.u64 %p, %p;
-  ld.global.u64 %n, [%p];
-  add.u64 %n, %n, 1;
-  mul.lo.u64 %n, %n, %s;
-  st.global.u64 [%p], %n;
-  setp.lt.u64 %more, %n, %m;
-  selp.u32 %v, 1, 0, %more;
-"""
-
-# Each thread copies UNIT bytes from `source` to `target`, which are strided by the
-# counter.
-_COPY: Final = """
-.visible .entry move(
-  .param .u64 target, .param .u64 source, .param .u64 counter,
-  .param .u64 target_step, .param .u64 source_step, .param .u64 units)
-{
-  .reg .pred %over;
-  .reg .b64 %t, %s, %c, %n, %i, %k, %step;
-  .reg .b32 %block, %size, %thread, %a, %b, %d, %e;
-  ld.param.u64 %n, [units];
-  mov.u32 %block, %ctaid.x;
-  mov.u32 %size, %ntid.x;
-  mov.u32 %thread, %tid.x;
-  mul.wide.u32 %i, %block, %size;
-  cvt.u64.u32 %k, %thread;
-  add.u64 %i, %i, %k;
-  setp.ge.u64 %over, %i, %n;
-  @%over ret;
-  ld.param.u64 %t, [target];
-  ld.param.u64 %s, [source];
-  ld.param.u64 %c, [counter];
-  cvta.to.global.u64 %t, %t;
-  cvta.to.global.u64 %s, %s;
-  cvta.to.global.u64 %c, %c;
-  ld.global.u64 %c, [%c];
-  ld.param.u64 %step, [target_step];
-  mad.lo.u64 %t, %c, %step, %t;
-  ld.param.u64 %step, [source_step];
-  mad.lo.u64 %s, %c, %step, %s;
-  mad.lo.u64 %t, %i, UNIT, %t;
-  mad.lo.u64 %s, %i, UNIT, %s;
-  ld.global.WORD, [%s];
-  st.global.STORED;
-  ret;
-}
-"""
-_UNITS: Final = {
-    16: ("v4.u32 {%a, %b, %d, %e}", "v4.u32 [%t], {%a, %b, %d, %e}"),
-    4: ("u32 %a", "u32 [%t], %a"),
-    1: ("u8 %a", "u8 [%t], %a"),
-}
-_COPY_THREADS: Final = 256
-
-
-def set_condition_ptx(kind: str) -> str:
-    """The kernel that sets a condition to a scalar of ``kind``: "u8" or "i32"."""
-    load = _SCALAR.replace("LOAD", _LOADS[kind])
-    return _HEAD + _EXTERN + load + _SET_CONDITION
-
-
-def count_iteration_ptx() -> str:
-    """The kernel that counts an iteration, and sets the condition for another one."""
-    return _HEAD + _EXTERN + _COUNT + _SET_CONDITION
-
-
-def copy_ptx(unit: int) -> str:
-    """The kernel that copies ``unit`` bytes per thread: 16, 4 or 1."""
-    load, store = _UNITS[unit]
-    text = _COPY.replace("WORD", load).replace("STORED", store)
-    return _HEAD + text.replace("UNIT", str(unit))
+_MOVE_THREADS: Final = 256
 
 
 class _NodeParams(ctypes.Structure):
@@ -183,7 +68,6 @@ class ConditionalNodes:
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._library = gpu.library
-        self._kernels: dict[str, LoadedKernel] = {}
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
@@ -281,12 +165,12 @@ class ConditionalNodes:
             return
         (to, to_stride), (begin, begin_stride) = target, source
         common = gcd(to, to_stride, begin, begin_stride, nbytes)
-        unit = next(unit for unit in _UNITS if not common % unit)
+        unit = next(unit for unit in COPY_UNITS if not common % unit)
         units = nbytes // unit
         strides = to_stride % 2**64, begin_stride % 2**64
         values = (to, begin, counter, *strides, units)
-        blocks = -(-units // _COPY_THREADS)
-        self._launch(stream, copy_ptx(unit), "move", values, blocks, _COPY_THREADS)
+        blocks = -(-units // _MOVE_THREADS)
+        self._launch(stream, copy_ptx(unit), "move", values, blocks, _MOVE_THREADS)
 
     def _check(self, status: int) -> None:
         self._gpu.check(status, "in a conditional node")
@@ -300,24 +184,17 @@ class ConditionalNodes:
         blocks: int = 1,
         threads: int = 1,
     ) -> None:
-        """Launch a kernel on ``stream``; before its first launch it is loaded.
+        """Launch the kernel ``entry`` of the PTX ``text`` on ``stream``.
 
-        ``text`` is its PTX and ``entry`` its name there; ``values`` are its arguments,
-        of 64 bits each. It has ``blocks`` blocks of ``threads`` threads.
+        ``values`` are its arguments, of 64 bits each. It has ``blocks`` blocks of
+        ``threads`` threads.
         """
-        if text not in self._kernels:
-            self._kernels[text] = load(text.encode() + b"\0", entry)
-        arguments = [ctypes.c_uint64(v) for v in values]
-        pointers = map(ctypes.addressof, arguments)
-        parameters = (ctypes.c_void_p * len(arguments))(*pointers)
-        status = self._library.cuLaunchKernel(
-            ctypes.c_void_p(self._kernels[text].function),
-            *(blocks, 1, 1, threads, 1, 1, 0),
-            ctypes.c_void_p(stream),
-            parameters,
-            None,
-        )
-        self._check(status)
+        function = loaded(text, entry).function
+        arguments = (ctypes.c_uint64 * len(values))(*values)
+        begin, size = ctypes.addressof(arguments), ctypes.sizeof(ctypes.c_uint64)
+        pointers = [begin + size * k for k in range(len(values))]
+        parameters = (ctypes.c_void_p * len(values))(*pointers)
+        launch_kernel(stream, function, blocks, threads, ctypes.addressof(parameters))
 
     def _add(
         self, stream: int, handle: int, kind: int, size: int

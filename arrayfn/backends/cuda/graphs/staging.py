@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.driver import device, per_device
-from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
-from arrayfn.backends.cuda.modules import LoadedKernel, load
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.graphs.kernels import COPY_UNIT, copy_parts_ptx, loaded
+from arrayfn.backends.cuda.graphs.replay import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
@@ -26,66 +26,8 @@ _MAX_BYTES: Final = 16 << 20  # of arguments and results
 _MAX_TEMPORARY: Final = 32 << 20
 _MAX_BUFFERS: Final = 64
 _THREADS: Final = 256
-_UNIT: Final = 16  # bytes that a thread copies per iteration
-_BLOCK_BYTES: Final = 4 * _UNIT * _THREADS
+_BLOCK_BYTES: Final = 4 * COPY_UNIT * _THREADS
 _MAX_BLOCKS: Final = 264  # per buffer
-
-# `parts` is a table of target, source and number of bytes; `each` blocks copy one row.
-_COPY: Final = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry copy_parts(.param .align 8 .b8 parts[BYTES], .param .u32 each)
-{
-  .reg .pred %over;
-  .reg .b64 %part, %t, %s, %n, %i, %k, %step;
-  .reg .b32 %block, %each, %number, %size, %thread, %a, %b, %c, %d;
-  ld.param.u32 %each, [each];
-  mov.u32 %block, %ctaid.x;
-  div.u32 %number, %block, %each;
-  rem.u32 %block, %block, %each;
-  mov.b64 %part, parts;
-  mul.wide.u32 %k, %number, 24;
-  add.u64 %part, %part, %k;
-  ld.param.u64 %t, [%part];
-  ld.param.u64 %s, [%part+8];
-  ld.param.u64 %n, [%part+16];
-  cvta.to.global.u64 %t, %t;
-  cvta.to.global.u64 %s, %s;
-  mov.u32 %size, %ntid.x;
-  mov.u32 %thread, %tid.x;
-  mad.lo.u32 %thread, %block, %size, %thread;
-  mul.wide.u32 %i, %thread, UNIT;
-  mul.lo.u32 %size, %size, %each;
-  mul.wide.u32 %step, %size, UNIT;
-  add.u64 %t, %t, %i;
-  add.u64 %s, %s, %i;
-UNITS:
-  add.u64 %k, %i, UNIT;
-  setp.gt.u64 %over, %k, %n;
-  @%over bra BYTES_LEFT;
-  ld.global.v4.u32 {%a, %b, %c, %d}, [%s];
-  st.global.v4.u32 [%t], {%a, %b, %c, %d};
-  add.u64 %i, %i, %step;
-  add.u64 %t, %t, %step;
-  add.u64 %s, %s, %step;
-  bra UNITS;
-BYTES_LEFT:
-  setp.ge.u64 %over, %i, %n;
-  @%over ret;
-  ld.global.u8 %a, [%s];
-  st.global.u8 [%t], %a;
-  add.u64 %i, %i, 1;
-  add.u64 %t, %t, 1;
-  add.u64 %s, %s, 1;
-  bra BYTES_LEFT;
-}
-"""
-
-
-def copy_parts_ptx(parts: int) -> str:
-    """The kernel that copies so many buffers."""
-    return _COPY.replace("[BYTES]", f"[{24 * parts}]").replace("UNIT;", f"{_UNIT};")
 
 
 @dataclass(frozen=True)
@@ -164,10 +106,10 @@ class Staging:
             enqueue(staged, stream)
             nodes.append(copy_out.capture(stream))
 
-        graph = CapturedGraph(device().record(enqueue_all), plan.code)
+        graph = CapturedGraph(device().capture(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
-        return plan.of(graph.launch(updates), slots, self)
+        return plan.variant(graph.launch(updates), slots, self)
 
     def _allocate(self, addresses: Any) -> Any:
         """Allocate the staging buffers: the addresses of all buffers."""
@@ -209,11 +151,6 @@ class Staging:
         parameters = np.array([table.ctypes.data, each.ctypes.data], np.int64)
         self._kept += [table, each, parameters]
         blocks = len(table) * int(each[0])
-        kernel = _kernel(len(table)).function
+        kernel = loaded(copy_parts_ptx(len(table)), "copy_parts").function
         shape = blocks, _THREADS, parameters.ctypes.data
         return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))
-
-
-@per_device
-def _kernel(buffers: int) -> LoadedKernel:
-    return load(copy_parts_ptx(buffers).encode() + b"\0", "copy_parts")

@@ -24,12 +24,15 @@ from arrayfn.lowering.libraries.calls import Pointer
 LANES: Final = 4
 """Lanes that share a row."""
 MIN_TILE: Final = 8
+"""Rows of the smallest tile."""
 PANEL: Final = 8
 """Columns that are factored at a time."""
 _SHARE: Final = PANEL // LANES
+"""Elements of a panel's row that a lane has."""
 MAX_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of what is factored by one block."""
 VECTOR_BYTES: Final = 16
+"""Bytes of the widest access to memory."""
 
 
 def is_small(dtype: DType, n: int) -> bool:
@@ -120,64 +123,96 @@ def group_pitch(dtype: DType, size: int) -> int:
 def factoring(dtype: DType, size: int, count: str) -> str:
     """Lines that factor a tile: they put ``count`` columns of its factor in ``tile``.
 
-    ``own`` are the elements of the matrix that a lane has of its row. ``tile`` has
-    ``size`` rows, ``size`` + 1 elements apart. ``failed`` says that there is no factor.
-    ``count`` is an expression.
+    ``tile`` has ``size`` rows, ``size`` + 1 elements apart; ``count`` is an expression.
+    The lines share these variables:
+
+    * ``own``: the lane's elements of its row of the matrix, from the panel on.
+    * ``raw`` (shared memory): the panel's columns, as they were; ``panel``: as they are
+      in the factor, each lane's elements side by side.
+    * ``corner``: the rows in which the panel meets the diagonal; ``mine``: the panel's
+      elements of the thread's row.
+    * ``failed``: whether there is no factor.
     """
-    t, each, pitch = short_name(dtype), size // LANES, size + 1
-    wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
-    group, rows = group_pitch(dtype, size), _pitch(dtype)
-    kept = LANES * group
+    t, each = short_name(dtype), size // LANES
     return f"""for j in unrolled({_SHARE}):
     own[{each} + j] = {t}(0)
 for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
-    for j in unrolled({_SHARE}):
-        raw[row * {rows} + j * {LANES} + lane] = own[j]
-    barrier()
-    for part in unrolled({PANEL // wide}):
-        for i in unrolled({PANEL}):
-            place = (first * {PANEL} + i) * {rows} + part * {wide}
-            load_{t}x{wide}(raw, place, corner, i * {PANEL} + part * {wide})
-        load_{t}x{wide}(raw, row * {rows} + part * {wide}, mine, part * {wide})
-    for k in unrolled({PANEL}):
-        pivot = corner[k * {PANEL} + k]
-{indented(_root(dtype), 2)}
-        mine[k] = mine[k] * root
-        for j in unrolled({PANEL}):
-            if j > k:
-                below = corner[j * {PANEL} + k] * root
-                corner[j * {PANEL} + k] = below
-                mine[j] = fma_{t}(neg_{t}(mine[k]), below, mine[j])
-                for i in unrolled({PANEL}):
-                    if (i > k) and (i <= j):
-                        old = corner[j * {PANEL} + i]
-                        above = neg_{t}(corner[i * {PANEL} + k])
-                        corner[j * {PANEL} + i] = fma_{t}(below, above, old)
-    ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
-    spot = remainder(row, {LANES}) * {group} + ahead
-    for part in unrolled({_SHARE}):
-        x = part * {LANES} + lane
-{indented(chosen(dtype), 2)}
-        tile[row * {pitch} + first * {PANEL} + x] = value
-        if ahead >= 0:
-            panel[x * {kept} + spot] = value
-    barrier()
-    for j in unrolled({each}):
-        own[j] = own[j + {_SHARE}]
-    for part in unrolled({each // vector}):
-        if part * {vector} + (first + 1) * {_SHARE} < {each}:
-            for k in unrolled({PANEL}):
-                place = k * {kept} + lane * {group} + part * {vector}
-                load_{t}x{vector}(panel, place, near, 0)
-                for j in unrolled({vector}):
-                    old = own[part * {vector} + j]
-                    own[part * {vector} + j] = fma_{t}(neg_{t}(mine[k]), near[j], old)
+{indented(_load_panel(dtype), 1)}
+{indented(_factor_panel(dtype), 1)}
+{indented(_store_panel(dtype, size), 1)}
+{indented(_update_columns(dtype, size), 1)}
 barrier()
-failed = isnan_{t}(tile[({count} - 1) * {pitch + 1}])"""
+failed = isnan_{t}(tile[({count} - 1) * {size + 2}])"""
+
+
+def _load_panel(dtype: DType) -> str:
+    """Lines that exchange the panel's elements: they fill ``corner`` and ``mine``."""
+    t, pitch, wide = short_name(dtype), _pitch(dtype), VECTOR_BYTES // dtype.itemsize
+    return f"""for j in unrolled({_SHARE}):
+    raw[row * {pitch} + j * {LANES} + lane] = own[j]
+barrier()
+for part in unrolled({PANEL // wide}):
+    for i in unrolled({PANEL}):
+        place = (first * {PANEL} + i) * {pitch} + part * {wide}
+        load_{t}x{wide}(raw, place, corner, i * {PANEL} + part * {wide})
+    load_{t}x{wide}(raw, row * {pitch} + part * {wide}, mine, part * {wide})"""
+
+
+def _factor_panel(dtype: DType) -> str:
+    """Lines that factor ``corner``, and free ``mine`` of its columns in turn."""
+    t = short_name(dtype)
+    return f"""for k in unrolled({PANEL}):
+    pivot = corner[k * {PANEL} + k]
+{indented(_root(dtype), 1)}
+    mine[k] = mine[k] * root
+    for j in unrolled({PANEL}):
+        if j > k:
+            below = corner[j * {PANEL} + k] * root
+            corner[j * {PANEL} + k] = below
+            mine[j] = fma_{t}(neg_{t}(mine[k]), below, mine[j])
+            for i in unrolled({PANEL}):
+                if (i > k) and (i <= j):
+                    old = corner[j * {PANEL} + i]
+                    above = neg_{t}(corner[i * {PANEL} + k])
+                    corner[j * {PANEL} + i] = fma_{t}(below, above, old)"""
+
+
+def _store_panel(dtype: DType, size: int) -> str:
+    """Lines that store ``mine`` in ``tile``, and in ``panel`` for the rows below."""
+    group = group_pitch(dtype, size)
+    return f"""ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
+spot = remainder(row, {LANES}) * {group} + ahead
+for part in unrolled({_SHARE}):
+    x = part * {LANES} + lane
+{indented(chosen(dtype), 1)}
+    tile[row * {size + 1} + first * {PANEL} + x] = value
+    if ahead >= 0:
+        panel[x * {LANES * group} + spot] = value
+barrier()"""
+
+
+def _update_columns(dtype: DType, size: int) -> str:
+    """Lines that move ``own`` on by a panel, and take the panel's products from it."""
+    t, each, vector = short_name(dtype), size // LANES, _vector(dtype, size)
+    group = group_pitch(dtype, size)
+    return f"""for j in unrolled({each}):
+    own[j] = own[j + {_SHARE}]
+for part in unrolled({each // vector}):
+    if part * {vector} + (first + 1) * {_SHARE} < {each}:
+        for k in unrolled({PANEL}):
+            place = k * {LANES * group} + lane * {group} + part * {vector}
+            load_{t}x{vector}(panel, place, near, 0)
+            for j in unrolled({vector}):
+                old = own[part * {vector} + j]
+                own[part * {vector} + j] = fma_{t}(neg_{t}(mine[k]), near[j], old)"""
 
 
 def chosen(dtype: DType) -> str:
-    """Lines that define ``value``, element ``lane`` of a ``part`` of ``mine``."""
+    """Lines that define ``value``, the element ``lane`` of ``mine`` from ``part`` on.
+
+    The lane's number is not known when the kernel is compiled, and registers have no
+    index: all four are looked at.
+    """
     t = short_name(dtype)
     return f"""value = mine[part * {LANES}]
 for k in unrolled({LANES}):

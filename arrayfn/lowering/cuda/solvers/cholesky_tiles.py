@@ -38,6 +38,7 @@ from arrayfn.lowering.libraries.calls import Pointer
 MAX_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
 SIZE: Final = 64
+"""Rows and columns of a tile."""
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
 """The rows and columns of a product that a thread has, by the size of tiles."""
 _UNROLLED: Final = 4
@@ -75,7 +76,20 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Prints the kernel for tiles of ``size`` rows and columns."""
+    """The text of the kernel for tiles of ``size`` rows and columns.
+
+    Besides the variables of ``cholesky.factoring``, its parts share these:
+
+    * ``line`` and ``column``: where the block's tile is among the matrix's tiles.
+    * ``row`` and ``lane``: the thread's row of a tile, and its lane among the row's.
+    * ``down`` and ``along``: its first row and column of a product of tiles.
+    * ``down_tile`` and ``along_tile``: the first element that it copies of a tile; the
+      others are further down. ``start`` is that element's offset in the matrix,
+      ``own_rows`` and ``top_rows`` those of the rows of tiles ``line`` and ``column``.
+    * ``tile`` (shared memory): the block's tile, or one to its left. ``beside``: the
+      tile to multiply that by, later the factor of the diagonal tile.
+    * ``sums``: the thread's elements of the tile less the products.
+    """
 
     dtype: DType
     size: int
@@ -91,10 +105,9 @@ class _Tiles:
         return VECTOR_BYTES // self.dtype.itemsize
 
     def text(self) -> Handwritten:
-        """The kernel's body."""
+        """The kernel."""
         size, itemsize = self.size, self.dtype.itemsize
         parts = (self._begin(), self._products(), self._diagonal(), self._below())
-        # A tile and its neighbour, rows apart by vectors; a triangle's columns.
         return Handwritten(
             "cholesky",
             "\n".join(parts),
@@ -106,16 +119,17 @@ class _Tiles:
 
     @property
     def _pitch(self) -> int:
+        """Elements from a tile's row to the next; vectors stay aligned."""
         return self.size + self.vector
 
     @property
     def _triangle(self) -> int:
-        """The elements from a column of the triangle to the next."""
+        """Elements from a column of the diagonal tile's factor to the next."""
         return LANES * group_pitch(self.dtype, self.size) + self.vector
 
     @property
     def _second(self) -> int:
-        """The elements of the second part of shared memory."""
+        """Elements of ``beside``: a tile, or a factor by columns."""
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _begin(self) -> str:
@@ -164,67 +178,85 @@ for part in unrolled({m * k}):
 
     def _products(self) -> str:
         """Lines that subtract the products of the tiles to its left from a tile."""
-        t, size, vector = short_name(self.dtype), self.size, self.vector
-        pitch = self._pitch
+        size = self.size
         m, k = _PARTS[size]
         return f"""
 for before in range(column):
-    # A lane of each of two warps waits for one of the two tiles.
-    if (thread < {2 * WARP}) and (remainder(thread, {WARP}) == 0):
-        needed = select_i64(thread == 0, line, column)
-        there = wait_for_i32(flag_buffer, flags + needed * rows + before)
-        fence()
-    barrier()
-    # All loads are on their way before the first is waited for.
-    own_at = own_rows + before * {size} + start
-    top_at = top_rows + before * {size} + start
-    if (line + 1) * {size} <= n:
-        for part in unrolled({size // LANES}):
-            fetched[part] = a[own_at + part * {LANES} * n]
-            others[part] = a[top_at + part * {LANES} * n]
-    else:
-        for part in unrolled({size // LANES}):
-            further = part * {LANES} * n
-            fetched[part] = {t}(0)
-            if line * {size} + down_tile + part * {LANES} < n:
-                fetched[part] = a[own_at + further]
-            others[part] = {t}(0)
-            if column * {size} + down_tile + part * {LANES} < n:
-                others[part] = a[top_at + further]
-    for part in unrolled({size // LANES}):
-        y = down_tile + part * {LANES}
-        tile[y * {pitch} + along_tile] = fetched[part]
-        beside[y * {pitch} + along_tile] = others[part]
-    barrier()
-    for some in range({size // vector // _UNROLLED}):
-        for iteration in unrolled({_UNROLLED}):
-            x = (some * {_UNROLLED} + iteration) * {vector}
-            for y in unrolled({m}):
-                place = (down + y * {size // m}) * {pitch} + x
-                load_{t}x{vector}(tile, place, left, y * {vector})
-            for y in unrolled({k}):
-                place = (along + y * {size // k}) * {pitch} + x
-                load_{t}x{vector}(beside, place, right, 0)
-                for part in unrolled({m}):
-                    for e in unrolled({vector}):
-                        less = neg_{t}(left[part * {vector} + e])
-                        old = sums[part * {k} + y]
-                        sums[part * {k} + y] = fma_{t}(less, right[e], old)
+{indented(self._load_operands(), 1)}
+{indented(self._multiply(), 1)}
     barrier()
 for part in unrolled({m * k}):
     y = down + part // {k} * {size // m}
     tile[y * {size + 1} + along + part % {k} * {size // k}] = sums[part]
 barrier()"""
 
-    def _taken(self) -> str:
-        """Lines that load a lane's elements of its row of the tile."""
+    def _load_operands(self) -> str:
+        """Lines that wait for the tiles of a product, and load them.
+
+        They are the tiles ``before`` of the rows of tiles ``line`` and ``column``, and
+        go to ``tile`` and ``beside``. What is below the matrix becomes 0.
+        """
+        t, size, pitch = short_name(self.dtype), self.size, self._pitch
+        return f"""# A lane of each of two warps waits for one of the two tiles.
+if (thread < {2 * WARP}) and (remainder(thread, {WARP}) == 0):
+    needed = select_i64(thread == 0, line, column)
+    there = wait_for_i32(flag_buffer, flags + needed * rows + before)
+    fence()
+barrier()
+# All loads are on their way before the first is waited for.
+own_at = own_rows + before * {size} + start
+top_at = top_rows + before * {size} + start
+if (line + 1) * {size} <= n:
+    for part in unrolled({size // LANES}):
+        fetched[part] = a[own_at + part * {LANES} * n]
+        others[part] = a[top_at + part * {LANES} * n]
+else:
+    for part in unrolled({size // LANES}):
+        further = part * {LANES} * n
+        fetched[part] = {t}(0)
+        if line * {size} + down_tile + part * {LANES} < n:
+            fetched[part] = a[own_at + further]
+        others[part] = {t}(0)
+        if column * {size} + down_tile + part * {LANES} < n:
+            others[part] = a[top_at + further]
+for part in unrolled({size // LANES}):
+    y = down_tile + part * {LANES}
+    tile[y * {pitch} + along_tile] = fetched[part]
+    beside[y * {pitch} + along_tile] = others[part]
+barrier()"""
+
+    def _multiply(self) -> str:
+        """Lines that subtract ``tile`` times the transpose of ``beside`` from ``sums``.
+
+        A thread has a grid of elements, ``_PARTS`` down and along, at equal distances.
+        """
+        t, size, vector = short_name(self.dtype), self.size, self.vector
+        pitch = self._pitch
+        m, k = _PARTS[size]
+        return f"""for some in range({size // vector // _UNROLLED}):
+    for iteration in unrolled({_UNROLLED}):
+        x = (some * {_UNROLLED} + iteration) * {vector}
+        for y in unrolled({m}):
+            place = (down + y * {size // m}) * {pitch} + x
+            load_{t}x{vector}(tile, place, left, y * {vector})
+        for y in unrolled({k}):
+            place = (along + y * {size // k}) * {pitch} + x
+            load_{t}x{vector}(beside, place, right, 0)
+            for part in unrolled({m}):
+                for e in unrolled({vector}):
+                    less = neg_{t}(left[part * {vector} + e])
+                    old = sums[part * {k} + y]
+                    sums[part * {k} + y] = fma_{t}(less, right[e], old)"""
+
+    def _own(self) -> str:
+        """Lines that load ``own``: a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
 
     def _diagonal(self) -> str:
         """Lines that factor a diagonal tile; the last one stores the status of all."""
         size = self.size
-        factor = f"""{self._taken()}
+        factor = f"""{self._own()}
 {factoring(self.dtype, size, str(size))}
 for part in unrolled({size // LANES}):
     x = column * {size} + along_tile
@@ -238,12 +270,38 @@ if (line == rows - 1) and (thread == 0):
     def _below(self) -> str:
         """Lines that solve a tile below the diagonal by the diagonal tile.
 
-        A lane has every fourth element of its row.
+        They store it, and publish that it is there.
         """
-        t, size, vector = short_name(self.dtype), self.size, self.vector
-        each, pitch, triangle = size // LANES, size + 1, self._triangle
-        group = group_pitch(self.dtype, size)
-        solve = f"""if thread == 0:
+        size, each = self.size, self.size // LANES
+        solve = f"""{self._load_factor()}
+base = remainder(thread, {WARP}) - lane
+for pair in range({size // (2 * PANEL)}):
+    for half in unrolled(2):
+        before = pair * {2 * PANEL} + half * {PANEL}
+{indented(self._solve_panel(), 2)}
+    for k in unrolled({each - 2 * PANEL // LANES}):
+        own[k] = own[k + {2 * PANEL // LANES}]
+barrier()
+for part in unrolled({each}):
+    place = (down_tile + part * {LANES}) * {size + 1} + along_tile
+    if line * {size} + down_tile + part * {LANES} < n:
+        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]"""
+        return f"""if line > column:
+{indented(solve, 1)}
+barrier()
+if thread == 0:
+    fence()
+    publish_i32(flag_buffer, flags + line * rows + column, i32(1))"""
+
+    def _load_factor(self) -> str:
+        """Lines that wait for the diagonal tile's factor and load it to ``beside``.
+
+        It lies there by columns, of which each lane's elements are side by side.
+        ``pivots`` become the reciprocals of its diagonal.
+        """
+        t, size, each = short_name(self.dtype), self.size, self.size // LANES
+        group, triangle = group_pitch(self.dtype, size), self._triangle
+        return f"""if thread == 0:
     there = wait_for_i32(flag_buffer, flags + column * rows + column)
     fence()
 barrier()
@@ -253,49 +311,41 @@ for part in unrolled({each}):
     y = down_tile + part * {LANES}
     place = along_tile * {triangle} + remainder(y, {LANES}) * {group}
     beside[place + quotient(y, {LANES})] = fetched[part]
-{self._taken()}
+{self._own()}
 barrier()
 if thread < {size}:
     place = thread * {triangle} + remainder(thread, {LANES}) * {group}
     pivots[thread] = {t}(1) / beside[place + quotient(thread, {LANES})]
-barrier()
-base = remainder(thread, {WARP}) - lane
-for pair in range({size // (2 * PANEL)}):
-    for half in unrolled(2):
-        before = pair * {2 * PANEL} + half * {PANEL}
-        for k in unrolled({PANEL}):
-            value = own[half * {PANEL // LANES} + k // {LANES}]
-            mine[k] = shuffle_from_{t}(value, base + k % {LANES})
-        for k in unrolled({PANEL}):
-            mine[k] = mine[k] * pivots[before + k]
-            for j in unrolled({PANEL}):
-                if j > k:
-                    place = (before + k) * {triangle} + j % {LANES} * {group}
-                    value = beside[place + quotient(before, {LANES}) + j // {LANES}]
-                    mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
-        for part in unrolled({PANEL // LANES}):
-{indented(chosen(self.dtype), 3)}
-            tile[row * {pitch} + before + part * {LANES} + lane] = value
-        for k in unrolled({PANEL}):
-            for part in unrolled({each // vector}):
-                onward = pair * {2 * PANEL // LANES} + part * {vector}
-                if onward < {each}:
-                    place = (before + k) * {triangle} + lane * {group}
-                    load_{t}x{vector}(beside, place + onward, near, 0)
-                    for e in unrolled({vector}):
-                        old = own[part * {vector} + e]
-                        less = neg_{t}(mine[k])
-                        own[part * {vector} + e] = fma_{t}(less, near[e], old)
-    for k in unrolled({each - 2 * PANEL // LANES}):
-        own[k] = own[k + {2 * PANEL // LANES}]
-barrier()
-for part in unrolled({each}):
-    place = (down_tile + part * {LANES}) * {pitch} + along_tile
-    if line * {size} + down_tile + part * {LANES} < n:
-        a[own_rows + column * {size} + start + part * {LANES} * n] = tile[place]"""
-        return f"""if line > column:
-{indented(solve, 1)}
-barrier()
-if thread == 0:
-    fence()
-    publish_i32(flag_buffer, flags + line * rows + column, i32(1))"""
+barrier()"""
+
+    def _solve_panel(self) -> str:
+        """Lines that solve the columns of a panel, which begins at ``before``.
+
+        The lanes of a row first give each other their elements of it: ``mine``. Then
+        each frees the rest of its row, ``own``, of the panel's products.
+        """
+        t, vector, triangle = short_name(self.dtype), self.vector, self._triangle
+        each, group = self.size // LANES, group_pitch(self.dtype, self.size)
+        return f"""for k in unrolled({PANEL}):
+    value = own[half * {PANEL // LANES} + k // {LANES}]
+    mine[k] = shuffle_from_{t}(value, base + k % {LANES})
+for k in unrolled({PANEL}):
+    mine[k] = mine[k] * pivots[before + k]
+    for j in unrolled({PANEL}):
+        if j > k:
+            place = (before + k) * {triangle} + j % {LANES} * {group}
+            value = beside[place + quotient(before, {LANES}) + j // {LANES}]
+            mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
+for part in unrolled({PANEL // LANES}):
+{indented(chosen(self.dtype), 1)}
+    tile[row * {self.size + 1} + before + part * {LANES} + lane] = value
+for k in unrolled({PANEL}):
+    for part in unrolled({each // vector}):
+        onward = pair * {2 * PANEL // LANES} + part * {vector}
+        if onward < {each}:
+            place = (before + k) * {triangle} + lane * {group}
+            load_{t}x{vector}(beside, place + onward, near, 0)
+            for e in unrolled({vector}):
+                old = own[part * {vector} + e]
+                less = neg_{t}(mine[k])
+                own[part * {vector} + e] = fma_{t}(less, near[e], old)"""

@@ -33,18 +33,18 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 128
-"""Matrices of up to this many rows for each of a batch are one call."""
+"""Matrices of up to this many rows for each matrix of a batch are one call."""
 TRANSPOSED: Final = 128
-"""Rows, from which on a single matrix is transposed to be factored."""
+"""A single matrix of at least so many rows is transposed before cuSOLVER factors it."""
 SMALL_SVD: Final = 32
 """Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
 SMALL_EIGH: Final = 32
-"""Symmetric matrices of up to so many rows, of a batch, are Jacobi's method's."""
+"""A batch of symmetric matrices of up to so many rows takes Jacobi's method."""
 JACOBI: Final = 128
-"""Up to so many rows and columns Jacobi's method is the faster one.
+"""A matrix of up to so many rows and columns takes Jacobi's method for its SVD.
 
-Of several matrices all are its: the polar decomposition has memory on the host, which
-calls that follow each other would share.
+A batch always does: the polar decomposition, faster for a large matrix, has memory on
+the host, which calls that follow each other would share.
 """
 
 
@@ -98,10 +98,8 @@ def cholesky(op: MatrixEquation) -> Iterable[Made]:
             copy = Var(ArrayType(extents, output.type.dtype))
             pointer, factor = Pointer(copy), transposed(matrices_of(copy))
             yield op.moved(matrices_in, factor, extents, "a matrix by columns")
-        writes, upper = (
-            {"a": pointer, "status": Pointer(status)},
-            int(not is_transposed),
-        )
+        writes = {"a": pointer, "status": Pointer(status)}
+        upper = int(not is_transposed)
         yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
     reason = "the lower triangle, or NaN"
     yield op.moved(
@@ -185,7 +183,7 @@ def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
 def _copied(op: MatrixEquation) -> tuple[Var, Nest]:
     """A new array for a copy of the operand, and the nest that makes the copy.
 
-    The library overwrites it. ``reads`` says where operands lie.
+    The library overwrites the copy.
     """
     copy = Var(ArrayType(*_of_matrices(op)))
     source = matrices_at(op.operand(), copy.type)
@@ -294,16 +292,11 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
 
 
 def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
-    """The operand of the small-matrix kernel; None if the library computes the SVD.
-
-    ``reads`` says where operands lie.
-    """
-    x = op.equation.inputs[0].type
-    columns, rows = x.shape[-2:]
-    if not small_svd.is_small(x.dtype, rows, columns):
+    """The operand of the small-matrix kernel; None if the library computes the SVD."""
+    (matrices, columns, rows), dtype = _of_matrices(op)
+    if not small_svd.is_small(dtype, rows, columns):
         return None
-    pointer = op.operand()
-    return small_svd.Operand(pointer, _count(x), columns, rows)
+    return small_svd.Operand(op.operand(), matrices, columns, rows)
 
 
 def svd(op: MatrixEquation) -> Iterable[Made]:

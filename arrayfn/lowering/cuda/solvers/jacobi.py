@@ -92,8 +92,8 @@ def _begin(layout: ColumnLayout, a: str) -> str:
 {layout.begin("n")}
 begin = block_index() * n * n
 loaded = registers_{t}({rows * rows // layout.threads})
-{_whole(layout, a, "0")}
-{layout.loaded("0")}
+{_load_matrix(layout, a, "0")}
+{layout.load_pair("0")}
 sum = {t}(0)
 other = {t}(0)
 for k in unrolled({layout.own}):
@@ -114,45 +114,26 @@ barrier()"""
 def _values(layout: ColumnLayout, a: str) -> str:
     """Lines that store the eigenvalues in ascending order.
 
-    ``a`` is the name of the matrix's array, ``layout`` how columns are spread.
+    The columns' directions are the eigenvectors; eigenvalues are their quotients with
+    the matrix itself, which is loaded again beside them. ``a`` is the name of the
+    matrix's array, ``layout`` how columns are spread.
     """
-    t, rows, own = short_name(layout.dtype), layout.rows, layout.own
-    vector, step = layout.vector, layout.step
+    t = short_name(layout.dtype)
     return f"""
 spare = {layout.size} - here
-{_whole(layout, a, "spare")}
+{_load_matrix(layout, a, "spare")}
 if live:
-{indented(layout.loaded("here"), 1)}
-xx = {t}(0)
-yy = {t}(0)
-for k in unrolled({own}):
-    xx = fma_{t}(x[k], x[k], xx)
-    yy = fma_{t}(y[k], y[k], yy)
-{layout.over_lanes("xx")}
-{layout.over_lanes("yy")}
+{indented(layout.load_pair("here"), 1)}
+{layout.inner_products("xx", "yy")}
 xx = sqrt_{t}(xx)
 yy = sqrt_{t}(yy)
-for k in unrolled({own}):
+for k in unrolled({layout.own}):
     x[k] = x[k] / xx
     y[k] = y[k] / yy
 if live:
-{indented(layout.stored("first", "second"), 1)}
+{indented(layout.store_pair("first", "second"), 1)}
 barrier()
-xx = {t}(0)
-yy = {t}(0)
-for i in range(n):
-    in_x = {t}(0)
-    in_y = {t}(0)
-    for k in unrolled({own // vector}):
-        at = spare + i * {rows} + lane * {vector} + k * {step}
-        load_{t}x{vector}(columns, at, near, 0)
-        for j in unrolled({vector}):
-            in_x = fma_{t}(near[j], x[k * {vector} + j], in_x)
-            in_y = fma_{t}(near[j], y[k * {vector} + j], in_y)
-    xx = fma_{t}(in_x, columns[here + first - lane * {vector} + i], xx)
-    yy = fma_{t}(in_y, columns[here + second - lane * {vector} + i], yy)
-{layout.over_lanes("xx")}
-{layout.over_lanes("yy")}
+{_quotients(layout)}
 if rotated > 0:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
@@ -161,6 +142,32 @@ if live and (lane == 0):
     values[block_index() * n + x_place] = xx
     if both:
         values[block_index() * n + y_place] = yy
+"""
+
+
+def _quotients(layout: ColumnLayout) -> str:
+    """Lines that set ``xx`` and ``yy`` to Rayleigh's quotients of a pair of vectors.
+
+    They are x^T A x and y^T A y for unit vectors; A begins at ``spare`` of ``columns``.
+    ``layout`` says how columns are spread over the block.
+    """
+    t, vector = short_name(layout.dtype), layout.vector
+    return f"""
+xx = {t}(0)
+yy = {t}(0)
+for i in range(n):
+    in_x = {t}(0)
+    in_y = {t}(0)
+    for k in unrolled({layout.own // vector}):
+        at = spare + i * {layout.rows} + lane * {vector} + k * {layout.step}
+        load_{t}x{vector}(columns, at, near, 0)
+        for j in unrolled({vector}):
+            in_x = fma_{t}(near[j], x[k * {vector} + j], in_x)
+            in_y = fma_{t}(near[j], y[k * {vector} + j], in_y)
+    xx = fma_{t}(in_x, columns[here + first - lane * {vector} + i], xx)
+    yy = fma_{t}(in_y, columns[here + second - lane * {vector} + i], yy)
+{layout.over_lanes("xx")}
+{layout.over_lanes("yy")}
 """
 
 
@@ -185,11 +192,11 @@ for k in unrolled({own // vector}):
 """
 
 
-def _whole(layout: ColumnLayout, name: str, start: str) -> str:
-    """Lines that fill shared memory with the matrix, from its lower triangle.
+def _load_matrix(layout: ColumnLayout, a: str, start: str) -> str:
+    """Lines that copy the matrix to ``columns``, whole, from its lower triangle.
 
-    ``name`` is that of its array; ``start`` is the index in shared memory, an
-    expression. ``layout`` says how columns are spread over the block.
+    ``a`` is the name of its array, ``start`` the expression of the index in
+    ``columns``, and ``layout`` says how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     parts = rows * rows // layout.threads
@@ -198,7 +205,7 @@ def _whole(layout: ColumnLayout, name: str, start: str) -> str:
     i = (thread + part * {layout.threads}) // {rows}
     j = (thread + part * {layout.threads}) % {rows}
     high = min_i64(max_i64(i, j), n - 1)
-    value = {name}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
+    value = {a}[begin + high * n + min_i64(min_i64(i, j), n - 1)]
     loaded[part] = select_{t}((i < n) and (j < n), value, {t}(0))
 for part in unrolled({parts}):
     columns[{start} + thread + part * {layout.threads}] = loaded[part]

@@ -45,10 +45,20 @@ def rows_of(n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """How up to ``rows`` columns are spread over a block; prints their rotations.
+    """How up to ``rows`` columns are spread over a block; gives lines that rotate them.
 
     The first ``rows`` elements of each are made orthogonal. It may have ``more``, which
-    are rotated with them.
+    are rotated with them. The lines share these variables:
+
+    * ``group`` and ``lane``: the number of the lanes that share a pair of columns, and
+      of the lane among them. There are ``pairs``, and ``live`` says whether the group
+      has one: columns ``group`` and ``pairs + group``, if that is a column.
+    * ``columns``: shared memory for two copies of all columns. One is read and the
+      other written, alternately; ``here`` is where the one to read begins.
+    * ``first`` and ``second``: where the lane's parts of the pair begin in a copy.
+    * ``x`` and ``y``: registers for these parts.
+    * ``xx``, ``yy`` and ``xy``: inner products of the pair's columns.
+    * ``rotated``: positive if some pair was rotated in the current sweep.
     """
 
     dtype: DType
@@ -82,7 +92,7 @@ class ColumnLayout:
 
     @property
     def compared(self) -> int:
-        """Elements of those that are to be orthogonal."""
+        """Those of them that are to be orthogonal to other columns'."""
         return self.rows // self.lanes
 
     @property
@@ -108,8 +118,7 @@ class ColumnLayout:
     def begin(self, count: str) -> str:
         """Lines that assign a pair of columns to each group of lanes.
 
-        ``count`` is the expression of the number of columns. ``first`` and ``second``
-        become the places of the pair in shared memory.
+        ``count`` is the expression of the number of columns.
         """
         t, own, vector = short_name(self.dtype), self.own, self.vector
         return f"""thread = thread_index()
@@ -127,7 +136,7 @@ first = select_i64(live, group, 0) * {self.height} + lane * {vector}
 second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
 
     def maximum(self) -> str:
-        """Lines that make ``scale`` the block's maximum of each thread's ``scale``.
+        """Lines that make ``scale`` the maximum of all threads' ``scale``.
 
         It becomes NaN if that is not finite, and 1 if it is 0.
         """
@@ -150,16 +159,29 @@ if not (scale < {t.upper()}_INF):
         Columns have lengths of about 1. If ``shortest`` is given, they may have others,
         and those up to that length are left alone.
         """
-        t, height, vector = short_name(self.dtype), self.height, self.vector
-        # The cosine of columns that are orthogonal but for rounding errors.
-        tolerance = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
-        longer = relative = size = ""
-        if shortest is not None:
-            # Squares of what is far from 1 may be none in float32.
-            longer = f" and (min_{t}(xx, yy) > {t}({shortest**2!r}))"
-            near = f"inverse_f32({self._near('xx + yy')})"
-            size = f"\n            size = {self._wide(near)}"
-            relative = " * size"
+        return f"""
+{self._next_places()}
+here = i64(0)
+rotated = i64(1)
+sweep = i64(0)
+while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
+    rotated = i64(0)
+    sweep = sweep + 1
+    for pairing in range(2 * pairs - 1):
+{indented(self.load_pair("here"), 2)}
+{indented(self.inner_products("xx", "yy", "xy"), 2)}
+{indented(self._angle(shortest), 2)}
+{indented(self._rotate(), 2)}
+        barrier()
+{indented(self._agree(), 1)}
+"""
+
+    def _next_places(self) -> str:
+        """Lines that define ``to_x`` and ``to_y``: where a pair's columns go next.
+
+        As in a tournament, all columns but the first move on by one place. So each
+        meets each other one in ``2 * pairs - 1`` rounds.
+        """
         return f"""
 after_x = group + 1
 after_y = pairs + group - 1
@@ -168,69 +190,95 @@ if group == pairs - 1:
 if group == 0:
     after_x = i64(0)
     after_y = i64(1)
-to_x = after_x * {height} + lane * {vector}
-to_y = after_y * {height} + lane * {vector}
-here = i64(0)
-rotated = i64(1)
-sweep = i64(0)
-while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
-    rotated = i64(0)
-    sweep = sweep + 1
-    for pairing in range(2 * pairs - 1):
-{indented(self.loaded("here"), 2)}
-        xx = {t}(0)
-        yy = {t}(0)
-        xy = {t}(0)
-        for k in unrolled({self.compared}):
-            xx = fma_{t}(x[k], x[k], xx)
-            yy = fma_{t}(y[k], y[k], yy)
-            xy = fma_{t}(x[k], y[k], xy)
-{indented(self.over_lanes("xx"), 2)}
-{indented(self.over_lanes("yy"), 2)}
-{indented(self.over_lanes("xy"), 2)}
-        sine = {t}(0)
-        half = {t}(0)
-        if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{longer}:{size}
-            gap = {self._near(f"(yy - xx){relative}")}
-            twice = {self._near(f"(xy + xy){relative}")}
-            squares = fma_f32(gap, gap, twice * twice)
-            root = squares * approximate_rsqrt_f32(squares)
-            tangent = twice * inverse_f32(abs_f32(gap) + root)
-            if gap < f32(0):
-                tangent = neg_f32(tangent)
-            squares = tangent * tangent
-            series = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
-            half = {self._wide("tangent * fma_f32(squares, series, f32(0.5))")}
-            sine = {self._over(f"fma_{t}(half, half, {t}(1))", "(half + half)")}
-            rotated = i64(1)
-        here = {self.size} - here
-        for k in unrolled({self.own}):
-            less = fma_{t}(half, x[k], y[k])
-            more = fma_{t}(neg_{t}(half), y[k], x[k])
-            x[k] = fma_{t}(neg_{t}(sine), less, x[k])
-            y[k] = fma_{t}(sine, more, y[k])
-        if live:
-{indented(self.stored("to_x", "to_y"), 3)}
-        barrier()
-{indented(self._agreed(), 1)}"""
+to_x = after_x * {self.height} + lane * {self.vector}
+to_y = after_y * {self.height} + lane * {self.vector}
+"""
 
-    def _near(self, value: str) -> str:
+    def inner_products(self, *names: str) -> str:
+        """Lines that define ``names``, of ``xx``, ``yy`` and ``xy``, for a pair.
+
+        Only the elements that are to be orthogonal count.
+        """
+        t = short_name(self.dtype)
+        zeros = [f"{name} = {t}(0)" for name in names]
+        adds = [
+            f"{name} = fma_{t}({name[0]}[k], {name[1]}[k], {name})" for name in names
+        ]
+        sums = [self.over_lanes(name) for name in names]
+        loop = f"for k in unrolled({self.compared}):"
+        return "\n".join([*zeros, loop, indented(adds, 1), *sums])
+
+    def _angle(self, shortest: float | None) -> str:
+        """Lines that compute the rotation which makes a pair orthogonal.
+
+        ``sine`` and ``half``, the tangent of half the angle, are 0 for a pair that is
+        orthogonal but for rounding errors, or has a column of length ``shortest`` or
+        less.
+        """
+        t = short_name(self.dtype)
+        # The cosine of columns that are orthogonal but for rounding errors.
+        tolerance = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
+        are_longer = relative = size = ""
+        if shortest is not None:
+            # Squares of what is far from 1 may be none in float32.
+            are_longer = f" and (min_{t}(xx, yy) > {t}({shortest**2!r}))"
+            inverse = f"inverse_f32({self._to_f32('xx + yy')})"
+            size = f"size = {self._from_f32(inverse)}"
+            relative = " * size"
+        divisor = f"fma_{t}(half, half, {t}(1))"
+        return f"""
+sine = {t}(0)
+half = {t}(0)
+if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{are_longer}:
+    {size}
+    gap = {self._to_f32(f"(yy - xx){relative}")}
+    twice = {self._to_f32(f"(xy + xy){relative}")}
+    squares = fma_f32(gap, gap, twice * twice)
+    root = squares * approximate_rsqrt_f32(squares)
+    tangent = twice * inverse_f32(abs_f32(gap) + root)
+    if gap < f32(0):
+        tangent = neg_f32(tangent)
+    squares = tangent * tangent
+    series = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
+    half = {self._from_f32("tangent * fma_f32(squares, series, f32(0.5))")}
+    sine = {self._quotient("(half + half)", divisor)}
+    rotated = i64(1)
+"""
+
+    def _rotate(self) -> str:
+        """Lines that rotate a pair, and store it in the other copy at its next place.
+
+        x' = x - sine (y + half x) and y' = y + sine (x - half y).
+        """
+        t = short_name(self.dtype)
+        return f"""
+here = {self.size} - here
+for k in unrolled({self.own}):
+    less = fma_{t}(half, x[k], y[k])
+    more = fma_{t}(neg_{t}(half), y[k], x[k])
+    x[k] = fma_{t}(neg_{t}(sine), less, x[k])
+    y[k] = fma_{t}(sine, more, y[k])
+if live:
+{indented(self.store_pair("to_x", "to_y"), 1)}
+"""
+
+    def _to_f32(self, value: str) -> str:
         """The expression of ``value`` in float32, precise enough for an angle."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_{t}_f32({value})"
 
-    def _wide(self, value: str) -> str:
+    def _from_f32(self, value: str) -> str:
         """The expression of a float32 ``value`` in the dtype of the matrix."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_f32_{t}({value})"
 
-    def _over(self, divisor: str, value: str) -> str:
+    def _quotient(self, value: str, divisor: str) -> str:
         """The expression of ``value`` over ``divisor``, which is from 1 to 2."""
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"
         return f"{value} / ({divisor})"
 
-    def _agreed(self) -> str:
+    def _agree(self) -> str:
         """Lines that make ``rotated`` positive in all threads if it is in any."""
         t = short_name(self.dtype)
         if self.warps == 1:
@@ -272,10 +320,10 @@ for k in range({count}):
     if (value {before} yy) or ((k < pairs + group) and not (value {after} yy)):
         y_place = y_place + 1"""
 
-    def stored(self, x: str, y: str) -> str:
-        """Lines that store a pair's columns at ``x`` and ``y`` after ``here``.
+    def store_pair(self, x: str, y: str) -> str:
+        """Lines that store a pair's columns in the copy that begins at ``here``.
 
-        All are indices in shared memory.
+        ``x`` and ``y`` are the expressions of their places in it.
         """
         t, vector, step = short_name(self.dtype), self.vector, self.step
         return f"""for k in unrolled({self.own // vector}):
@@ -283,8 +331,8 @@ for k in range({count}):
     store_{t}x{vector}(columns, at + {x}, x, k * {vector})
     store_{t}x{vector}(columns, at + {y}, y, k * {vector})"""
 
-    def loaded(self, here: str) -> str:
-        """Lines that load a pair's columns, from index ``here`` of shared memory on."""
+    def load_pair(self, here: str) -> str:
+        """Lines that load a pair's columns from the copy that begins at ``here``."""
         t, step = short_name(self.dtype), self.step
         return f"""for k in unrolled({self.own // self.vector}):
     at = {here} + k * {step}
@@ -292,7 +340,13 @@ for k in range({count}):
     load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
 
     def over_lanes(self, name: str) -> str:
-        """Lines that sum the variable ``name`` over the lanes of a group."""
+        """Lines that sum the variable ``name`` over the lanes of a group.
+
+        Gives, for eight lanes:
+
+            for step in unrolled(3):
+                xx = xx + shuffle_xor_f32(xx, 4 >> step)
+        """
         t = short_name(self.dtype)
         return f"""for step in unrolled({self.lanes.bit_length() - 1}):
     {name} = {name} + shuffle_xor_{t}({name}, {self.lanes // 2} >> step)"""

@@ -13,6 +13,7 @@ of orthogonality in the Gram-Schmidt orthogonalization process, 2005).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -27,10 +28,15 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
 )
 from arrayfn.lowering.libraries.calls import Pointer
 
-_INTEGERS = (
+_INTEGERS: Final = (
     *("length", "count", "total", "down", "across"),
     *("far_down", "far_across", "near_down", "near_across"),
 )
+"""The kernel's integer arguments.
+
+There are ``count`` vectors of ``length`` elements to rotate, ``total`` vectors to store
+on the far side. ``down`` is the stride along a vector, ``across`` from one to the next.
+"""
 
 
 def is_small(dtype: DType, rows: int, columns: int) -> bool:
@@ -157,14 +163,8 @@ def _values(layout: ColumnLayout, tolerance: float) -> str:
     t = short_name(layout.dtype)
     return f"""
 if live:
-{indented(layout.loaded("here"), 1)}
-xx = {t}(0)
-yy = {t}(0)
-for k in unrolled({layout.compared}):
-    xx = fma_{t}(x[k], x[k], xx)
-    yy = fma_{t}(y[k], y[k], yy)
-{layout.over_lanes("xx")}
-{layout.over_lanes("yy")}
+{indented(layout.load_pair("here"), 1)}
+{layout.inner_products("xx", "yy")}
 failed = (rotated > 0) or isnan_{t}(scale)
 if failed:
     xx = {t.upper()}_NAN
@@ -184,16 +184,18 @@ if live and (lane == 0):
 
 
 def _basis(layout: ColumnLayout) -> str:
-    """Lines that order one side's vectors, and add others by Gram-Schmidt.
+    """Lines that put the far side's vectors in order, and add missing ones.
 
-    ``layout`` says how columns are spread over the block.
+    They lie in the unused half of ``columns`` from ``spare`` on, each of ``rows``
+    elements. The first ``known`` are directions of rotated columns; those up to
+    ``total`` are made by Gram-Schmidt. ``layout`` says how columns are spread over the
+    block.
     """
-    t, rows = short_name(layout.dtype), layout.rows
-    vector, step = layout.vector, layout.step
+    rows, vector = layout.rows, layout.vector
     return f"""spare = {layout.size} - here
 for k in unrolled({layout.compared // vector}):
     for j in unrolled({vector}):
-        i = lane * {vector} + k * {step} + j
+        i = lane * {vector} + k * {layout.step} + j
         if live:
             columns[spare + x_place * {rows} + i] = x[k * {vector} + j] / xx
             if both:
@@ -202,60 +204,95 @@ barrier()
 if failed:
     known = total
 for k in range(known, total):
-    # The unit vector that is the farthest from what there is.
-    if thread < length:
-        rest = {t}(1)
-        for j in range(k):
-            value = columns[spare + j * {rows} + thread]
-            rest = fma_{t}(neg_{t}(value), value, rest)
-        results[thread] = rest
-    barrier()
-    best = i64(0)
-    rest = results[0]
-    for j in range(1, length):
-        if results[j] > rest:
-            best = j
-            rest = results[j]
-    barrier()
-    own = {t}(0)
-    if thread < length:
-        if thread == best:
-            own = {t}(1)
-        for j in range(k):
-            value = columns[spare + j * {rows} + thread]
-            other = neg_{t}(columns[spare + j * {rows} + best])
-            own = fma_{t}(value, other, own)
-        columns[spare + k * {rows} + thread] = own
-    barrier()
-    # Once more: rounding errors weigh more in what is short.
-    if thread < k:
-        rest = {t}(0)
-        for i in range(length):
-            value = columns[spare + thread * {rows} + i]
-            rest = fma_{t}(value, columns[spare + k * {rows} + i], rest)
-        results[thread] = rest
-    barrier()
-    if thread < length:
-        for j in range(k):
-            value = columns[spare + j * {rows} + thread]
-            own = fma_{t}(value, neg_{t}(results[j]), own)
-        columns[spare + k * {rows} + thread] = own
-    barrier()
+{indented(_farthest_unit_vector(layout), 1)}
+{indented(_orthogonalize_again(layout), 1)}
+{indented(_normalize(layout), 1)}
+"""
+
+
+def _farthest_unit_vector(layout: ColumnLayout) -> str:
+    """Lines that make vector ``k`` orthogonal to those before it.
+
+    It begins as the unit vector whose squared distance from their span, ``results`` for
+    each, is the largest. Each thread has one element of it, ``own``. ``layout`` gives
+    its dtype and the number of rows.
+    """
+    t, rows = short_name(layout.dtype), layout.rows
+    return f"""# The unit vector that is the farthest from what there is.
+if thread < length:
+    rest = {t}(1)
+    for j in range(k):
+        value = columns[spare + j * {rows} + thread]
+        rest = fma_{t}(neg_{t}(value), value, rest)
+    results[thread] = rest
+barrier()
+best = i64(0)
+rest = results[0]
+for j in range(1, length):
+    if results[j] > rest:
+        best = j
+        rest = results[j]
+barrier()
+own = {t}(0)
+if thread < length:
+    if thread == best:
+        own = {t}(1)
+    for j in range(k):
+        value = columns[spare + j * {rows} + thread]
+        other = neg_{t}(columns[spare + j * {rows} + best])
+        own = fma_{t}(value, other, own)
+    columns[spare + k * {rows} + thread] = own
+barrier()
+"""
+
+
+def _orthogonalize_again(layout: ColumnLayout) -> str:
+    """Lines that take the vectors before it from vector ``k`` once more.
+
+    ``results`` are its inner products with them. ``layout`` gives its dtype and the
+    number of rows.
+    """
+    t, rows = short_name(layout.dtype), layout.rows
+    return f"""# Once more: rounding errors weigh more in what is short.
+if thread < k:
     rest = {t}(0)
     for i in range(length):
-        value = columns[spare + k * {rows} + i]
-        rest = fma_{t}(value, value, rest)
-    barrier()
-    if thread < length:
-        columns[spare + k * {rows} + thread] = own / sqrt_{t}(rest)
-    barrier()
+        value = columns[spare + thread * {rows} + i]
+        rest = fma_{t}(value, columns[spare + k * {rows} + i], rest)
+    results[thread] = rest
+barrier()
+if thread < length:
+    for j in range(k):
+        value = columns[spare + j * {rows} + thread]
+        own = fma_{t}(value, neg_{t}(results[j]), own)
+    columns[spare + k * {rows} + thread] = own
+barrier()
+"""
+
+
+def _normalize(layout: ColumnLayout) -> str:
+    """Lines that divide vector ``k``, of elements ``own``, by its length.
+
+    ``layout`` gives its dtype and the number of rows.
+    """
+    t, rows = short_name(layout.dtype), layout.rows
+    return f"""rest = {t}(0)
+for i in range(length):
+    value = columns[spare + k * {rows} + i]
+    rest = fma_{t}(value, value, rest)
+barrier()
+if thread < length:
+    columns[spare + k * {rows} + thread] = own / sqrt_{t}(rest)
+barrier()
 """
 
 
 def _stored(layout: ColumnLayout) -> str:
-    """Lines that store the vectors of both sides.
+    """Lines that store the vectors of both sides, or NaN if the matrix ``failed``.
 
-    ``layout`` says how columns are spread over the block.
+    Those of the far side are the basis. Those of the near side are the product of the
+    rotations, in ``x`` and ``y`` after the column's own elements. ``layout`` says how
+    columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     vector, step = layout.vector, layout.step

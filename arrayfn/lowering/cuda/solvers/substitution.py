@@ -1,12 +1,12 @@
 """Triangular systems with few sides by a kernel, which reads a matrix once.
 
-A block of threads has some rows of the unknowns, and takes from their right-hand sides
-what it learns of the rows above, block after block, as these publish it: blocks begin
-in the order in which they are waited for. What is left is multiplied by the inverse of
-the block's triangle on the diagonal, which it has made before. Eight lanes share a row;
-what they have summed up for eight sides they exchange, so that each has one side's.
-Matrices and sides are read in their own layouts, upper triangles from their last row
-on.
+A block of threads computes some rows of the unknowns. It waits for the unknowns of the
+rows above, block after block, as these publish them, and subtracts their products with
+the matrix from its right-hand sides. Blocks begin in the order in which they are waited
+for. What is left is multiplied by the inverse of the block's triangle on the diagonal,
+which it has computed before. Eight lanes share a row; they exchange what they have
+summed up for eight sides, so that each has one side's. Matrices and sides are read in
+their own layouts, upper triangles from their last row on.
 (Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
 blocks are as stable as substitution.)
 """
@@ -14,7 +14,6 @@ blocks are as stable as substitution.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from arrayfn import dtypes
@@ -35,7 +34,8 @@ MAX_ROWS: Final = 8192
 """Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Rows of a block."""
-_SIDES: Final = 8  # of a block; lanes of a row, too
+_SIDES: Final = 8
+"""Right-hand sides of a block; also the lanes that share a row."""
 _VECTOR_BYTES: Final = 16
 
 
@@ -52,7 +52,7 @@ def substituted(
     sides: int,
     *,
     unit: bool,
-) -> Iterable[HandwrittenCall]:
+) -> HandwrittenCall:
     """The call that solves ``matrix @ x = b`` for lower triangles, in place of ``b``.
 
     Args:
@@ -91,7 +91,7 @@ def substituted(
         "a triangular system, block by block",
     )
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
-    yield HandwrittenCall(
+    return HandwrittenCall(
         text,
         {"a": Pointer(matrix.array)},
         {"b": Pointer(b)},
@@ -104,15 +104,21 @@ def substituted(
 def _text(dtype: DType, size: int, unit: bool) -> str:
     """The kernel's body, for blocks of ``size`` rows.
 
-    ``unit`` says that the diagonal is 1 and not read.
+    ``unit`` says that the diagonal is 1 and not read. The body's variables are:
+
+    * ``chain``: the number of the matrix and part of its sides; ``step``: the block's
+      number in its chain, from the top; ``line``: the thread's row of the matrix.
+    * ``total``: the right-hand side of the thread's row and side, less the products
+      with the unknowns so far.
+    * ``inverse``: the lane's elements of its row of the inverse of the diagonal block;
+      ``own``: those of a row of a block to the left.
+    * ``given`` (shared memory): two buffers, used alternately from ``here`` on, of the
+      unknowns of a block above, or of ``total``; ``keep`` is the thread's place.
     """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
-    pitch = size + 1
-    # The lanes of a row read elements that lie in different banks.
-    group = each * lanes + vector
-    kept = lanes * group
-    diagonal = f"{t}(1)" if unit else f"tile[row * {pitch} + row]"
+    group = _group_pitch(dtype, size)
+    buffer = lanes * group
     return f"""
 thread = thread_index()
 row = quotient(thread, {lanes})
@@ -128,9 +134,9 @@ place = matrix * n * sides + begin_sides + line * down_sides + side * across_sid
 flags = chain * blocks * {threads} + thread
 keep = quotient(row, {each}) * {group} + remainder(row, {each}) * {lanes} + lane
 mine = (line < n) and (side < sides)
-tile = shared_{t}({size * pitch})
+tile = shared_{t}({size * (size + 1)})
 turned = shared_{t}({2 * size})
-given = shared_{t}({2 * kept})
+given = shared_{t}({2 * buffer})
 near = registers_{t}({vector})
 own = registers_{t}({each})
 inverse = registers_{t}({each})
@@ -138,6 +144,35 @@ sums = registers_{t}({lanes})
 total = {t}(0)
 if mine:
     total = b[place]
+{_invert_diagonal(dtype, size, unit)}
+here = i64(0)
+for above in range(step):
+    for k in unrolled({each}):
+        own[k] = a[at + (above * {size} + lane * {each} + k) * across]
+    given[here + keep] = wait_for_{t}(flag_buffer, flags + above * {threads})
+    barrier()
+{indented(_product(dtype, size, "own"), 1)}
+    total = total - sums[0]
+    here = {buffer} - here
+given[here + keep] = total
+barrier()
+{_product(dtype, size, "inverse")}
+publish_{t}(flag_buffer, flags + step * {threads}, sums[0])
+if mine:
+    b[place] = sums[0]
+"""
+
+
+def _invert_diagonal(dtype: DType, size: int, unit: bool) -> str:
+    """Lines that load the block's triangle on the diagonal, and make its ``inverse``.
+
+    It begins as the identity. Row after row is divided by its diagonal element and
+    handed through shared memory (``turned``) to the rows below, which are freed of it.
+    """
+    t, pitch = short_name(dtype), size + 1
+    each, vector = size // _SIDES, _VECTOR_BYTES // dtype.itemsize
+    diagonal = f"{t}(1)" if unit else f"tile[row * {pitch} + row]"
+    return f"""
 # The inverse of the triangle on the diagonal: rows below are freed of each row in turn.
 for k in unrolled({each}):
     j = lane * {each} + k
@@ -161,35 +196,28 @@ for k in range({size}):
             for i in unrolled({vector}):
                 old = inverse[j * {vector} + i]
                 inverse[j * {vector} + i] = fma_{t}(factor, near[i], old)
-here = i64(0)
-for above in range(step):
-    for k in unrolled({each}):
-        own[k] = a[at + (above * {size} + lane * {each} + k) * across]
-    given[here + keep] = wait_for_{t}(flag_buffer, flags + above * {threads})
-    barrier()
-{indented(_product(dtype, size, "own"), 1)}
-    total = total - sums[0]
-    here = {kept} - here
-given[here + keep] = total
-barrier()
-{_product(dtype, size, "inverse")}
-publish_{t}(flag_buffer, flags + step * {threads}, sums[0])
-if mine:
-    b[place] = sums[0]
 """
 
 
-def _product(dtype: DType, size: int, factor: str) -> str:
+def _group_pitch(dtype: DType, size: int) -> int:
+    """Elements in shared memory from those that a lane reads to the next lane's.
+
+    They are padded by a vector, so that the lanes of a row read different banks.
+    """
+    return size + _VECTOR_BYTES // dtype.itemsize
+
+
+def _product(dtype: DType, size: int, row: str) -> str:
     """Lines that make ``sums[0]`` the product of a row and the side of the lane.
 
-    The row is one of ``size`` elements, of which ``factor``, an array of registers, has
-    the lane's part; sides are in ``given``. Lanes sum up their part of the row for all
-    sides. Then, of the sides that two of them have, each leaves one half to the other.
+    ``row`` names the registers with the lane's part of a row of ``size`` elements;
+    the sides' parts are in ``given``, from ``here`` on. A lane sums its part for all
+    eight sides; then lanes exchange sums until each has the whole sum of one side.
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
-    group = each * lanes + vector
-    lines = f"""for k in unrolled({lanes}):
+    group = _group_pitch(dtype, size)
+    sums = f"""for k in unrolled({lanes}):
     sums[k] = {t}(0)
 for k in unrolled({each}):
     for part in unrolled({lanes // vector}):
@@ -197,16 +225,20 @@ for k in unrolled({each}):
         load_{t}x{vector}(given, from_here, near, 0)
         for i in unrolled({vector}):
             old = sums[part * {vector} + i]
-            sums[part * {vector} + i] = fma_{t}({factor}[k], near[i], old)"""
-    half = lanes // 2
-    while half:
-        lines += f"""
-for k in unrolled({half}):
+            sums[part * {vector} + i] = fma_{t}({row}[k], near[i], old)"""
+    return "\n".join((sums, *(_exchange(t, apart) for apart in (4, 2, 1))))
+
+
+def _exchange(t: str, apart: int) -> str:
+    """Lines by which two lanes with ``2 * apart`` sums each get ``apart`` of them.
+
+    The lanes are ``apart`` from each other; ``t`` is the short name of the dtype. A
+    lane keeps the sums of its own sides and hands over the others.
+    """
+    return f"""for k in unrolled({apart}):
     mine_now = sums[k]
-    others = sums[k + {half}]
-    if remainder(quotient(lane, {half}), 2) == 1:
-        mine_now = sums[k + {half}]
+    others = sums[k + {apart}]
+    if remainder(quotient(lane, {apart}), 2) == 1:
+        mine_now = sums[k + {apart}]
         others = sums[k]
-    sums[k] = mine_now + shuffle_xor_{t}(others, {half})"""
-        half //= 2
-    return lines
+    sums[k] = mine_now + shuffle_xor_{t}(others, {apart})"""

@@ -87,7 +87,7 @@ def _by_columns(
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
     if is_substituted(dtype, n, sides):
-        yield from substituted(matrix, answers, b, n, sides, unit=system.unit)
+        yield substituted(matrix, answers, b, n, sides, unit=system.unit)
         return
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):

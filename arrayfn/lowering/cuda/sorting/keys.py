@@ -33,15 +33,16 @@ class Keys:
 
     Args:
         dtype: The dtype of elements.
-        by_order: Positions are sorted: equal elements need equal keys.
-        down: In descending order.
+        for_positions: Positions are sorted: equal elements, as 0.0 and -0.0, need equal
+            keys.
+        descending: In descending order.
         part: The part of complex numbers that is sorted by; the key of ``nans`` says
             which parts are NaN.
     """
 
     dtype: DType
-    by_order: bool = False
-    down: bool = False
+    for_positions: bool = False
+    descending: bool = False
     part: Part = ""
 
     @property
@@ -71,7 +72,7 @@ class Keys:
         return (1 << self.bits) - 1 if self.bits < 64 else -1
 
     @property
-    def _sign(self) -> int:
+    def _sign_bit(self) -> int:
         """The highest bit of a key."""
         return 1 << (self.bits - 1) if self.bits < 64 else -(1 << 63)
 
@@ -86,7 +87,12 @@ class Keys:
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that define ``key``, the key of the element that ``x`` is."""
+        """Lines that define ``key``, the key of the element that ``x`` is.
+
+        Gives, for int32:
+
+            key = (convert_i32_i64(x) ^ 2147483648) & 4294967295
+        """
         name = short_name(self.dtype)
         if self.part == "nans":
             lines = [
@@ -99,13 +105,13 @@ class Keys:
                 "    key = key + 2",
             ]
         elif self.part:
-            real = Keys(dtypes.real_of(self.dtype), self.by_order)
+            real = Keys(dtypes.real_of(self.dtype), self.for_positions)
             lines = [f"component = {self.part}_{name}({x})", real.encode("component")]
         elif self.dtype in _FLOATS:
             lines = self._encode_float(x)
         else:
             lines = [f"key = {self._encode_integer(x)}"]
-        if self.down:
+        if self.descending:
             lines.append(f"key = key ^ {self.max_key}")
         return "\n".join(lines)
 
@@ -117,24 +123,35 @@ class Keys:
         name = "u8" if self.dtype == dtypes.bool_ else name
         convert = x if name == "i64" else f"convert_{name}_i64({x})"
         if self.dtype in dtypes.SIGNED:
-            return f"({convert} ^ {self._sign}) & {self.max_key}"
+            return f"({convert} ^ {self._sign_bit}) & {self.max_key}"
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
-        """Lines that define ``key``, the key of the float ``x``."""
+        """Lines that define ``key``, the key of the float ``x``.
+
+        Gives, for float32, to sort elements:
+
+            raw = convert_i32_i64(bitcast_f32_i32(x))
+            magnitude = raw & 2147483647
+            key = magnitude ^ 2147483648
+            if (raw & 2147483648) != 0:
+                key = magnitude ^ 2147483647
+            if magnitude > 2139095040:
+                key = i64(4294967295)
+        """
         raw, infinity = _FLOATS[self.dtype]
         bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
         word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"
-        magnitude = self.max_key ^ self._sign
+        magnitude = self.max_key ^ self._sign_bit
         lines = [
             f"raw = {word}",
             f"magnitude = raw & {magnitude}",
-            f"key = magnitude ^ {self._sign}",
-            f"if (raw & {self._sign}) != 0:",
+            f"key = magnitude ^ {self._sign_bit}",
+            f"if (raw & {self._sign_bit}) != 0:",
             f"    key = magnitude ^ {magnitude}",
         ]
-        if self.by_order:
-            lines += ["if magnitude == 0:", f"    key = i64({self._sign})"]
+        if self.for_positions:
+            lines += ["if magnitude == 0:", f"    key = i64({self._sign_bit})"]
         return [
             *lines,
             f"if magnitude > {infinity}:",
@@ -142,15 +159,18 @@ class Keys:
         ]
 
     def decode(self) -> str:
-        """Lines that define ``x``, the element whose key is ``key``."""
+        """Lines that define ``x``, the element whose key is ``key``.
+
+        Gives, for int32: ``x = convert_i64_i32(key ^ 2147483648)``.
+        """
         name = short_name(self.dtype)
-        lines = [f"key = key ^ {self.max_key}"] if self.down else []
+        lines = [f"key = key ^ {self.max_key}"] if self.descending else []
         if self.dtype in _FLOATS:
             raw, _ = _FLOATS[self.dtype]
             lines += [
                 f"raw = key ^ {self.max_key}",
-                f"if (key & {self._sign}) != 0:",
-                f"    raw = key ^ {self._sign}",
+                f"if (key & {self._sign_bit}) != 0:",
+                f"    raw = key ^ {self._sign_bit}",
             ]
             word = "raw" if raw == "i64" else f"convert_i64_{raw}(raw)"
             x = f"bitcast_{raw}_{name}({word})" if raw[0] == "i" else word
@@ -159,7 +179,7 @@ class Keys:
         elif self.dtype == dtypes.uint64:
             x = "bitcast_i64_u64(key)"
         elif self.dtype in dtypes.SIGNED:
-            x = f"key ^ {self._sign}"
+            x = f"key ^ {self._sign_bit}"
             x = x if name == "i64" else f"convert_i64_{name}({x})"
         else:
             x = f"convert_i64_{name}(key)"

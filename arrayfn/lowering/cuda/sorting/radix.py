@@ -24,15 +24,18 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.tiles import (
     DIGITS,
-    MOVE_TO_SHARED,
     THREAD_NUMBERS,
-    TILE_OF_BLOCK,
     SortData,
     Tile,
     call_of,
     digit_starts,
-    phase_texts,
+    digit_starts_in_row,
+    load_keys,
+    move_to_shared,
+    rank_digits,
     sum_counts,
+    sum_up_warp,
+    tile_of_block,
     tile_shared_arrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -54,45 +57,27 @@ def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwrit
             the high ones; it must be a whole row then, and have values.
     """
     shared = tile_shared_arrays(data, tile, bases=False)
-    items = tile.items
-    reload = "keys[item] = words[at]"
-    store_value = load_values = ""
-    if data.has_values:
-        store_value = "\n    values[place] = value_registers[item]"
-        reload += "\n    value_registers[item] = values[at]"
-        value = "values_in[source + at]"
-        if not data.reads_values:
-            value = "convert_i64_i32(source + at - row * n)"
-        load_values = f"""
-value_registers = registers_{data.value_dtype}({items})
-for item in range({items}):
-    at = min_i64(begin + item * 32, count - 1)
-    value_registers[item] = {value}"""
-    sorts: list[str] = []
-    for number, keys in enumerate(parts or (data.keys,)):
-        part = replace(data, keys=keys)
-        phases = phase_texts(part, tile)
-        load = phases["load"]
-        if number:
-            source = "row * n + convert_i32_i64(value_registers[item])"
-            load = phase_texts(part, tile, source)["load"]
-        bits = f"min_i64(bits, {keys.bits})" if parts else "bits"
-        move = MOVE_TO_SHARED.format(
-            items=items, key=phases["key"], store_value=store_value
-        )
-        loop = f"""{phases["rank"]}{digit_starts(tile, whole=False)}{move}
-for item in range({items}):
-    at = begin + item * 32
-    {reload}
-shift = shift + 8"""
-        sorts.append(
-            f"{load}\nshift = i64(0)\nwhile shift < {bits}:\n{indented(loop, 1)}"
-        )
-    body = f"""{THREAD_NUMBERS}{shared.text}
-keys = registers_{data.keys.word}({items})
-places = registers_i32({items})
-{TILE_OF_BLOCK.format(size=tile.size)}
-begin = warp * {items * WARP} + lane{load_values}
+    if parts:
+        # The elements of later parts are read in the order of the parts before.
+        sorted_at = "row * n + convert_i32_i64(value_registers[item])"
+        sorts = [
+            _sort_in_shared(
+                replace(data, keys=keys),
+                tile,
+                f"min_i64(bits, {keys.bits})",
+                sorted_at if number else "source + at",
+            )
+            for number, keys in enumerate(parts)
+        ]
+    else:
+        sorts = [_sort_in_shared(data, tile, "bits", "source + at")]
+    body = f"""
+{THREAD_NUMBERS}
+{shared.text}
+{_declare_keys(data, tile)}
+{tile_of_block(tile)}
+begin = warp * {tile.items * WARP} + lane
+{_load_values(data, tile) if data.has_values else ""}
 {"".join(sorts)}
 for at in range(thread, keep, {tile.threads}):
     target = block_index() * keep + at
@@ -108,6 +93,50 @@ for at in range(thread, keep, {tile.threads}):
     )
 
 
+def _declare_keys(data: SortData, tile: Tile) -> str:
+    """Lines that declare the registers for a thread's keys and their ranks."""
+    return f"""
+keys = registers_{data.keys.word}({tile.items})
+places = registers_i32({tile.items})
+"""
+
+
+def _load_values(data: SortData, tile: Tile) -> str:
+    """Lines that fill ``value_registers`` with the values of a thread's elements."""
+    value = "values_in[source + at]"
+    if not data.reads_values:
+        value = "convert_i64_i32(source + at - row * n)"
+    return f"""
+value_registers = registers_{data.value_dtype}({tile.items})
+for item in range({tile.items}):
+    at = min_i64(begin + item * 32, count - 1)
+    value_registers[item] = {value}
+"""
+
+
+def _sort_in_shared(data: SortData, tile: Tile, bits: str, source: str) -> str:
+    """Lines that sort a tile by all digits of its keys; it stays in shared memory.
+
+    After each digit the keys, and values, return to registers in their new order.
+    ``bits`` is the expression of the number of bits to sort by, ``source`` that of the
+    index of element ``at``.
+    """
+    value = "value_registers[item]" if data.has_values else ""
+    return f"""
+{load_keys(data, tile, source)}
+shift = i64(0)
+while shift < {bits}:
+{indented(rank_digits(data.keys, tile), 1)}
+{indented(digit_starts(tile), 1)}
+{indented(move_to_shared(data.keys, tile, value), 1)}
+    for item in range({tile.items}):
+        at = begin + item * 32
+        keys[item] = words[at]
+        {f"{value} = values[at]" if value else ""}
+    shift = shift + 8
+"""
+
+
 def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
     """The kernel that counts how often each tile has each digit at ``shift``.
 
@@ -115,12 +144,13 @@ def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
     (``scanned``), else [row, tile, digit]. ``data`` says what is read.
     """
     keys = data.keys
-    line = "(row * 256 + digit) * tiles + tile"
-    if not scanned:
-        line = "block_index() * 256 + digit"
-    where = TILE_OF_BLOCK.format(size=tile.size)
+    index = "block_index() * 256 + digit"
+    if scanned:
+        index = "(row * 256 + digit) * tiles + tile"
     body = f"""
-thread = thread_index(){where}counters = dynamic_shared_i32(0, 256)
+thread = thread_index()
+{tile_of_block(tile)}
+counters = dynamic_shared_i32(0, 256)
 keys = registers_{keys.word}({tile.items})
 for item in range({tile.items}):
     at = min_i64(item * {tile.threads} + thread, count - 1)
@@ -134,7 +164,7 @@ for item in range({tile.items}):
         atomic_add_i32(counters, byte_{keys.word}(keys[item], shift), i32(1))
 barrier()
 for digit in range(thread, 256, {tile.threads}):
-    counts_out[{line}] = counters[digit]
+    counts_out[{index}] = counters[digit]
 """
     return Handwritten(
         "count_digits",
@@ -163,14 +193,7 @@ for begin in range(0, tiles, {threads}):
     mine = i64(0)
     if begin + thread < tiles:
         mine = convert_i32_i64(counts_out[line + begin + thread])
-    before = mine
-    for step in range(5):
-        other = shuffle_up_i64(before, 1 << step)
-        if lane >= (1 << step):
-            before = before + other
-    if lane == 31:
-        sums[warp] = before
-    barrier()
+{indented(sum_up_warp("mine"), 1)}
     before = before - mine + upto
     for k in range({warps}):
         if k < warp:
@@ -198,31 +221,25 @@ def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
     all tiles. Only the first ``keep`` elements of a row are written. ``data`` says what
     is read and written.
     """
-    narrow = data.keys.word == "u32" and not data.has_values
-    phases = phase_texts(data, tile)
+    is_narrow = data.keys.word == "u32" and not data.has_values
     shared = tile_shared_arrays(data, tile, bases=True)
-    # What waits for memory comes first.
-    begin = "" if scanned else sum_counts(tile).lstrip()
-    store_value = ""
-    if data.has_values:
+    value = ""
+    if data.reads_values:
         value = "values_in[source + at]"
-        if not data.reads_values:
-            value = f"convert_i64_i32(tile * {tile.size} + at)"
-        store_value = f"""
-    at = min_i64(begin + item * 32, count - 1)
-    values[place] = {value}"""
-    move = MOVE_TO_SHARED.format(
-        items=tile.items, key=phases["key"], store_value=store_value
-    )
-    body = f"""{THREAD_NUMBERS}{shared.text}
-keys = registers_{data.keys.word}({tile.items})
-places = registers_i32({tile.items})
-{TILE_OF_BLOCK.format(size=tile.size).strip()}
+    elif data.has_values:
+        value = f"convert_i64_i32(tile * {tile.size} + at)"
+    # What waits for memory comes first.
+    body = f"""
+{THREAD_NUMBERS}
+{shared.text}
+{_declare_keys(data, tile)}
+{tile_of_block(tile)}
 begin = warp * {tile.items * WARP} + lane
-{begin}{phases["load"].strip()}
-{phases["rank"].strip()}
-{digit_starts(tile, whole=True, scanned=scanned).strip()}
-{move.strip()}
+{"" if scanned else sum_counts(tile)}
+{load_keys(data, tile)}
+{rank_digits(data.keys, tile)}
+{digit_starts_in_row(tile, scanned=scanned)}
+{move_to_shared(data.keys, tile, value)}
 for item in range({tile.items}):
     at = item * {tile.threads} + thread
     digit = byte_{data.keys.word}(words[at], shift)
@@ -238,5 +255,5 @@ for item in range({tile.items}):
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
         shared.size,
-        _RESIDENT // tile.threads if narrow else 0,
+        _RESIDENT // tile.threads if is_narrow else 0,
     )

@@ -67,7 +67,7 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     outputs = [Pointer(v) for v in equation.outputs]
     dtype, name = x.type.dtype, equation.primitive.name
     if name == "top_k":
-        keys = Keys(dtype, by_order=True, down=True)
+        keys = Keys(dtype, for_positions=True, descending=True)
         data = SortData(keys, key_output="gathered", output_values="i32")
         yield from _top_k(rows, data, source, outputs, gpu)
         return
@@ -76,7 +76,7 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
         return
     if name == "argsort":
         data = SortData(
-            Keys(dtype, by_order=True), key_output="nothing", output_values="i64"
+            Keys(dtype, for_positions=True), key_output="nothing", output_values="i64"
         )
     else:
         data = SortData(Keys(dtype), key_output="elements")
@@ -96,12 +96,12 @@ def sort_rows(
     ``data`` says what these are. Keys differ in their lowest ``bits`` only, if that is
     given. ``gpu`` says how large tiles are.
     """
-    x = arrays[0]
-    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
+    keys = arrays[0]
+    if rows.n <= _max_tile(gpu):
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, data, tile, arrays, x, outputs, bits=bits)
+        yield _row_sort(rows, data, tile, arrays, keys, outputs, bits=bits)
         return
-    yield from sort_digits(rows, data, arrays, x, outputs, gpu, bits)
+    yield from sort_digits(rows, data, arrays, keys, outputs, gpu, bits)
 
 
 def _sort_complex(
@@ -117,8 +117,8 @@ def _sort_complex(
     ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
     positions.
     """
-    parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
-    if rows.n <= gpu.sort_row_threads * gpu.sort_items:
+    parts = [Keys(dtype, for_positions=True, part=part) for part in PARTS]
+    if rows.n <= _max_tile(gpu):
         data = SortData(parts[0], key_output="gathered")
         if name == "argsort":
             data = SortData(parts[0], key_output="nothing", output_values="i64")
@@ -131,7 +131,7 @@ def _sort_complex(
         if len(arrays) > 1:
             data = replace(data, key_source="gathered", reads_values=True)
         if keys is not parts[-1]:
-            order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
+            order = _temporary(rows.count * rows.n, dtypes.int32)
             yield from sort_digits(rows, data, arrays, elements, [order], gpu)
             arrays = [elements, order]
             continue
@@ -173,26 +173,25 @@ def sort_digits(
         output_values=data.value_dtype if data.has_values else "",
     )
     for shift in shifts:
-        last = shift == shifts[-1]
         step = between
         if not shift:
             step = replace(
-                between, key_source=data.key_source, reads_values=data.reads_values
+                step, key_source=data.key_source, reads_values=data.reads_values
             )
-        if last:
+        if shift == shifts[-1]:
             step = replace(
                 step, key_output=data.key_output, output_values=data.output_values
             )
-        written = outputs
-        if not last:
-            written = [Pointer(_temporary(size, keys.word_dtype))]
+            written, keep = outputs, rows.keep
+        else:
+            written, keep = [_temporary(size, keys.word_dtype)], rows.n
             if data.has_values:
-                carried = dtypes.BY_SHORT_NAME[data.value_dtype]
-                written.append(Pointer(_temporary(size, carried)))
+                value_dtype = dtypes.BY_SHORT_NAME[data.value_dtype]
+                written.append(_temporary(size, value_dtype))
         gathered = [elements] if step.key_output == "gathered" else []
         read = [*arrays[: 2 if step.reads_values else 1], *gathered]
-        part = SortedRows(rows.count, rows.n, rows.keep if last else rows.n)
-        yield from sort_by_digit(part, step, arrays, read, written, shift, gpu)
+        step_rows = replace(rows, keep=keep)
+        yield from sort_by_digit(step_rows, step, arrays, read, written, shift, gpu)
         arrays = written
 
 
@@ -223,15 +222,15 @@ def sort_by_digit(
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
     scanned = totals is not None or tiles > _FEW_TILES
-    counts = Pointer(_temporary(blocks * DIGITS, dtypes.int32))
-    counted = {"counts_in": counts}
+    counts = _temporary(blocks * DIGITS, dtypes.int32)
+    offsets = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
-    sources = dict(zip(data.sources, counted_arrays, strict=False))
+    counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
-    yield HandwrittenCall(text, sources, {"counts_out": counts}, integers, blocks)
+    yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
     if scanned:
-        totals = totals or Pointer(_temporary(rows.count * DIGITS, dtypes.int32))
-        counted["totals_in"] = totals
+        totals = totals or _temporary(rows.count * DIGITS, dtypes.int32)
+        offsets["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
             digit_offsets(threads),
@@ -242,7 +241,7 @@ def sort_by_digit(
         )
     yield HandwrittenCall(
         tile_sort(data, tile, scanned=scanned),
-        {**dict(zip(data.arrays_in, read, strict=True)), **counted},
+        {**dict(zip(data.arrays_in, read, strict=True)), **offsets},
         dict(zip(data.arrays_out, outputs, strict=True)),
         {**integers, "keep": rows.keep},
         blocks,
@@ -258,10 +257,10 @@ def _top_k(
 ) -> Iterator[HandwrittenCall]:
     """The calls for the first ``keep`` of each row: of each tile, then of these.
 
-    They go on until a block holds all candidates of a row. ``x`` are the elements,
-    ``outputs`` the elements and positions that are found.
+    They go on until a block holds all candidates of a row. ``outputs`` are the elements
+    and positions that are found.
     """
-    max_tile = gpu.sort_row_threads * gpu.sort_items
+    max_tile = _max_tile(gpu)
     arrays, n = [elements], rows.n
     while n > max_tile and 2 * rows.keep <= max_tile:
         tiles = -(-n // max_tile)
@@ -270,7 +269,7 @@ def _top_k(
             step = replace(step, key_source="words", reads_values=True)
         size = rows.count * tiles * rows.keep
         kinds = data.keys.word_dtype, dtypes.int32
-        written = [Pointer(_temporary(size, dtype)) for dtype in kinds]
+        written = [_temporary(size, dtype) for dtype in kinds]
         part = SortedRows(rows.count, n, rows.keep)
         yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
         arrays, n = written, tiles * rows.keep
@@ -304,7 +303,7 @@ def _row_sort(
         arrays: The keys, and perhaps values.
         elements: The elements, of which ``data`` may gather some.
         outputs: The results.
-        length: The length of the rows of ``x``; 0 if that of ``rows``.
+        length: The length of the rows of ``elements``; 0 if that of ``rows``.
         bits: The number of low bits in which keys differ, if not all.
         parts: The keys to sort by, if there are several.
     """
@@ -326,6 +325,11 @@ def _row_sort(
     )
 
 
+def _max_tile(gpu: GpuConfig) -> int:
+    """The most elements that a block sorts in shared memory."""
+    return gpu.sort_row_threads * gpu.sort_items
+
+
 def _tile_of(n: int, gpu: GpuConfig) -> Tile:
     """The smallest tile for ``n`` elements: first more items, then more threads."""
     threads, items = WARP, 1
@@ -337,6 +341,6 @@ def _tile_of(n: int, gpu: GpuConfig) -> Tile:
     return Tile(threads, items)
 
 
-def _temporary(size: int, dtype: DType) -> Var:
-    """A new array of ``size`` elements."""
-    return Var(ArrayType((size,), dtype))
+def _temporary(size: int, dtype: DType) -> Pointer:
+    """The beginning of a new array of ``size`` elements."""
+    return Pointer(Var(ArrayType((size,), dtype)))

@@ -7,12 +7,17 @@
 * *Digit starts*: running sums of the counters over warps and digits.
 * *Move*: each key goes to its digit's start plus its rank, in shared memory.
 
-Equal digits keep their order. The texts below are pieces of kernels. They share these
-names: ``thread``, ``warp``, ``lane`` and ``below``, the mask of lower lanes
-(``THREAD_NUMBERS``); ``row``, ``tile``, ``source``, the index of the tile's first
-element, and ``count``, its elements (``TILE_OF_BLOCK``); ``begin``, the tile's element
-that is the lane's first; ``keys`` and ``places``, registers; and shared memory
-(``tile_shared_arrays``). ``shift`` is the digit's lowest bit.
+Equal digits keep their order. The functions below give the phases' lines. These share
+the following variables:
+
+* ``thread``, ``warp``, ``lane``, and ``below``, the mask of lower lanes;
+* ``row``, ``tile``; ``source``, the index of the tile's first element; ``count``, the
+  number of its elements;
+* ``begin``, the index in the tile of the lane's first element; its others follow at
+  distances of 32;
+* ``keys`` and ``places``, registers for a thread's keys and their ranks;
+* ``shift``, the digit's lowest bit;
+* the arrays of ``tile_shared_arrays``.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 
 DIGIT: Final = 8  # bits
 DIGITS: Final = 1 << DIGIT  # values of a digit
+_IN_FLIGHT: Final = 8  # counts that a thread loads before it waits for the first
 
 
 @dataclass(frozen=True)
@@ -176,22 +182,65 @@ lane = remainder(thread, 32)
 below = convert_i64_i32((1 << lane) - 1)
 """
 
-_LOAD: Final = """
-for item in range({items}):
-    place = begin + item * 32
-    at = min_i64(place, count - 1)
-{load}
-    if place >= count:
-        key = i64({max_key})
-    keys[item] = {word}
+
+def sum_up_warp(own: str) -> str:
+    """Lines that set ``before`` to the sum of ``own`` over the lanes up to this one.
+
+    ``own`` is a variable of each thread. The warps' totals go to the shared array
+    ``sums``; a barrier of the block follows.
+    """
+    return f"""
+before = {own}
+for step in range(5):
+    other = shuffle_up_i64(before, 1 << step)
+    if lane >= (1 << step):
+        before = before + other
+if lane == 31:
+    sums[warp] = before
+barrier()
 """
 
-_RANK: Final = """
-for at in range(thread, {counters}, {threads}):
+
+def tile_of_block(tile: Tile) -> str:
+    """Lines that define which tile of which row a block sorts, and where it lies."""
+    return f"""
+row = quotient(block_index(), tiles)
+tile = remainder(block_index(), tiles)
+source = row * n + tile * {tile.size}
+count = min_i64(n - tile * {tile.size}, {tile.size})
+"""
+
+
+def load_keys(data: SortData, tile: Tile, source: str = "source + at") -> str:
+    """The phase *load*: lines that fill ``keys``.
+
+    What is beyond the tile's last element gets the largest key. ``source`` is the
+    expression of the index in ``keys_in`` of the tile's element ``at``.
+    """
+    keys = data.keys
+    return f"""
+for item in range({tile.items}):
+    place = begin + item * 32
+    at = min_i64(place, count - 1)
+{indented(data.load(source), 1)}
+    if place >= count:
+        key = i64({keys.max_key})
+    keys[item] = {call_of(keys.to_word, "key")}
+"""
+
+
+def rank_digits(keys: Keys, tile: Tile) -> str:
+    """The phase *rank*: lines that set ``places`` to ranks among the warp's digits.
+
+    Each of ``keys`` is ranked among the warp's keys with the same digit, and
+    ``counters`` become the number of each digit in each warp.
+    """
+    return f"""
+for at in range(thread, {tile.warps * DIGITS}, {tile.threads}):
     counters[at] = i32(0)
 barrier()
-for item in range({items}):
-    digit = byte_{key}(keys[item], shift)
+for item in range({tile.items}):
+    digit = byte_{keys.word}(keys[item], shift)
     same = match_any_byte(digit)
     counter = warp * 256 + digit
     counted = counters[counter]
@@ -204,65 +253,104 @@ for item in range({items}):
 barrier()
 """
 
-_SCAN: Final = """
+
+def digit_starts(tile: Tile) -> str:
+    """The phase *digit starts*, for a tile alone: lines that fill ``starts``.
+
+    A thread has some digits; it replaces each warp's counter by the sum of the warps'
+    before. Running sums over threads, by shuffles and ``sums``, make the starts.
+    """
+    return _running_sums(tile, "", "")
+
+
+def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
+    """As ``digit_starts``; the lines also fill ``bases``, by the counts of all tiles.
+
+    ``scanned`` says that a kernel has computed running sums of the counts of all tiles.
+    Otherwise ``sum_counts`` comes before.
+    """
+    if scanned:
+        in_row = "totals_in[row * 256 + digit]"
+        in_earlier_tiles = "counts_in[(row * 256 + digit) * tiles + tile]"
+    else:
+        in_row, in_earlier_tiles = "in_row[part]", "in_tiles[part]"
+    return _running_sums(tile, in_row, in_earlier_tiles)
+
+
+def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
+    """Lines that compute where digits begin in the tile and, if asked, in the row.
+
+    Args:
+        tile: The tile.
+        in_row: The expression that counts ``digit`` in the row; empty to compute no
+            starts in the row.
+        in_earlier_tiles: That which counts it in the tiles before.
+    """
+    each, warps = max(1, DIGITS // tile.threads), tile.warps
+
+    def of_row(line: str) -> str:
+        """``line``, or nothing where there are no starts in the row."""
+        return line if in_row else ""
+
+    return f"""
 first = thread * {each}
-mine = i64(0){whole_0}
+mine = i64(0)
+{of_row("whole = i64(0)")}
 if first < 256:
     for part in range({each}):
         digit = first + part
         for k in range({warps}):
             have = counters[k * 256 + digit]
             counters[k * 256 + digit] = convert_i64_i32(mine)
-            mine = mine + convert_i32_i64(have){whole_add}
-before = mine{whole_before}
+            mine = mine + convert_i32_i64(have)
+        {of_row(f"whole = whole + convert_i32_i64({in_row})")}
+before = mine
+{of_row("whole_before = whole")}
 for step in range(5):
-    other = shuffle_up_i64(before, 1 << step){whole_shuffle}
+    other = shuffle_up_i64(before, 1 << step)
+    {of_row("whole_other = shuffle_up_i64(whole_before, 1 << step)")}
     if lane >= (1 << step):
-        before = before + other{whole_more}
+        before = before + other
+        {of_row("whole_before = whole_before + whole_other")}
 if lane == 31:
-    sums[warp] = before{whole_sums}
+    sums[warp] = before
+    {of_row(f"sums[{warps} + warp] = whole_before")}
 barrier()
-before = before - mine{whole_exclusive}
-for k in range({warps_before}):
+before = before - mine
+{of_row("whole_before = whole_before - whole")}
+for k in range({min(warps, DIGITS // WARP)}):
     if k < warp:
-        before = before + sums[k]{whole_sum}
+        before = before + sums[k]
+        {of_row(f"whole_before = whole_before + sums[{warps} + k]")}
 if first < 256:
     for part in range({each}):
         digit = first + part
-        starts[digit] = convert_i64_i32(before){whole_bases}
+        starts[digit] = convert_i64_i32(before)
+        {of_row(f"there = whole_before + convert_i32_i64({in_earlier_tiles})")}
+        {of_row("here = before + convert_i32_i64(counters[digit])")}
+        {of_row("bases[digit] = convert_i64_i32(there - here)")}
+        {of_row(f"whole_before = whole_before + convert_i32_i64({in_row})")}
 barrier()
 """
 
-_WHOLE: Final = {  # lines of ``_SCAN`` that sum over the row as well
-    "whole_0": "\nwhole = i64(0)",
-    "whole_add": "\n        whole = whole + convert_i32_i64({in_row})",
-    "whole_before": "\nwhole_before = whole",
-    "whole_shuffle": "\n    whole_other = shuffle_up_i64(whole_before, 1 << step)",
-    "whole_more": "\n        whole_before = whole_before + whole_other",
-    "whole_sums": "\n    sums[{warps} + warp] = whole_before",
-    "whole_exclusive": "\nwhole_before = whole_before - whole",
-    "whole_sum": "\n        whole_before = whole_before + sums[{warps} + k]",
-    "whole_bases": """
-        there = whole_before + convert_i32_i64({in_tiles})
-        here = before + convert_i32_i64(counters[digit])
-        bases[digit] = convert_i64_i32(there - here)
-        whole_before = whole_before + convert_i32_i64({in_row})""",
-}
 
-_SUMMED: Final = {  # how often the row, and the tiles before, have a digit
-    "in_row": "totals_in[row * 256 + digit]",
-    "in_tiles": "counts_in[(row * 256 + digit) * tiles + tile]",
-}
-_ADDED_UP: Final = {"in_row": "in_row[part]", "in_tiles": "in_tiles[part]"}
-_ADD_UP: Final = """
+def sum_counts(tile: Tile) -> str:
+    """Lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
+
+    They define the registers ``in_row``, the sums over all tiles, and ``in_tiles``,
+    those over the tiles before, for each digit of a thread of ``tile``. They need no
+    barrier.
+    """
+    each = max(1, DIGITS // tile.threads)
+    return f"""
 in_row = registers_i32({each})
 in_tiles = registers_i32({each})
 for part in range({each}):
     digit = min_i64(thread * {each} + part, 255)
     total = i64(0)
     earlier = i64(0)
-    for start in range(0, tiles, {in_flight}):
-        for k in unrolled({in_flight}):
+    for start in range(0, tiles, {_IN_FLIGHT}):
+        for k in unrolled({_IN_FLIGHT}):
             other = start + k
             line = row * tiles + min_i64(other, tiles - 1)
             have = counts_in[line * 256 + digit]
@@ -273,78 +361,25 @@ for part in range({each}):
     in_row[part] = total
     in_tiles[part] = earlier
 """
-_IN_FLIGHT: Final = 8  # counts that a thread loads before it waits for the first
 
-MOVE_TO_SHARED: Final = """
-for item in range({items}):
-    digit = byte_{key}(keys[item], shift)
+
+def move_to_shared(keys: Keys, tile: Tile, value: str = "") -> str:
+    """The phase *move*: lines that put each key to its place in ``words``.
+
+    ``value`` is the expression of the key's value, which goes to ``values``; empty if
+    there are none. It may depend on ``at``, the key's index in the tile.
+    """
+    store_value = ""
+    if value:
+        at = "at = min_i64(begin + item * 32, count - 1)\n" if "at" in value else ""
+        store_value = indented(f"{at}values[place] = {value}", 1)
+    return f"""
+for item in range({tile.items}):
+    digit = byte_{keys.word}(keys[item], shift)
     place = convert_i32_i64(
         places[item] + starts[digit] + counters[warp * 256 + digit]
     )
-    words[place] = keys[item]{store_value}
+    words[place] = keys[item]
+{store_value}
 barrier()
-"""
-
-
-def sum_counts(tile: Tile) -> str:
-    """Lines that sum the counts of the row's tiles, which ``digit_starts`` reads.
-
-    They define the registers ``in_row``, the sums over all tiles, and ``in_tiles``,
-    those over the tiles before, for each digit of a thread of ``tile``. They need no
-    barrier.
-    """
-    each = max(1, DIGITS // tile.threads)
-    return _ADD_UP.format(each=each, in_flight=_IN_FLIGHT)
-
-
-def digit_starts(tile: Tile, *, whole: bool, scanned: bool = True) -> str:
-    """Lines that compute where digits begin, from the counters of all warps.
-
-    They fill ``starts`` for the tile and leave the sums over earlier warps in
-    ``counters``; a barrier of the block ends them.
-
-    Args:
-        tile: The tile.
-        whole: Fill ``bases``, too, for the row.
-        scanned: A kernel has computed running sums of the counts of all tiles.
-            Otherwise ``sum_counts`` comes before.
-    """
-    each = max(1, DIGITS // tile.threads)
-    before = min(tile.warps, DIGITS // WARP)
-    texts = {k: (v if whole else "") for k, v in _WHOLE.items()}
-    text = _SCAN.format(each=each, warps=tile.warps, warps_before=before, **texts)
-    terms = {"warps": str(tile.warps), **(_SUMMED if scanned else _ADDED_UP)}
-    for name, term in terms.items():
-        text = text.replace(f"{{{name}}}", term)
-    return text
-
-
-def phase_texts(
-    data: SortData, tile: Tile, source: str = "source + at"
-) -> dict[str, str]:
-    """The texts of the phases load and rank, and the name of the keys' dtype.
-
-    They are by the names ``load``, ``rank`` and ``key``. ``source`` is the index of the
-    tile's element ``at``.
-    """
-    keys = data.keys
-    load = data.load(source)
-    sizes = {"items": tile.items, "threads": tile.threads}
-    return {
-        "load": _LOAD.format(
-            max_key=keys.max_key,
-            load=indented(load, 1),
-            word=call_of(keys.to_word, "key"),
-            **sizes,
-        ),
-        "rank": _RANK.format(key=keys.word, counters=tile.warps * DIGITS, **sizes),
-        "key": keys.word,
-    }
-
-
-TILE_OF_BLOCK: Final = """
-row = quotient(block_index(), tiles)
-tile = remainder(block_index(), tiles)
-source = row * n + tile * {size}
-count = min_i64(n - tile * {size}, {size})
 """

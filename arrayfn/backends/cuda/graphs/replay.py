@@ -1,0 +1,258 @@
+"""Plans that replay a captured graph: whole, or its kernels one by one.
+
+A captured graph is launched whole (``CapturedGraph``), in half the time of a kernel's
+launch. ``updated_graph`` serves any addresses: the parameters of its kernel nodes are
+updated first, in 0.17 us a node (H200). ``graph_or_launches`` serves the captured
+addresses only; it may launch the kernels of the graph one by one instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Final
+
+from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
+from arrayfn.backends.cuda.graphs.capture import (
+    ConcurrentCapture,
+    capture_info,
+    launch_kernel,
+)
+from arrayfn.backends.cuda.plan_nodes import Access, NativeRun, Node, one_by_one
+from arrayfn.backends.cuda.runner import (
+    LaunchAttribute,
+    LaunchConfig,
+    Plan,
+    Recorded,
+    Step,
+    StepKind,
+    Zeros,
+)
+from arrayfn.backends.native.structures import Array, Struct, u32
+
+KERNEL_NODE: Final = 0  # CUgraphNodeType
+MEMSET_NODE: Final = 2
+LAUNCH_ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
+"""The attributes that a recorded launch keeps, each a CUlaunchAttributeID.
+
+The access policy window of the L2 cache, cooperative launch, cluster dimensions, the
+scheduling policy of clusters, the priority, and the carve-out for shared memory.
+"""
+
+_ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
+
+
+class KernelNodeParams(Struct):
+    """CUDA_KERNEL_NODE_PARAMS."""
+
+    function: int
+    blocks: Annotated[Array[u32], 3]
+    threads: Annotated[Array[u32], 3]
+    shared: u32
+    parameters: int
+    extra: int
+    kernel: int
+    context: int
+
+    @classmethod
+    def of(cls, step: runner.Kernel) -> KernelNodeParams:
+        """The parameters of a kernel's step of the runner."""
+        return cls(
+            function=step.function,
+            blocks=(step.blocks, 1, 1),
+            threads=(step.threads, 1, 1),
+            shared=step.shared,
+            parameters=step.parameters,
+        )
+
+    def capture(self, stream: int) -> int:
+        """Capture a launch of the kernel into a stream: its node."""
+        sizes = self.blocks[0], self.threads[0]
+        launch_kernel(stream, self.function, *sizes, self.parameters)
+        _, (node,) = capture_info(stream)
+        return node
+
+
+class MemsetNodeParams(Struct):
+    """CUDA_MEMSET_NODE_PARAMS."""
+
+    target: int
+    pitch: int
+    value: u32
+    element_bytes: u32
+    width: int
+    height: int
+
+
+class CapturedGraph:
+    """A graph that was captured, and its executable graph, which ``launch`` makes.
+
+    ``code`` are the kernels of its nodes, loaded until it is destroyed.
+    """
+
+    def __init__(self, handle: int, code: object) -> None:
+        self._gpu = device()
+        self._code = code
+        self.handle = handle
+        self._executable = 0
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            if self._executable:
+                self._gpu.destroy_graph(self._executable)
+            self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self.handle))
+
+    def launch(
+        self, updates: Sequence[tuple[int, KernelNodeParams]] = ()
+    ) -> list[Step]:
+        """The runner's steps: ``updates`` of kernel nodes' parameters, then a launch.
+
+        The caller keeps the parameters alive.
+        """
+        self._executable = graph = self._gpu.instantiate(self.handle)
+        steps = [
+            runner.Parameters(
+                StepKind.PARAMETERS, graph, node, ctypes.addressof(parameters)
+            )
+            for node, parameters in updates
+        ]
+        return [*steps, runner.GraphLaunch(StepKind.GRAPH, graph)]
+
+
+def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -> Plan:
+    """A plan that updates the kernel nodes of a graph of ``nodes``, and launches it.
+
+    ``nodes`` are ordinary kernels of ``encoded``. Which buffers overlap each other is
+    taken from ``addresses``.
+    """
+    rows = encoded.kernels(nodes)
+    assert rows is not None
+    graph_nodes: list[int] = []
+
+    def enqueue(stream: int) -> None:
+        """Enqueue the kernels, and collect the graph's node of each."""
+        steps = ConcurrentCapture(stream)
+        for step in one_by_one(nodes):
+            assert isinstance(step, NativeRun)
+            accesses: Sequence[Access] = (_ALL_MEMORY,)
+            if encoded.is_small(step):
+                accesses = encoded.accesses(step, addresses)
+            steps.add(accesses, partial(encoded.launch, step, addresses, stream))
+            graph_nodes.extend(capture_info(stream)[1])
+        steps.join()
+
+    graph = CapturedGraph(device().capture(enqueue), encoded.plan.code)
+    kernels = [KernelNodeParams.of(row) for row in rows]
+    updates = list(zip(graph_nodes, kernels, strict=True))
+    return encoded.plan.variant(graph.launch(updates), kept=(graph, kernels))
+
+
+def graph_or_launches(
+    plan: Plan, enqueue: Callable[[int], None], max_launches: int
+) -> Plan:
+    """A variant of ``plan`` that replays what ``enqueue`` puts into a stream.
+
+    Up to ``max_launches`` kernels and fills with zeros, each dependent on the one
+    before, are launched one by one as they were captured; all else as a graph. Between
+    two graphs the GPU idles for 1 to 2 us (H200), between two kernels of a stream it
+    does not.
+    """
+    graph = CapturedGraph(device().capture(enqueue), plan.code)
+    launches = _RecordedLaunches()
+    nodes = _chain(graph.handle, max_launches)
+    if nodes and all(map(launches.add, nodes)):
+        return plan.variant(launches.steps, (), (graph, launches))
+    return plan.variant(graph.launch(), (), graph)
+
+
+def _chain(graph: int, most: int) -> list[int]:
+    """The nodes of ``graph``; empty if they are more than ``most``, or not a chain.
+
+    An edge of programmatic dependent launch, whose second node may begin before the
+    first one has ended, is not one of a chain.
+    """
+    gpu = device()
+    nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()
+    status = gpu.library.cuGraphGetRootNodes(
+        ctypes.c_void_p(graph), nodes, ctypes.byref(count)
+    )
+    gpu.check(status, "in a graph")
+    found: list[int] = []
+    while count.value == 1 and not edges[0] and len(found) < most:
+        found.append(int(nodes[0] or 0))
+        count = _two()
+        status = gpu.library.cuGraphNodeGetDependentNodes_v2(
+            ctypes.c_void_p(found[-1]), nodes, edges, ctypes.byref(count)
+        )
+        gpu.check(status, "in a graph")
+    return [] if count.value else found
+
+
+def _two() -> ctypes.c_size_t:
+    """The capacity of the arrays for nodes: two, to see if there is a second one."""
+    return ctypes.c_size_t(2)
+
+
+class _RecordedLaunches:
+    """The runner's steps that launch nodes of a graph, and what they point to."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._kept: list[object] = []
+
+    def add(self, node: int) -> bool:
+        """Add the step of a node; False if the runner cannot launch it."""
+        kind = ctypes.c_int()
+        self._query("cuGraphNodeGetType", node, kind)
+        if kind.value == KERNEL_NODE:
+            self.steps.append(self._kernel(node))
+            return True
+        return kind.value == MEMSET_NODE and self._zeros(node)
+
+    def _query(self, name: str, node: int, *arguments: Any) -> None:
+        """Call the driver's ``name`` on a node; the last argument is its result."""
+        *numbers, result = arguments
+        function = getattr(device().library, name)
+        status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(result))
+        device().check(status, "in a graph")
+
+    def _kernel(self, node: int) -> Recorded:
+        """The launch of the kernel that is ``node`` of the graph."""
+        kernel = KernelNodeParams()
+        self._query("cuGraphKernelNodeGetParams_v2", node, kernel)
+        attributes = (LaunchAttribute * len(LAUNCH_ATTRIBUTES))()
+        count = 0
+        for number in LAUNCH_ATTRIBUTES:
+            value = (ctypes.c_uint64 * 8)()
+            self._query("cuGraphKernelNodeGetAttribute", node, number, value)
+            if any(value):
+                attributes[count] = LaunchAttribute(number, value)
+                count += 1
+        config = LaunchConfig(
+            blocks=kernel.blocks,
+            threads=kernel.threads,
+            shared=kernel.shared,
+            stream=device().stream,
+            attributes=ctypes.addressof(attributes),
+            attribute_count=count,
+        )
+        self._kept += [config, attributes]
+        function = kernel.function or kernel.kernel
+        launch = ctypes.addressof(config), function, kernel.parameters
+        return Recorded(StepKind.RECORDED, *launch)
+
+    def _zeros(self, node: int) -> bool:
+        """Append the memset that is ``node``; False unless it sets zeros."""
+        memset = MemsetNodeParams()
+        self._query("cuGraphMemsetNodeGetParams", node, memset)
+        if memset.value or memset.height != 1:
+            return False
+        target = ctypes.c_int64(memset.target)
+        self._kept.append(target)
+        nbytes = memset.width * memset.element_bytes
+        self.steps.append(Zeros(StepKind.ZEROS, ctypes.addressof(target), nbytes))
+        return True

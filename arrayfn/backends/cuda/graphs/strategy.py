@@ -1,0 +1,158 @@
+"""Decides how a plan runs: direct launches, CUDA graphs or recorded launches.
+
+Launching a graph takes the host half the time of launching one kernel, but a graph
+holds fixed addresses, and a capture takes as long as some 16 runs. So a plan is cut
+into *segments* at the steps that a graph cannot hold, and each segment gets a
+``Strategy``:
+
+=======================================  =======================  ======================
+a segment                                at any addresses         at repeated addresses
+=======================================  =======================  ======================
+that a graph cannot hold, or of a few    direct launches          direct launches
+launches, or of a few long kernels
+of up to 32 ordinary kernels             graph, its kernel nodes  the same graph
+                                         updated
+that is a whole plan with small arrays,  graph on staging         the same graph
+and has many launches or synchronizes    buffers
+that is a whole plan with small arrays   graph on staging         a graph for each set
+                                         buffers
+all else                                 direct launches          a graph for each set
+=======================================  =======================  ======================
+
+The first ``direct_runs`` runs are direct launches in any case. A graph for one set of
+addresses that holds a few long kernels only is not launched: its kernels are launched
+one by one, as they were recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Final
+
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
+from arrayfn.backends.cuda.plan_nodes import (
+    BranchNode,
+    LoopNode,
+    Node,
+    calls_host,
+    has_partly_unrolled_loops,
+    is_capturable,
+    launches,
+    one_by_one,
+    synchronizes,
+)
+
+# All but the last are numbers of launches in a segment.
+_MIN_GRAPH: Final = 4  # Python enqueues fewer in the time that a graph's launch takes
+_MAX_GRAPH: Final = 1 << 14
+_MAX_UPDATED: Final = 32
+_MIN_STAGED: Final = 4  # fewer take no longer than the copies of staging and a graph
+_MIN_STAGED_ONLY: Final = 64  # beside so many, the copies of staging cost nothing
+_MAX_LONG: Final = 4  # of which each is long
+_LAUNCHES_PER_RUN: Final = 64  # so many delay the capture by one run
+_MAX_DELAY: Final = 16  # runs: a capture takes about as long as so many
+
+
+class AnyAddress(Enum):
+    """What runs a segment whose buffers are at addresses that have no graph."""
+
+    DIRECT = "direct launches"
+    UPDATED = "one graph; the parameters of its kernel nodes are updated first"
+    STAGED = "one graph on staging buffers; arguments and results are copied"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one segment of a plan runs. It is chosen once, when the plan is loaded.
+
+    Attributes:
+        nodes: the segment, nodes that follow each other in the plan.
+        any_address: what serves calls at any addresses, after ``direct_runs`` calls.
+        by_address: whether addresses that repeat get a capture of their own, after
+            ``direct_runs`` calls with the same addresses.
+        direct_runs: more for a longer capture; 0 if direct launches would synchronize
+            or take longer than the capture.
+        max_recorded: a capture for one set of addresses that has at most so many
+            launches in a row is replayed launch by launch; all others as a graph.
+    """
+
+    nodes: tuple[Node, ...]
+    any_address: AnyAddress = AnyAddress.DIRECT
+    by_address: bool = False
+    direct_runs: int = 0
+    max_recorded: int = 0
+
+    @property
+    def captures(self) -> bool:
+        """Whether anything of the segment is ever captured."""
+        return self.by_address or self.any_address is not AnyAddress.DIRECT
+
+
+def strategies(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
+    """The strategies of a plan's segments, in the order of its nodes.
+
+    ``can_stage`` says whether the plan's arrays are small enough for staging buffers.
+    The segments are as few and as long as possible: direct launches that follow each
+    other are one.
+    """
+    groups = [(c, tuple(group)) for c, group in groupby(encoded.nodes, is_capturable)]
+    is_whole = len(groups) == 1
+    made: list[Strategy] = []
+    for capturable, nodes in groups:
+        chosen = Strategy(nodes)
+        if capturable:
+            chosen = _strategy(encoded, nodes, is_whole, can_stage and is_whole)
+        if made and not made[-1].captures and not chosen.captures:
+            made[-1] = Strategy((*made[-1].nodes, *nodes))
+        else:
+            made.append(chosen)
+    return made
+
+
+def _strategy(
+    encoded: EncodedPlan, nodes: tuple[Node, ...], is_whole: bool, can_stage: bool
+) -> Strategy:
+    """The strategy of ``nodes``, which a graph can hold.
+
+    ``is_whole`` says whether they are the whole plan. A whole plan is a graph even if
+    it has few launches: then a call launches it without entering Python.
+    """
+    count = launches(nodes)
+    at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
+    few = count < _MIN_GRAPH and not calls_host(nodes)
+    duration = _duration_of_long_kernels(encoded, nodes)
+    if (
+        count > _MAX_GRAPH
+        or (few and not at_once and not is_whole)
+        # Between two graphs the GPU idles, between two kernels it does not.
+        or (encoded.is_native and duration)
+    ):
+        return Strategy(nodes)
+
+    delay = 0 if at_once else 1 + min(count // _LAUNCHES_PER_RUN, _MAX_DELAY)
+    kernels = encoded.kernels(nodes)
+    if kernels is not None and len(kernels) <= _MAX_UPDATED:
+        return Strategy(nodes, AnyAddress.UPDATED, False, delay)
+    staged_only = can_stage and (at_once or count >= _MIN_STAGED_ONLY)
+    if staged_only:
+        return Strategy(nodes, AnyAddress.STAGED, False, delay)
+    staged = can_stage and count >= _MIN_STAGED
+    any_address = AnyAddress.STAGED if staged else AnyAddress.DIRECT
+    return Strategy(nodes, any_address, True, delay, duration)
+
+
+def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> int:
+    """The duration of a few long kernels, in launches; 0 unless all are long.
+
+    As many launches as that take no longer than the kernels, which hide them.
+    """
+    if launches(nodes) > _MAX_LONG:
+        return 0
+    times = [
+        0 if isinstance(step, (LoopNode, BranchNode)) else encoded.duration(step)
+        for step in one_by_one(nodes)
+    ]
+    return sum(times) if all(times) else 0

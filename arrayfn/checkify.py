@@ -1,0 +1,264 @@
+"""Errors as values: ``checkify(f)`` returns what went wrong beside the result.
+
+``af.check`` and ``jit(f, checks=...)`` raise; a function that ``checkify`` makes does
+not. Its ``Error`` is a pytree, so that it may leave ``jit``, ``vmap`` and loops. The
+names are those of ``jax.experimental.checkify``.
+
+The function is traced with its checks, and the Program gets a fault as a further result
+(see ``passes.checks``). An Error holds the fault, and the sites that it refers to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+import numpy as np
+from typing_extensions import override
+
+from arrayfn import tree
+from arrayfn.assertions import check
+from arrayfn.errors import ArgumentError, ArrayfnError, user_location
+from arrayfn.ir import Equation
+from arrayfn.passes.checks import with_checks
+from arrayfn.passes.faults import (
+    CHECK,
+    DETAIL_BITS,
+    DIVISION,
+    INDEX,
+    INF,
+    KINDS,
+    NAN,
+    NO_FAULT,
+    Site,
+    fault_error,
+)
+from arrayfn.primitives.assertions import has_check
+from arrayfn.tracing import apply_program
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms import trace_function
+from arrayfn.transforms.arguments import is_array, name_of, short
+from arrayfn.transforms.mapping import with_leaves
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+user_checks: Final = frozenset((CHECK,))
+"""The conditions that the function asserts by ``check``."""
+index_checks: Final = frozenset((INDEX,))
+"""Indices out of bounds."""
+nan_checks: Final = frozenset((NAN,))
+"""Operations that make NaN of operands without NaN."""
+inf_checks: Final = frozenset((INF,))
+"""Operations that make an infinity of finite operands."""
+div_checks: Final = frozenset((DIVISION,))
+"""Divisions by zero."""
+float_checks: Final = nan_checks | div_checks
+"""NaN and divisions by zero."""
+automatic_checks: Final = float_checks | index_checks
+"""NaN, divisions by zero and indices out of bounds."""
+all_checks: Final = automatic_checks | user_checks
+"""The automatic checks, and the function's own."""
+
+
+@tree.register_node
+class Error:
+    """What the checks of a call found: ``get()`` is a message, or None.
+
+    It is a pytree of numbers. If they have axes in front, which ``vmap`` or ``scan``
+    gave them, the Error is about the first member for which a check failed.
+
+    >>> import numpy as np
+    >>> from arrayfn.transforms import vmap
+    >>> error, _ = vmap(checkify(lambda x: check(x > 0, "{} <= 0", x)))(np.arange(2.0))
+    >>> error.get()
+    '0.0 <= 0'
+    """
+
+    __slots__ = ("numbers", "sites")
+
+    def __init__(self, sites: Sequence[Site] = (), numbers: Sequence[Any] = ()) -> None:
+        self.sites = tuple(sites)
+        # The values of the function's own checks, then the fault; none without sites.
+        self.numbers = tuple(numbers)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Site, ...]]:
+        """The numbers, and the sites, which are static."""
+        return self.numbers, self.sites
+
+    @classmethod
+    def tree_unflatten(cls, sites: tuple[Site, ...], numbers: Sequence[Any]) -> Error:
+        """The Error of these numbers."""
+        return cls(sites, numbers)
+
+    def get(self) -> str | None:
+        """The message of the first check that failed; None if none did."""
+        error = self.get_exception()
+        return None if error is None else error.message
+
+    def get_exception(self) -> ArrayfnError | None:
+        """The error that ``throw`` raises, with the user's line; None if there is none.
+
+        It is of the class that ``jit(f, checks=...)`` raises: CheckError,
+        OutOfBoundsError, NotFiniteError or DivisionByZeroError.
+        """
+        if not self.sites:
+            return None
+        *values, faults = [np.asarray(x) for x in self.numbers]
+        bad = np.argwhere(faults != NO_FAULT)
+        if not len(bad):
+            return None
+        member = tuple(bad[0])
+        return fault_error(self.sites, int(faults[member]), [x[member] for x in values])
+
+    def throw(self) -> None:
+        """Raise the error of the first check that failed, if one did."""
+        error = self.get_exception()
+        if error is not None:
+            raise error
+
+    @override
+    def __repr__(self) -> str:
+        known = all(isinstance(x, (np.ndarray, np.generic)) for x in self.numbers)
+        return f"Error({self.get() if known else f'{len(self.sites)} checks'!r})"
+
+
+def checkify(
+    f: Callable[P, R], errors: Iterable[str] = user_checks
+) -> Callable[P, tuple[Error, R]]:
+    """``f``, returning the pair of an ``Error`` and its result, and raising nothing.
+
+    ``errors`` are the kinds of checks: ``user_checks`` (those of ``check``),
+    ``index_checks``, ``nan_checks``, ``div_checks``, ``float_checks``,
+    ``automatic_checks`` or ``all_checks``, or a union of several. Checks of other kinds
+    are left as they are. The Error is about the first check of the function that
+    failed; the result is computed all the same. A ``while_loop`` ends where one failed.
+
+    ``f`` is traced: it sees no values, as under ``jit``. Compile the whole,
+    ``jit(checkify(f))``. Arguments that are no arrays or numbers reach it as they are.
+    Raises ArgumentError for unknown kinds.
+
+    >>> import arrayfn.numpy as anp
+    >>> from arrayfn.compilation.jit import jit
+    >>> error, y = jit(checkify(anp.log, errors=nan_checks))(-1.0)
+    >>> print(error.get())
+    log makes NaN of operands without NaN: they are outside its domain...
+    >>> error, y = checkify(anp.log, errors=nan_checks)(1.0)
+    >>> error.get() is None, y
+    (True, array(0.))
+    """
+    kinds = frozenset(errors)
+    if not kinds <= {*KINDS, CHECK}:
+        raise ArgumentError(
+            f"checkify: errors = {short(errors)} has unknown kinds; it is one of "
+            "user_checks, index_checks, float_checks, all_checks, or a union of them",
+            user_location(),
+        )
+
+    def is_whole(call: Equation) -> bool:
+        return kinds <= user_checks and not has_check(call.params["body"])
+
+    @functools.wraps(f)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> tuple[Error, R]:
+        """Trace the function with checks, and apply its Program."""
+        leaves, structure = tree.flatten((args, kwargs))
+        held = {k: x for k, x in enumerate(leaves) if not is_array(x)}
+        arrays = [x for k, x in enumerate(leaves) if k not in held]
+        traced = trace_function(
+            with_leaves(f, structure, held),
+            tuple(arrays),
+            {},
+            abstract=True,
+            with_values=False,
+            constants=False,
+            checks=kinds,
+        )
+        program, sites = with_checks(
+            traced.program, kinds - user_checks, is_whole, asserted=CHECK in kinds
+        )
+        results = apply_program(program, [*arrays, *traced.trace.captured], once=True)
+        count = traced.out_tree.num_leaves
+        result = tree.unflatten(traced.out_tree, results[:count])
+        return Error(sites, results[count:]), cast(R, result)
+
+    wrapper.__name__ = name_of(f)
+    return wrapper
+
+
+def check_error(error: Error) -> None:
+    """Raise the error of the first check that failed, also from compiled code.
+
+    Under ``jit`` it is raised when the compiled function is called, as CheckError;
+    ``checkify`` around it makes it a value again.
+
+    >>> import numpy as np
+    >>> from arrayfn.compilation.jit import jit
+    >>> @jit
+    ... def f(x):
+    ...     error, y = checkify(lambda x: check(x > 0, "{} is not positive", x))(x)
+    ...     check_error(error)
+    >>> f(-1.0)
+    Traceback (most recent call last):
+    ...
+    arrayfn.errors.CheckError: ... -1.0 is not positive
+    """
+    if current_frame() is None:
+        error.throw()
+        return
+    if not error.sites:
+        return
+    *values, fault = error.numbers
+    for number, site in enumerate(error.sites):
+        own = [values.pop(0) for _ in site.names]
+        positional = [x for x, name in zip(own, site.names, strict=True) if not name]
+        named = {n: x for x, n in zip(own, site.names, strict=True) if n}
+        holds = (fault >> DETAIL_BITS) != number
+        check(holds, _message(site), *positional, **named)
+
+
+_PROBLEMS: Final = {
+    NAN: "makes NaN",
+    INF: "makes an infinity",
+    DIVISION: "divides by zero",
+    INDEX: "is out of bounds",
+}
+
+
+def _message(site: Site) -> str:
+    """The format of the message about ``site``, without what is known at run time."""
+    if site.kind == CHECK:
+        return site.name
+    where = f", at {site.location}" if site.location is not None else ""
+    return f"{site.name} {_PROBLEMS[site.kind]}{where}".replace("{", "{{")
+
+
+def debug_check(condition: Any, message: str, *args: Any, **values: Any) -> None:
+    """``check``, only inside a function that ``checkify`` checks for ``user_checks``.
+
+    Elsewhere it does nothing, and costs nothing.
+
+    >>> debug_check(False, "not seen")
+    >>> checkify(lambda: debug_check(False, "seen"))()[0].get()
+    'seen'
+    """
+    frame = current_frame()
+    if frame is not None and CHECK in frame.checks:
+        check(condition, message, *args, **values)
+
+
+__all__ = [
+    "Error",
+    "all_checks",
+    "automatic_checks",
+    "check",
+    "check_error",
+    "checkify",
+    "debug_check",
+    "div_checks",
+    "float_checks",
+    "index_checks",
+    "inf_checks",
+    "nan_checks",
+    "user_checks",
+]

@@ -1,0 +1,394 @@
+"""Bessel functions J and Y of the orders 0 and 1, K of these orders, Y of any order.
+
+J and Y are polynomials up to 8, from which the zeros are divided out, so that values
+near them are accurate too. Beyond 8 they are Hankel's expansion: a cosine and a sine,
+times polynomials in 1 / x**2. Y and K have a logarithm at 0 (DLMF 10.8 and 10.31).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import arrayfn.numpy as anp
+from arrayfn import lax
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import horner, in_float64, quiet
+from arrayfn.scipy.special import bessel_tables as tables
+from arrayfn.transforms.custom import custom_jvp
+
+_BORDER = 8.0
+_I0 = tuple(1 / math.factorial(k) ** 2 for k in range(10))
+_I1 = tuple(0.5 / (math.factorial(k) * math.factorial(k + 1)) for k in range(10))
+# 2 exp(-Euler's constant)
+_SCALE_OF_LOG = 1.1229189671337703
+
+
+@quiet
+def j0(x: ArrayLike) -> Array:
+    """The Bessel function of the first kind of order 0; even in x.
+
+    Up to 8 the relative error is below 1e-15, also near zeros. Beyond 8 the error is
+    below 5e-16 times the size of the oscillation, sqrt(2 / (pi x)). It is 0 at infinity
+    (SciPy gives NaN).
+
+    >>> j0(1.0)
+    array(0.76519769)
+    """
+    (x,), dtype = in_float64("j0", x)
+    return ops.convert(_j0(x), dtype)
+
+
+@quiet
+def j1(x: ArrayLike) -> Array:
+    """The Bessel function of the first kind of order 1; odd. Errors are those of j0.
+
+    >>> j1(1.0)
+    array(0.44005059)
+    """
+    (x,), dtype = in_float64("j1", x)
+    return ops.convert(_j1(x), dtype)
+
+
+@quiet
+def y0(x: ArrayLike) -> Array:
+    """The Bessel function of the second kind of order 0, for x >= 0; NaN below.
+
+    Errors are those of ``j0``.
+
+    >>> y0(1.0)
+    array(0.08825696)
+    """
+    (x,), dtype = in_float64("y0", x)
+    return ops.convert(_y0(x), dtype)
+
+
+@quiet
+def y1(x: ArrayLike) -> Array:
+    """The Bessel function of the second kind of order 1, for x >= 0; NaN below.
+
+    Errors are those of ``j0``.
+
+    >>> y1(1.0)
+    array(-0.78121282)
+    """
+    (x,), dtype = in_float64("y1", x)
+    return ops.convert(_y1(x), dtype)
+
+
+@quiet
+def yn(n: ArrayLike, x: ArrayLike) -> Array:
+    """The Bessel function of the second kind of integer order n, for x >= 0.
+
+    By the recurrence from Y0 and Y1, which is stable upwards (DLMF 10.6.1). Fractions
+    of n are dropped. It has no derivative by n.
+
+    >>> yn(2, 1.0)
+    array(-1.65068261)
+    """
+    (n, x), dtype = in_float64("yn", n, x)
+    return ops.convert(_yn(anp.trunc(n), x), dtype)
+
+
+@quiet
+def k0(x: ArrayLike) -> Array:
+    """The modified Bessel function of the second kind of order 0, for x >= 0.
+
+    The relative error is below 1e-15, as of the next three functions.
+
+    >>> k0(1.0)
+    array(0.42102444)
+    """
+    (x,), dtype = in_float64("k0", x)
+    return ops.convert(_k0(x), dtype)
+
+
+@quiet
+def k0e(x: ArrayLike) -> Array:
+    """exp(x) k0(x), for x >= 0.
+
+    >>> k0e(1.0)
+    array(1.14446308)
+    """
+    (x,), dtype = in_float64("k0e", x)
+    return ops.convert(_k0e(x), dtype)
+
+
+@quiet
+def k1(x: ArrayLike) -> Array:
+    """The modified Bessel function of the second kind of order 1, for x >= 0.
+
+    >>> k1(1.0)
+    array(0.60190723)
+    """
+    (x,), dtype = in_float64("k1", x)
+    return ops.convert(_k1(x), dtype)
+
+
+@quiet
+def k1e(x: ArrayLike) -> Array:
+    """exp(x) k1(x), for x >= 0.
+
+    >>> k1e(1.0)
+    array(1.63615349)
+    """
+    (x,), dtype = in_float64("k1e", x)
+    return ops.convert(_k1e(x), dtype)
+
+
+# J and Y
+
+
+def _less(x: Array, zero: tuple[float, float]) -> Array:
+    """x minus a zero, which has the digits of two floats."""
+    return (x - zero[0]) - zero[1]
+
+
+def _square(x: Array, top: float) -> Array:
+    """x**2 for x up to ``top``, from -1 to 1."""
+    return x * x * (2.0 / (top * top)) - 1.0
+
+
+def _waves(a: Array, order: int) -> tuple[Array, Array]:
+    """J and Y of ``a`` >= 8 by Hankel's expansion (DLMF 10.17.3 and 10.17.4)."""
+    inverse = _BORDER / a
+    t = 2.0 * inverse * inverse - 1.0
+    p, q = ((tables.P0, tables.Q0), (tables.P1, tables.Q1))[order]
+    along, across = horner(t, p), inverse * horner(t, q)
+    # Of a - pi / 4, or of a - 3 pi / 4, times sqrt(2).
+    sine, cosine = anp.sin(a), anp.cos(a)
+    sine, cosine = (
+        (-(sine + cosine), sine - cosine) if order else (sine - cosine, sine + cosine)
+    )
+    size = math.sqrt(1.0 / math.pi) / anp.sqrt(a)
+    first = size * (along * cosine - across * sine)
+    second = size * (along * sine + across * cosine)
+    endless = anp.isinf(a)
+    return anp.where(endless, 0.0, first), anp.where(endless, 0.0, second)
+
+
+def _far(x: Array) -> Array:
+    return anp.where(x > _BORDER, x, _BORDER)
+
+
+def _near_j0(x: Array) -> Array:
+    """J0 of x between -4 and 4."""
+    root, left = tables.J0_ZEROS[0]
+    a = anp.abs(x)
+    return _less(a, (root, left)) * (a + root) * horner(_square(x, 4.0), tables.J0_NEAR)
+
+
+def _near_j1(x: Array) -> Array:
+    """J1(x) / x, for x between -4 and 4."""
+    root, left = tables.J1_ZEROS[0]
+    a = anp.abs(x)
+    return _less(a, (root, left)) * (a + root) * horner(_square(x, 4.0), tables.J1_NEAR)
+
+
+@custom_jvp
+def _j0(x: Array) -> Array:
+    a = anp.abs(x)
+    below = _near_j0(anp.minimum(a, 4.0))
+    below = anp.where(a < 1e-4, 1.0 - 0.25 * a * a, below)  # exactly 1 at 0
+    b = anp.clip(a, 4.0, _BORDER)
+    middle = _less(b, tables.J0_ZEROS[1]) * horner(0.5 * b - 3.0, tables.J0_MIDDLE)
+    above = _waves(_far(a), 0)[0]
+    value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
+    return anp.where(anp.isnan(x), x, value)
+
+
+@custom_jvp
+def _j1(x: Array) -> Array:
+    a = anp.abs(x)
+    c = anp.minimum(a, 4.0)
+    below = c * _near_j1(c)
+    b = anp.clip(a, 4.0, _BORDER)
+    middle = _less(b, tables.J1_ZEROS[0]) * _less(b, tables.J1_ZEROS[1])
+    middle = middle * horner(0.5 * b - 3.0, tables.J1_MIDDLE)
+    above = _waves(_far(a), 1)[0]
+    value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
+    return anp.where(anp.isnan(x), x, anp.copysign(1.0, x) * value)
+
+
+@_j0.defjvp
+def _j0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: -j1(x) (DLMF 10.6.3)."""
+    (x,), (dx,) = primals, tangents
+    return _j0(x), -_j1(x) * dx
+
+
+@_j1.defjvp
+def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: j0(x) - j1(x) / x (DLMF 10.6.2)."""
+    (x,), (dx,) = primals, tangents
+    value = _j1(x)
+    far = anp.abs(x) > 4.0
+    near = anp.where(far, 0.0, x)
+    # An even polynomial, whose derivatives at 0 are those of j1(x) / x.
+    root = tables.J1_ZEROS[0][0]
+    ratio = (near * near - root * root) * horner(_square(near, 4.0), tables.J1_NEAR)
+    ratio = anp.where(far, value / anp.where(far, x, 1.0), ratio)
+    return value, (_j0(x) - ratio) * dx
+
+
+def _log(x: Array, zero: tuple[float, float]) -> Array:
+    """log(x / zero), also accurate near the zero."""
+    low = x < 0.5 * zero[0]
+    near = anp.log1p(anp.where(low, 0.0, _less(x, zero) / zero[0]))
+    return anp.where(low, anp.log(x / zero[0]), near)
+
+
+def _from_0(x: Array, at_0: float, value: Array) -> Array:
+    """``value`` for x > 0, NaN below."""
+    value = anp.where(x > 0, value, anp.where(x == 0, at_0, math.nan))
+    return anp.where(anp.isnan(x), x, value)
+
+
+@custom_jvp
+def _y0(x: Array) -> Array:
+    zeros = tables.Y0_ZEROS
+    a = anp.where(x > 0, anp.minimum(x, 3.0), 1.0)
+    square = _less(a, zeros[0]) * (a + zeros[0][0])
+    below = 2.0 / math.pi * _log(a, zeros[0]) * _near_j0(a)
+    below = below + square * horner(_square(a, 3.0), tables.Y0_NEAR)
+    b = anp.clip(x, 3.0, _BORDER)
+    middle = _less(b, zeros[1]) * _less(b, zeros[2])
+    middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
+    above = _waves(_far(x), 0)[1]
+    value = anp.where(x <= 3.0, below, anp.where(x <= _BORDER, middle, above))
+    return _from_0(x, -math.inf, value)
+
+
+@custom_jvp
+def _y1(x: Array) -> Array:
+    zeros = tables.Y1_ZEROS
+    a = anp.where(x > 0, anp.minimum(x, 4.0), 1.0)
+    square = _less(a, zeros[0]) * (a + zeros[0][0])
+    below = 2.0 / math.pi * _log(a, zeros[0]) * a * _near_j1(a)
+    below = below + square * horner(_square(a, 4.0), tables.Y1_NEAR) / a
+    b = anp.clip(x, 4.0, _BORDER)
+    middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
+    above = _waves(_far(x), 1)[1]
+    value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))
+    return _from_0(x, -math.inf, value)
+
+
+@_y0.defjvp
+def _y0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: -y1(x) (DLMF 10.6.3)."""
+    (x,), (dx,) = primals, tangents
+    return _y0(x), -_y1(x) * dx
+
+
+@_y1.defjvp
+def _y1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: y0(x) - y1(x) / x (DLMF 10.6.2)."""
+    (x,), (dx,) = primals, tangents
+    value = _y1(x)
+    return value, (_y0(x) - value / x) * dx
+
+
+@partial(custom_jvp, nondiff_argnums=(0,))
+def _yn(n: Array, x: Array) -> Array:
+    """Y of integer order; Y of -n is (-1)**n that of n."""
+    size = anp.abs(n)
+
+    def going(here: Array, k: Any) -> Array:
+        return (k < size) & anp.isfinite(here)
+
+    def step(state: Any) -> Any:
+        """Compute the order above, where it is asked for and does not overflow."""
+        k, before, here = state
+        above = 2.0 * k / x * here - before
+        on = going(here, k)
+        return k + 1.0, anp.where(on, here, before), anp.where(on, above, here)
+
+    start = (anp.ones_like(anp.max(size, initial=0.0)), _y0(x), _y1(x))
+    end = lax.while_loop(lambda s: anp.any(going(s[2], s[0])), step, start)
+    value = anp.where(size == 0, _y0(x), end[2])
+    return anp.where((n < 0) & (anp.remainder(size, 2.0) == 1.0), -value, value)
+
+
+@_yn.defjvp
+def _yn_jvp(n: Array, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The value, and its derivative: half of Y(n - 1) - Y(n + 1) (DLMF 10.6.1)."""
+    (x,), (dx,) = primals, tangents
+    return _yn(n, x), 0.5 * (_yn(n - 1.0, x) - _yn(n + 1.0, x)) * dx
+
+
+# K
+
+
+def _scaled_k(x: Array, order: int, scaled: bool) -> Array:
+    """K of ``order`` 0 or 1, times exp(x) if ``scaled``."""
+    a = anp.where(x > 0, anp.minimum(x, 1.0), 1.0)
+    quarter, t = 0.25 * a * a, _square(a, 1.0)
+    if order:
+        log = a * a * horner(quarter, _I1) * anp.log(a)
+        below = (1.0 + log + a * a * horner(t, tables.K1_NEAR)) / a
+    else:
+        below = horner(t, tables.K0_NEAR)
+        below = below - anp.log(a / _SCALE_OF_LOG) * horner(quarter, _I0)
+    b = anp.where(x > 1.0, x, 1.0)
+    above = horner(2.0 / b - 1.0, tables.K1_FAR if order else tables.K0_FAR)
+    above = above / anp.sqrt(b)
+    if scaled:
+        below = below * anp.exp(a)
+    else:
+        above = above * anp.exp(-b)
+    return _from_0(x, math.inf, anp.where(x <= 1.0, below, above))
+
+
+@custom_jvp
+def _k0(x: Array) -> Array:
+    return _scaled_k(x, 0, scaled=False)
+
+
+@custom_jvp
+def _k1(x: Array) -> Array:
+    return _scaled_k(x, 1, scaled=False)
+
+
+@custom_jvp
+def _k0e(x: Array) -> Array:
+    return _scaled_k(x, 0, scaled=True)
+
+
+@custom_jvp
+def _k1e(x: Array) -> Array:
+    return _scaled_k(x, 1, scaled=True)
+
+
+# Derivatives: DLMF 10.29.3, and 10.29.2 of order 1.
+
+
+@_k0.defjvp
+def _k0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _k0(x), -_k1(x) * dx
+
+
+@_k1.defjvp
+def _k1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    value = _k1(x)
+    return value, -(_k0(x) + value / x) * dx
+
+
+@_k0e.defjvp
+def _k0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    value = _k0e(x)
+    return value, (value - _k1e(x)) * dx
+
+
+@_k1e.defjvp
+def _k1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    value = _k1e(x)
+    return value, (value - _k0e(x) - value / x) * dx
+
+
+__all__ = ["j0", "j1", "k0", "k0e", "k1", "k1e", "y0", "y1", "yn"]

@@ -1,0 +1,93 @@
+"""The mesh of a block of code, which PartitionSpecs alone refer to: ``set_mesh``."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, Self
+
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Mesh, NamedSharding, PartitionSpec
+from arrayfn.tracing.frames import current_frame
+
+
+class _Local(threading.local):
+    mesh: Mesh | None = None
+
+
+_local: Final = _Local()
+
+
+class set_mesh:  # noqa: N801 - called like a function, named as JAX's
+    """Let ``mesh`` be the one that PartitionSpecs alone refer to, in this thread.
+
+    ``with set_mesh(mesh):`` holds for the block; ``set_mesh(mesh)`` alone holds from
+    then on, and ``set_mesh(None)`` ends it. ``shard_map`` then needs no ``mesh=``, and
+    ``device_put``, ``with_sharding_constraint`` and ``jit`` take a PartitionSpec where
+    they take a NamedSharding. A function that is jitted is compiled for each mesh that
+    it asks for.
+
+    Raises ArgumentError inside a function that is traced, and for what is no Mesh.
+
+    >>> import numpy as np
+    >>> from arrayfn import PartitionSpec as P, device_put, set_num_devices
+    >>> set_num_devices(8)
+    >>> with set_mesh(Mesh((2,), ("x",))):
+    ...     x = device_put(np.arange(4.0), P("x"))
+    >>> x.sharding
+    NamedSharding(mesh=Mesh((2,), ('x',)), spec=P('x'))
+    """
+
+    __slots__ = ("_before",)
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentError(
+                f"set_mesh: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
+                user_location(),
+            )
+        frame = current_frame()
+        if frame is not None:
+            raise ArgumentError(
+                f"set_mesh is called while {frame.name!r} is traced; call it outside",
+                user_location(),
+            )
+        self._before = _local.mesh
+        _local.mesh = mesh
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _local.mesh = self._before
+
+
+def mesh_of_block() -> Mesh | None:
+    """The mesh that ``set_mesh`` has set in this thread."""
+    return _local.mesh
+
+
+def asked_mesh(what: str) -> Mesh:
+    """``mesh_of_block()``, for functions being traced, which now depend on it.
+
+    Raises ArgumentError if there is none; ``what`` says what asks for it.
+    """
+    frame = current_frame()
+    while frame is not None:
+        frame.asks_mesh = True
+        frame = frame.parent
+    if _local.mesh is None:
+        raise ArgumentError(
+            f"{what} without a mesh; give one, or write with arrayfn.set_mesh(mesh):",
+            user_location(),
+        )
+    return _local.mesh
+
+
+def over_mesh(what: str, sharding: Any) -> Any:
+    """``sharding``, with the mesh of the block if it is a PartitionSpec alone.
+
+    ``what`` says in messages where it was given.
+    """
+    if isinstance(sharding, PartitionSpec):
+        return NamedSharding(asked_mesh(f"{what} has {sharding!r}"), sharding)
+    return sharding
