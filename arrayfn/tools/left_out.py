@@ -236,7 +236,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _PER_DTYPE: "*.x",
         "the default means the same, under another name": (
             "arange.step clip.arr copy.order gradient.edge_order indices.dtype "
-            "fromfunction.dtype frombuffer.dtype vectorize.excluded einsum.optimize "
+            "fromfunction.dtype vectorize.excluded einsum.optimize "
             "einsum_path.optimize searchsorted.method"
         ),
         "astype copies, as in the array API": "astype.copy",
@@ -283,7 +283,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "derivatives come from grad; n_max is given by name": (
             "sph_harm_y.diff_n sph_harm_y.n_max"
         ),
-        "Riemann's zeta function is that of q = 1": "zeta.q",
     },
     "jax.scipy.stats": {
         "a singular covariance has no density": "*.allow_singular",
