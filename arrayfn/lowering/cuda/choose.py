@@ -1,6 +1,8 @@
 """The schedule of a nest: blocks, threads and vectors, by the numbers of ``GpuConfig``.
 
-What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
+The choice depends on the nest's shapes, strides and dtypes alone, never on a
+measurement at run time: so results have the same bits on every machine with the same
+numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from arrayfn.lowering.cuda.stage_plan import (
 from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
-IDLE_SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has one
+IDLE_SHARE: Final = 8
+"""Large blocks leave rows to clusters if one multiprocessor in so many has a row."""
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -69,9 +72,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 
 
 def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A row group in a block where that keeps the row; else a cluster, or a pipeline.
+    """A row group within a block if that keeps the row; else a cluster, or a pipeline.
 
-    Where there are fewer rows than multiprocessors, clusters share them, too.
+    Clusters also share rows where there are fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
@@ -105,8 +108,8 @@ def is_scan(nest: Nest) -> bool:
 def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     """The schedule of a scan along the innermost axis, of any length.
 
-    Threads are as many as a row has work for. Longer rows than a cluster can keep are
-    in parts.
+    A row has as many threads as it has work for: a warp, a block, or a cluster. Longer
+    rows than a cluster can keep in registers are cut into parts.
     """
     length = nest.axes[-1].extent
     rows = math.prod(a.extent for a in nest.axes[:-1])
@@ -273,8 +276,8 @@ def elements_per_word(nest: Nest, axis: int) -> int:
 def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """The schedule with a row group of up to a block for each row.
 
-    The group is as large as its tiles need. Few rows have larger groups and smaller
-    blocks: each multiprocessor gets one.
+    The group is as large as its registers need. Few rows have larger groups and smaller
+    blocks, so that each multiprocessor gets one.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
@@ -308,12 +311,18 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def _row_group(
     nest: Nest, vectors: int, words: int, gpu: GpuConfig
 ) -> tuple[int, int, bool]:
-    """How a row of ``vectors`` vectors is shared: threads, vectors of each, residency.
+    """How a row is shared: threads of its row group, vectors of each, and residency.
 
-    The last says whether the threads keep the whole row in registers, of which a vector
-    takes up ``words``. The threads are a power of two, at most those of a block: first
-    as many as have ``gpu.tiles`` vectors each, then as many as can keep the row. Above
-    a warp, a block has at least four warps.
+    The third says whether the threads keep the whole row in registers. The threads are
+    a power of two, at most those of a block: first as many as have ``gpu.tiles``
+    vectors each, then as many as can keep the row. Above a warp, a block has at least
+    four warps.
+
+    Args:
+        nest: The nest.
+        vectors: Vectors of a row.
+        words: 32-bit registers that a vector takes up between stages.
+        gpu: The numbers of the GPU.
     """
     threads_per_row = power_of_two(-(-vectors // gpu.tiles))
     warp_tiles = -(-vectors // WARP)
@@ -412,10 +421,16 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
 def fits(
     nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
 ) -> bool:
-    """Whether a thread has registers for ``tiles`` vectors of a row of ``nest``.
+    """Whether a thread has registers for its part of a row.
 
-    A vector takes up ``words`` registers. In larger row groups (``threads_per_row``) a
-    thread has fewer registers.
+    In larger row groups a thread has fewer registers.
+
+    Args:
+        nest: The nest.
+        words: 32-bit registers that a vector takes up between stages.
+        tiles: Vectors of a thread.
+        threads_per_row: Threads of the row group.
+        gpu: The numbers of the GPU.
     """
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
