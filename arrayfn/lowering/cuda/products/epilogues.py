@@ -118,9 +118,8 @@ class EpilogueFolding(StepRewrite):
     ) -> bool:
         """Have the product compute the nests' ``values``, if that saves memory.
 
-        They are the same values. It does if one of the nests stores
-        them, or they are the sum of arrays that otherwise each nest reads. Returns
-        whether it was done.
+        They are the same values. It does if one of the nests stores them, or they are
+        the sum of arrays that otherwise each nest reads. Returns whether it was done.
 
         Args:
             position: The product's position.
