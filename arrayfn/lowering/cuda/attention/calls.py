@@ -1,7 +1,9 @@
 """The kernels of attention, and their calls, for an ``operator_call``.
 
-Operands are q, k, v, the terms by the order of their names, and for the gradient the
-result, its logarithms and its cotangent; see ``arrayfn.nn.fused_attention``.
+Operands are q, k, v, then the optional ones (bias, mask, lengths) in the order of their
+names, and for the gradient the result, its logarithms and its cotangent; see
+``arrayfn.nn.fused_attention``. Letters are those of that module: B batches, T queries
+and S keys of N and K heads with H elements.
 """
 
 from __future__ import annotations
@@ -92,12 +94,11 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
     if form.padded > 128:
         parts = [{"dv": dv}, {"dk": dk}]
     for results in ({"dq": dq}, *parts):
-        choose = gradients.keys_tiles
         if "dq" in results:
-            choose = gradients.queries_tiles
-        tiles = choose(form, T, S)
-        blocks = B * N * -(-T // tiles.rows)
-        if "dq" not in results:
+            tiles = gradients.queries_tiles(form, T, S)
+            blocks = B * N * -(-T // tiles.rows)
+        else:
+            tiles = gradients.keys_tiles(form, T, S)
             blocks = B * K * -(-S // tiles.rows)
         dp = [*results] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
@@ -267,7 +268,8 @@ class _Call:
     def steps(self, *names: str) -> dict[str, int]:
         """The strides of the arrays ``names`` along batches, tokens and heads.
 
-        They are by the names that the kernels give them, such as ``q_token``.
+        They are by the names that the kernels give them: ``q_batch``, ``q_token``,
+        ``q_head``.
         """
         found: dict[str, int] = {}
         for name in names:
@@ -277,7 +279,10 @@ class _Call:
         return found
 
     def integers(self) -> dict[str, int]:
-        """The kernels' integers: extents, the window, strides of bias and mask."""
+        """The kernels' integers: extents, the window, strides of bias and mask.
+
+        A stride is 0 along an axis that is broadcast.
+        """
         (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
         left, right = self.window
         found = {
