@@ -61,21 +61,19 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
-    yield HandwrittenCall(
-        Handwritten(
-            "attention",
-            forward(form, tiles),
-            tiles.threads,
-            "Attention: a tile of queries a block.",
-            "attention by tiles of queries",
-            shared=shared_bytes(form, tiles),
-            blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
-        ),
-        call.arrays(),
-        {"out": Pointer(out), "logarithms_out": Pointer(logarithms)},
-        {**call.integers(), **call.steps("q", "k", "v")},
-        B * N * -(-T // tiles.rows),
+    text = Handwritten(
+        "attention",
+        forward(form, tiles),
+        tiles.threads,
+        "Attention: a tile of queries a block.",
+        "attention by tiles of queries",
+        shared=shared_bytes(form, tiles),
+        blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
     )
+    writes = {"out": Pointer(out), "logarithms_out": Pointer(logarithms)}
+    integers = {**call.integers(), **call.steps("q", "k", "v")}
+    blocks = B * N * -(-T // tiles.rows)
+    yield HandwrittenCall(text, call.arrays(), writes, integers, blocks)
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
@@ -100,27 +98,24 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
         else:
             tiles = gradients.keys_tiles(form, T, S)
             blocks = B * K * -(-S // tiles.rows)
-        dp = [*results] != ["dv"]
-        arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
+        with_dp = [*results] != ["dv"]
+        arrays = ("q", "k", "v", "cotangent") if with_dp else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
-        if not dp:
+        if not with_dp:
             del read["v"], read["delta"]
         names = " and ".join(results)
-        yield HandwrittenCall(
-            Handwritten(
-                "attention_gradient",
-                gradients.gradient(form, tiles, tuple(results)),
-                tiles.threads,
-                f"Cotangents {names} of attention: a tile of rows a block.",
-                f"{names} of attention by tiles",
-                shared=gradients.shared_bytes(form, tiles, dp),
-                blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
-            ),
-            read,
-            {f"{name}_out": Pointer(array) for name, array in results.items()},
-            {**call.integers(), **call.steps(*arrays)},
-            blocks,
+        text = Handwritten(
+            "attention_gradient",
+            gradients.gradient(form, tiles, tuple(results)),
+            tiles.threads,
+            f"Cotangents {names} of attention: a tile of rows a block.",
+            f"{names} of attention by tiles",
+            shared=gradients.shared_bytes(form, tiles, with_dp),
+            blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         )
+        writes = {f"{name}_out": Pointer(array) for name, array in results.items()}
+        integers = {**call.integers(), **call.steps(*arrays)}
+        yield HandwrittenCall(text, read, writes, integers, blocks)
 
 
 def attention_bias_gradient(
