@@ -130,6 +130,7 @@ class CpuLowering(KernelLowering, _BaseLower):
 
     @override
     def lower_return(self, statement: Any) -> None:
+        """Emit the return, after a fence if the kernel stores past the caches."""
         if any(name.startswith("store_row") for name in self.module.globals):
             # Stores past the caches are ordered before what tells other threads.
             self.builder.fence("seq_cst")

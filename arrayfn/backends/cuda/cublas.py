@@ -81,7 +81,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptors:
-    """A product as cuBLASLt is told of it, before an algorithm is chosen."""
+    """cuBLASLt's descriptors of a product, for any algorithm.
+
+    ``operation`` describes the product, ``layouts`` its matrices; ``factors`` are alpha
+    and beta.
+    """
 
     form: Form
     operation: ctypes.c_void_p
@@ -223,9 +227,10 @@ class Library:
     def _descriptors(
         self, provider: str, p: Mapping[str, int], alignment: int
     ) -> _Descriptors:
-        """The descriptors of a product, which leave the algorithm open.
+        """cuBLASLt's descriptors of a product, for any algorithm.
 
-        ``alignment`` is that of all operands in bytes.
+        ``provider`` and ``p`` are the kernel's name and integers; all operands are
+        aligned to ``alignment`` bytes.
         """
         form = form_of(provider)
         operation = self._new(
@@ -250,13 +255,16 @@ class Library:
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
         data, wide = form.operand.data, form.result.data
-        lies = p["ldc"], batch, p["batch_stride_c"]
-        added = p.get("ld_added", lies[0]), batch, p.get("batch_stride_added", lies[2])
+        ldc, stride = p["ldc"], p["batch_stride_c"]
+        ld_added, added_stride = (
+            p.get("ld_added", ldc),
+            p.get("batch_stride_added", stride),
+        )
         layouts = (
             self._layout(data, *left, p["ldb"], batch, p["batch_stride_b"]),
             self._layout(data, *right, p["lda"], batch, p["batch_stride_a"]),
-            self._layout(wide, n, m, *added),
-            self._layout(wide, n, m, *lies),
+            self._layout(wide, n, m, ld_added, batch, added_stride),
+            self._layout(wide, n, m, ldc, batch, stride),
         )
         alpha = factor_of(p.get("alpha"), 1.0, form)
         beta = factor_of(p.get("beta"), 0.0, form)
@@ -276,7 +284,7 @@ class Library:
         return self.workspace + self._part * _PART
 
     def _with_algorithm(self, descriptors: _Descriptors, choice: Choice) -> Product:
-        """The product that was ``descriptors`` for, by the algorithm of ``choice``."""
+        """The product of ``descriptors``, by the algorithm of ``choice``."""
         return Product(
             handle=self.handle,
             operation=int(descriptors.operation.value or 0),

@@ -87,11 +87,11 @@ class Call(Struct):
 
 
 class Wait(Struct):
-    """A stream that is waited for, by a function of the driver."""
+    """What ``wait`` needs: a stream, and the driver's cuStreamQuery."""
 
     stream: int
     query: Callable[[int], i32]
-    spins: int
+    spins: int  # queries before other threads may run
     cycles: int  # of a wait, after which Python may handle signals
 
 

@@ -147,7 +147,7 @@ class KernelContext:
         super().__init__(*arguments)
 
     def init(self) -> None:
-        """Called by Numba when all else is set."""
+        """Begin with no implementations; called at the end of Numba's constructor."""
         super().init()  # type: ignore[misc]
         self._implementations: dict[Any, Any] = {}
 

@@ -250,10 +250,12 @@ def merge(
     begin: int,
     end: int,
 ) -> None:
-    """Merge parts of pairs of runs; with ``unpack`` write elements, not codes.
+    """Merge pairs of sorted runs, one part of a merged pair for each item.
 
-    A row of ``n`` elements has sorted runs of ``run`` elements; a part is ``part``
-    elements of a merged pair. Items ``begin`` to ``end`` are computed.
+    A row of ``n`` elements has ``pairs`` of runs of ``run`` elements each, and a merged
+    pair has ``parts`` of ``part`` elements. ``runs`` are codes or packed keys; in the
+    last round ``unpack`` is 1, and floats or positions are written instead. Items
+    ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         first = item // parts % pairs * 2 * run

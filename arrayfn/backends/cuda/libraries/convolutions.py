@@ -72,6 +72,10 @@ class _Convolution:
     """A graph with the index of the plan that it is run by."""
 
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
+        """Build the graph of the convolution that ``provider`` names, and plan it.
+
+        ``p`` are the kernel's integers. What cuDNN raises if it has none goes on.
+        """
         _, result, short, *more = provider.split("_")
         library = cudnn.library()
         self.names = _ARRAYS[result]

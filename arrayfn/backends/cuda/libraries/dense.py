@@ -91,9 +91,10 @@ class Workspaces:
 def workspace_elements(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> int:
-    """The elements of workspace that a function of cuSOLVER asks for.
+    """The elements of workspace that a function of cuSOLVER needs.
 
-    ``arguments`` and ``last`` stand before and after the place of the answer.
+    Its query, ``..._bufferSize``, takes ``arguments``, a pointer to the number, then
+    ``last``.
     """
     count = ctypes.c_int()
     given = SOLVER.handle, *arguments, ctypes.byref(count), *last
@@ -104,9 +105,10 @@ def workspace_elements(
 def workspaces_of(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> Workspaces:
-    """The workspaces that a function of cuSOLVER for all dtypes asks for.
+    """The workspaces that a function of cuSOLVER for all dtypes needs.
 
-    ``arguments`` and ``last`` stand before and after the places of the answer.
+    Its query, ``..._bufferSize``, takes ``arguments``, pointers to two sizes, then
+    ``last``. Raises BackendError if this version of cuSOLVER lacks the function.
     """
     query = f"{function}_bufferSize"
     if not SOLVER.has(query):

@@ -228,9 +228,12 @@ def small_qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major ``rows`` x ``columns`` matrices; Q has ``inner`` columns.
+    """Factor row-major matrices ``x`` into ``q`` and ``r``, a group at a time.
 
-    By Householder's reflections, as LAPACK's larfg makes them. Items ``begin`` to
+    ``x`` are ``rows`` x ``columns``, ``q`` have ``inner`` columns. Householder's
+    reflections, as LAPACK's larfg makes them, turn ``own`` (copies of ``x``) into R;
+    applied to the identity in reverse order they make Q in ``vectors``. ``column``,
+    ``tau`` and ``total`` are scratch for the reflections of a group. Items ``begin`` to
     ``end`` are computed.
     """
     steps = min_i64(rows, columns)
