@@ -25,6 +25,7 @@ from arrayfn.lowering.kernel_ir import (
     Statement,
     Store,
     Value,
+    is_element_store,
     uses,
 )
 from arrayfn.lowering.kernel_text import Partial
@@ -34,22 +35,24 @@ from arrayfn.lowering.titles import computed
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     """Cuts a reduction into chunks: ``(partial nest, combining nest, partials)``.
 
-    The partial nest has the element-level statements and the reductions of each chunk.
-    The combining nest reduces ``partials``, the arrays of partial results, and has the
+    ``s = sum(x)`` of 100,000 elements becomes ``p[c] = sum(x[c * size : (c + 1) *
+    size])``, with a work item for each chunk ``c``, and ``s = sum(p)``. The partial
+    nest has the element-level statements and the reductions of each chunk. The
+    combining nest reduces ``partials``, the arrays of partial results, and has the
     statements after the reductions.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
-    first, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
-    columns = [k for k in kept if k > first][-1:]
+    cut, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
+    columns = [k for k in kept if k > cut][-1:]
     outer = [k for k in kept if k not in columns]
-    rows = nest.axes[first].extent
+    rows = nest.axes[cut].extent
     per_row = math.prod(nest.axes[k].extent for k in inner_reduced)
     for k in columns:
         per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
     size = chunk_size(rows, per_row)
     if columns:
-        size = chunk_rows(nest, [first, *inner_reduced], size, reduces)
+        size = chunk_rows(nest, [cut, *inner_reduced], size, reduces)
     chunks = -(-rows // size)
     shape = (
         *(nest.axes[k].extent for k in outer),
@@ -58,20 +61,22 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     )
     partials = [Partial(s, Var(ArrayType(shape, s.result.dtype))) for s in reduces]
     elements = [
-        s
-        for s in nest.statements
-        if isinstance(s, Reduce) or (isinstance(s, Store) and s.level == "element")
+        s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)
     ]
-    stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
     partial_statements = with_dependencies(
         nest.statements, elements, through_reductions=True
     )
-    final_statements = with_dependencies(
-        nest.statements, stores, through_reductions=False
-    )
+    stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
+    once = with_dependencies(nest.statements, stores, through_reductions=False)
+    operands = [
+        ArrayOperand(p.array, p.array.type.dtype, C.strides(shape), 0, False)
+        for p in partials
+    ]
     return (
         restrict(nest, partial_statements),
-        _combination(nest, partials, shape, outer, columns, final_statements),
+        combination(
+            nest, operands, [*outer, None, *columns], chunks, chunk_sums(reduces), once
+        ),
         partials,
     )
 
@@ -82,22 +87,20 @@ def with_dependencies(
     *,
     through_reductions: bool,
 ) -> list[Statement]:
-    """``roots`` and the statements they depend on, in order.
+    """``roots`` and those of ``statements`` that they depend on, in order.
 
-    Unless ``through_reductions``, the search stops at reductions: their results are
-    available.
+    Unless ``through_reductions``, reductions are left out, with what they alone depend
+    on: their results are available.
     """
-    live: set[str] = set()
+    read: set[str] = set()
     kept: list[Statement] = []
     for s in reversed(statements):
-        is_root = any(s is root for root in roots)
-        is_live = not isinstance(s, Store) and s.result.name in live
-        if not is_root and not (
-            is_live and (through_reductions or not isinstance(s, Reduce))
-        ):
-            continue
-        kept.append(s)
-        live.update(value.name for value in uses(s))
+        is_read = not isinstance(s, Store) and s.result.name in read
+        if isinstance(s, Reduce) and not through_reductions:
+            is_read = False
+        if is_read or any(s is root for root in roots):
+            kept.append(s)
+            read.update(value.name for value in uses(s))
     return kept[::-1]
 
 
@@ -118,39 +121,27 @@ def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
     )
 
 
-def _combination(
+def combination(
     nest: Nest,
-    partials: Sequence[Partial],
-    shape: tuple[int, ...],
-    outer: Sequence[int],
-    columns: Sequence[int],
-    final_statements: Sequence[Statement],
+    partials: Sequence[ArrayOperand],
+    order: Sequence[int | None],
+    chunks: int,
+    combined: Sequence[Statement],
+    once: Sequence[Statement],
 ) -> Nest:
-    """The nest that reduces partial results over the axis of chunks.
+    """The nest that combines partial results, and does what ``nest`` does once a row.
 
     Args:
-        nest: the nest that was split.
-        partials: its reductions, with the arrays of their partial results.
-        shape: the shape of those arrays.
-        outer: the kept axes of ``nest`` before the axis of chunks.
-        columns: the kept axes after it.
-        final_statements: the statements that follow the reductions.
+        nest: The nest that was split.
+        partials: The arrays of partial results: the first operands of the new nest.
+        order: The new nest's axes: the kept axes of ``nest``, and None for the chunks'.
+        chunks: How many partial results each result has.
+        combined: The statements that combine them.
+        once: The statements of ``nest`` that run once a row.
     """
-    order: list[int | None] = [*outer, None, *columns]
-    axes = tuple(
-        Axis(extent, axis is None) for extent, axis in zip(shape, order, strict=True)
-    )
-    operands: list[ArrayOperand] = []
-    statements: list[Statement] = []
-    for partial in partials:
-        type = partial.array.type
-        strides = C.strides(type.shape)
-        operands.append(ArrayOperand(partial.array, type.dtype, strides, 0, False))
-        result = partial.reduce.result
-        value = Value(f"{result.name}_part", result.dtype)
-        statements.append(Load(value, len(operands) - 1, "element", 0))
-        statements.append(replace(partial.reduce, argument=value, stage=0))
-    for s in final_statements:
+    operands = list(partials)
+    outer: list[Statement] = []
+    for s in once:
         if isinstance(s, (Load, Store)):
             array = nest.operands[s.operand]
             strides = tuple(0 if k is None else array.strides[k] for k in order)
@@ -158,7 +149,36 @@ def _combination(
             s = replace(s, operand=len(operands) - 1)
         elif isinstance(s, Count) and s.axis is not None:
             s = replace(s, axis=order.index(s.axis))
-        statements.append(s)
-    reason = f"combines the partial results of chunks; {nest.reason}"
-    names = computed(nest.primitives, statements)
-    return Nest(axes, tuple(operands), tuple(statements), names, reason)
+        outer.append(s)
+    statements: list[Statement] = []
+    for stage in range(1 + max(s.stage for s in combined)):
+        # What is once a row is there before the elements of its stage need it.
+        statements += [s for s in outer if s.stage <= stage]
+        outer = [s for s in outer if s.stage > stage]
+        statements += [s for s in combined if s.stage == stage]
+    statements += outer
+    return Nest(
+        tuple(Axis(chunks, True) if k is None else nest.axes[k] for k in order),
+        tuple(operands),
+        tuple(statements),
+        computed(nest.primitives, statements),
+        f"combines the partial results of chunks; {nest.reason}",
+    )
+
+
+def partial_value(reduce: Reduce) -> Value:
+    """The value of a partial result of ``reduce`` in the nest that combines them."""
+    return Value(f"{reduce.result.name}_part", reduce.result.dtype)
+
+
+def chunk_sums(reduces: Sequence[Reduce]) -> list[Statement]:
+    """Statements that combine partial results by the reduction that made them.
+
+    Those of reduction ``k`` of ``reduces`` are loaded from operand ``k``.
+    """
+    statements: list[Statement] = []
+    for k, reduce in enumerate(reduces):
+        value = partial_value(reduce)
+        statements.append(Load(value, k, "element", 0))
+        statements.append(replace(reduce, argument=value, stage=0))
+    return statements

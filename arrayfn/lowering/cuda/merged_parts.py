@@ -28,7 +28,7 @@ from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_
 from arrayfn.lowering.cuda.split import (
     Part,
     block_count,
-    combination,
+    combine_parts,
     fills_gpu,
     has_narrow_rows,
     part_arrays,
@@ -50,6 +50,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     is_element_store,
 )
+from arrayfn.lowering.split import partial_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def merged_parts(
         nests.append(partial(shifted, axis, count, rest, 1, parts, size * count))
     elements = size * others, rest * others
     combined = _Combined(merge, parts, count, elements).statements
-    return [*nests, combination(nest, parts, pieces.parts, combined)]
+    return [*nests, combine_parts(nest, parts, pieces.parts, combined)]
 
 
 def whole_merge(nest: Nest) -> Merge | None:
@@ -254,8 +255,9 @@ class _Combined:
         """Append the loads of partial results, the reductions, and the rescaling."""
         stage = self.merge.stage
         for k, part in enumerate(self.parts):
-            self.loaded[part.reduce.result.name] = part.value
-            self.statements.append(Load(part.value, k, "element", part.reduce.stage))
+            value = partial_value(part.reduce)
+            self.loaded[part.reduce.result.name] = value
+            self.statements.append(Load(value, k, "element", part.reduce.stage))
         for s in self.merge.reduces:
             self.statements.append(
                 replace(s, argument=self.partial_result(s), stage=stage)

@@ -24,7 +24,6 @@ from arrayfn.lowering.kernel_ir import (
     Axis,
     Compute,
     Count,
-    Load,
     Nest,
     Reduce,
     Statement,
@@ -32,7 +31,12 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     is_element_store,
 )
-from arrayfn.lowering.split import restrict, with_dependencies
+from arrayfn.lowering.split import (
+    chunk_sums,
+    combination,
+    restrict,
+    with_dependencies,
+)
 from arrayfn.lowering.titles import computed
 
 _MIN_PARTS: Final = 4  # chunks that are worth a second launch
@@ -107,7 +111,8 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     pieces = [partial(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
         pieces.append(partial(nest, axis, chunks, rest, 1, parts, size * chunks))
-    return [*pieces, combination(nest, parts, chunks + (rest > 0), chunk_sums(parts))]
+    sums = chunk_sums([part.reduce for part in parts])
+    return [*pieces, combine_parts(nest, parts, chunks + (rest > 0), sums)]
 
 
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
@@ -164,12 +169,6 @@ class Part:
     array: Var
     strides: tuple[int, ...]
     stride: int
-
-    @property
-    def value(self) -> Value:
-        """The value of a partial result in the nest that combines them."""
-        result = self.reduce.result
-        return Value(f"{result.name}_part", result.dtype)
 
 
 def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
@@ -301,19 +300,13 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     ]
 
 
-def combination(
-    nest: Nest,
-    parts: Sequence[Part],
-    chunks: int,
-    combined: Sequence[Statement],
+def combine_parts(
+    nest: Nest, parts: Sequence[Part], chunks: int, combined: Sequence[Statement]
 ) -> Nest:
-    """The nest that combines partial results, and does what ``nest`` does once a row.
+    """The nest that combines ``parts``, and does what ``nest`` does once a row.
 
-    Args:
-        nest: The nest that was split.
-        parts: The arrays of partial results: the first operands of the new nest.
-        chunks: How many partial results each result has; the new nest's reduced axis.
-        combined: The statements that combine them.
+    ``parts`` are its first operands. Each result has ``chunks`` partial results, and
+    ``combined`` are the statements that combine them.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     operands = [
@@ -326,40 +319,8 @@ def combination(
         )
         for part in parts
     ]
-    outer: list[Statement] = []
-    for s in nest.statements:
-        if isinstance(s, Reduce) or s.level != "outer":
-            continue
-        if isinstance(s, (Load, Store)):
-            own = nest.operands[s.operand]
-            operands.append(replace(own, strides=(0, *(own.strides[k] for k in kept))))
-            outer.append(replace(s, operand=len(operands) - 1))
-        elif isinstance(s, Count) and s.axis is not None:
-            outer.append(replace(s, axis=1 + kept.index(s.axis)))
-        else:
-            outer.append(s)
-    statements: list[Statement] = []
-    for stage in range(1 + max(s.stage for s in combined)):
-        # What is once a row is there before the elements of its stage need it.
-        ready = [s for s in outer if s.stage <= stage]
-        outer = [s for s in outer if s.stage > stage]
-        statements += [*ready, *(s for s in combined if s.stage == stage)]
-    statements += outer
-    made = Nest(
-        (Axis(chunks, True), *(nest.axes[k] for k in kept)),
-        tuple(operands),
-        tuple(statements),
-        computed(nest.primitives, statements),
-        f"combines the partial results of chunks; {nest.reason}",
-    )
+    once = [
+        s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
+    ]
+    made = combination(nest, operands, [None, *kept], chunks, combined, once)
     return order_axes(made)
-
-
-def chunk_sums(parts: Sequence[Part]) -> list[Statement]:
-    """Statements that reduce each array of ``parts`` by its own reduction."""
-    statements: list[Statement] = []
-    for k, part in enumerate(parts):
-        value = part.value
-        statements.append(Load(value, k, "element", 0))
-        statements.append(replace(part.reduce, argument=value, stage=0))
-    return statements

@@ -21,7 +21,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
     A tile extends along the axes ``across``, the schedule's, and ``inner``, the last.
     The ``transposed`` operands are contiguous along the former, others along the
-    latter. ``is_whole`` says that tiles divide the array along both.
+    latter. ``is_whole`` says that tiles divide the array along both. ``indices`` are
+    the variables of an element's indices, by axis.
+
+    In the kernel of ``b = x.T + y``, ``x_tile`` is the tile of the transposed operand
+    in shared memory, ``x_lines`` what a thread has loaded of it, and ``y_tile`` what
+    it has loaded of the other one. Lanes are neighbours along ``across`` when they load
+    ``x``, and along ``inner`` when they compute and store.
     """
 
     def __post_init__(self) -> None:
@@ -36,17 +42,27 @@ class TransposePrinter(CudaPrinter[Transpose]):
     @override
     def body(self) -> None:
         """Print which tile a block has, then its loads, exchange and stores."""
-        indices = self.assign_tile()
+        self.indices = self.assign_tile()
         if self.schedule.pack > 1:
-            self.move_words(indices)
+            self.move_words()
         else:
-            self.move_elements(indices)
+            self.move_elements()
 
     def assign_tile(self) -> AxisIndices:
         """Define the first indices of the block's tile, ``tileA`` along axis A.
 
         Returns the variables of an element's indices; those along the tile's axes are
-        defined later, for each element.
+        defined later, for each element. Prints, for an array of two axes:
+
+            lane = remainder(thread_index(), 32)
+            warp = quotient(thread_index(), 32)
+            rest = block_index()
+            blocks = (n1 + 31) // 32
+            tile1 = remainder(rest, blocks) * 32
+            rest = quotient(rest, blocks)
+            blocks = (n0 + 31) // 32
+            tile0 = remainder(rest, blocks) * 32
+            rest = quotient(rest, blocks)
         """
         across, inner, side = self.across, self.inner, self.schedule.side
         axes = self.nest.axes
@@ -74,7 +90,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         """The name of the registers for a word of an operand from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_words"
 
-    def inside(self, indices: AxisIndices) -> str:
+    def exists(self, indices: AxisIndices) -> str:
         """The condition that the element at ``indices`` exists; empty if all do."""
         axes = self.across, self.inner
         tests = [f"{indices[k]} < {self.extent(k)}" for k in axes]
@@ -82,77 +98,92 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
     # Elements of 32 bits and more.
 
-    def move_elements(self, indices: AxisIndices) -> None:
-        """Print a tile whose elements move one by one; ``indices`` are an element's.
+    def move_elements(self) -> None:
+        """Print a tile whose elements move one by one.
 
-        Lines of a tile are padded by an element, against bank conflicts.
+        Lines of a tile are padded by an element, against bank conflicts. Prints, for
+        ``b = x.T + y`` and tiles of 32 by 32 elements, besides index arithmetic:
+
+            for part in range(4):
+                x_lines[part] = x_in[i0 + i1 * x_in_s1]
+            for part in range(4):
+                y_tile[part] = y_in[i0 * n1 + i1]
+            for part in range(4):
+                x_tile[line * 33 + lane] = x_lines[part]
+            barrier()
+            for part in range(4):
+                x = x_tile[lane * 33 + line]
+                y = y_tile[part]
+                b = x + y
+                b_out[i0 * n1 + i1] = b
         """
-        nest, side = self.nest, self.schedule.side
+        nest, pitch = self.nest, self.schedule.side + 1
+        loads = [s for s in nest.statements if isinstance(s, Load) and not s.indices]
         direct = [
-            s.operand
-            for s in nest.statements
-            if isinstance(s, Load)
-            and not s.indices
-            and not nest.operands[s.operand].written
-            and s.operand not in self.transposed
+            k
+            for k in dict.fromkeys(s.operand for s in loads)
+            if not nest.operands[k].written and k not in self.transposed
         ]
-        direct = list(dict.fromkeys(direct))
         tiles = {k: self.tile_name(k) for k in (*self.transposed, *direct)}
         lines = {k: self.lines_name(k) for k in self.transposed}
-        count = side * side // self.schedule.threads
+        count = self.schedule.side**2 // self.schedule.threads
         for k in self.transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
-            self.line(f"{tiles[k]} = shared_{dtype}({side * (side + 1)})")
+            self.line(f"{tiles[k]} = shared_{dtype}({self.schedule.side * pitch})")
             self.registers(lines[k], dtype, count)
         self.declare_tiles(direct, count)
         # All loads are on their way before the first value is waited for.
-        with self.open_lines(count, "lane", "line", indices):
+        with self.open_lines(count, "lane", "line"):
             for k in self.transposed:
-                self.line(f"{lines[k]}[part] = {self.element_at(k, indices)}")
+                self.line(f"{lines[k]}[part] = {self.element_at(k, self.indices)}")
         if direct:
-            with self.open_lines(count, "line", "lane", indices):
+            with self.open_lines(count, "line", "lane"):
                 for k in direct:
-                    self.line(f"{tiles[k]}[part] = {self.element_at(k, indices)}")
+                    self.line(f"{tiles[k]}[part] = {self.element_at(k, self.indices)}")
         with self.open(f"for part in range({count}):"):
             self.line(f"line = warp + part * {self.schedule.threads // WARP}")
             for k in self.transposed:
-                self.line(f"{tiles[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
+                self.line(f"{tiles[k]}[line * {pitch} + lane] = {lines[k]}[part]")
         self.line("barrier()")
-        with self.open_lines(count, "line", "lane", indices):
+        with self.open_lines(count, "line", "lane"):
             self.staged = {
-                k: f"{tiles[k]}[lane * {side + 1} + line]" for k in self.transposed
+                k: f"{tiles[k]}[lane * {pitch} + line]" for k in self.transposed
             }
             self.staged |= {k: f"{tiles[k]}[part]" for k in direct}
             for s in nest.statements:
-                self.emit(s, indices)
+                self.emit(s, self.indices)
             self.staged = {}
 
     @contextmanager
-    def open_lines(
-        self, count: int, across: str, inner: str, indices: AxisIndices
-    ) -> Generator[None]:
+    def open_lines(self, count: int, across: str, inner: str) -> Generator[None]:
         """Open the loop over a thread's ``count`` elements of the tile.
 
         ``across`` and ``inner`` are an element's indices in the tile along its axes:
-        the variables ``lane`` and ``line``. ``indices`` are those in the array.
+        the variables ``lane`` and ``line``. Prints, for "lane" and "line":
+
+            for part in range(4):
+                line = warp + part * 8
+                i0 = tile0 + lane
+                i1 = tile1 + line
+                if i0 < n0 and i1 < n1:
         """
         with self.open(f"for part in range({count}):"):
             self.line(f"line = warp + part * {self.schedule.threads // WARP}")
             self.line(f"i{self.across} = tile{self.across} + {across}")
             self.line(f"i{self.inner} = tile{self.inner} + {inner}")
-            with self.open_if(self.inside(indices)):
+            with self.open_if(self.exists(self.indices)):
                 yield
 
     # Elements of 8 and 16 bits.
 
-    def move_words(self, indices: AxisIndices) -> None:
+    def move_words(self) -> None:
         """Print a tile whose elements of 8 or 16 bits move as words of 32 bits.
 
         Words of ``pack`` elements along one axis become such along the other. A thread
         has ``pack`` of them, one above the other, and transposes them in registers. In
         shared memory each line is padded by a word, and every 32 lines by one more. So
         neither the words that a warp writes, ``pack`` lines apart, nor those of a line,
-        which it reads, have bank conflicts. ``indices`` are those of an element.
+        which it reads, have bank conflicts.
         """
         nest, pack, side = self.nest, self.schedule.pack, self.schedule.side
         size = side * (side + pack) + pack * pack
@@ -172,9 +203,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
         written = [k for k in vectors if nest.operands[k].written]
         self.declare_tiles(read, words * pack)
         self.declare_tiles(written, pack)
-        self.load_words(words, indices)
+        self.load_words(words)
         self.line(f"first = tile{self.inner} + lane * {pack}")
-        first = {**indices, self.inner: "first"}
+        first = {**self.indices, self.inner: "first"}
         if read:
             with self.open_words(words, first):
                 for k in read:
@@ -182,15 +213,21 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.transpose_words(words)
         self.line("barrier()")
         with self.open_words(words, first):
-            self.compute_word(indices, read, written)
+            self.compute_word(read, written)
             for k in written:
                 self.store_vector(k, pack, first, "0")
 
-    def load_words(self, words: int, indices: AxisIndices) -> None:
+    def load_words(self, words: int) -> None:
         """Load a thread's ``words`` words of each transposed operand into registers.
 
-        ``indices`` are those of an element. All loads are on their way before the first
-        word is waited for.
+        All loads are on their way before the first word is waited for. Prints, for two
+        fp16 numbers a word:
+
+            i0 = tile0 + lane * 2
+            for part in unrolled(4):
+                for slot in unrolled(2):
+                    i1 = tile1 + (warp + part * 8) * 2 + slot
+                    load_u16x2(x_in, i0 + i1 * x_in_s1, x_lines, (part * 2 + slot) * 2)
         """
         pack, warps = self.schedule.pack, self.schedule.threads // WARP
         self.line(f"i{self.across} = tile{self.across} + lane * {pack}")
@@ -198,15 +235,25 @@ class TransposePrinter(CudaPrinter[Transpose]):
         with self.open(parts), self.open(f"for slot in unrolled({pack}):"):
             number = f"(warp + part * {warps}) * {pack} + slot"
             self.line(f"i{self.inner} = tile{self.inner} + {number}")
-            with self.open_if(self.inside(indices)):
+            with self.open_if(self.exists(self.indices)):
                 for k in self.transposed:
                     load = f"load_{self.vector_name(k, pack)}"
-                    source = f"{self.pointer(k)}, {self.index(k, indices)}"
+                    source = f"{self.pointer(k)}, {self.index(k, self.indices)}"
                     register = f"(part * {pack} + slot) * {pack}"
                     self.line(f"{load}({source}, {self.lines_name(k)}, {register})")
 
     def transpose_words(self, words: int) -> None:
-        """Transpose a thread's ``words`` words in registers; store them in tiles."""
+        """Transpose a thread's ``words`` words in registers; store them in tiles.
+
+        Prints, for two fp16 numbers a word:
+
+            begin = lane * 132 + quotient(lane, 16) * 2
+            for part in unrolled(4):
+                transpose_u16x2(x_lines, part * 4)
+                for slot in unrolled(2):
+                    column = (warp + part * 8) * 2
+                    store_u16x2(x_tile, begin + slot * 66 + column, x_lines, ...)
+        """
         pack, warps = self.schedule.pack, self.schedule.threads // WARP
         pitch = self.schedule.side + pack
         self.line(
@@ -224,15 +271,18 @@ class TransposePrinter(CudaPrinter[Transpose]):
                     register = f"(part * {pack} + slot) * {pack}"
                     self.line(f"{store}({target}, {self.lines_name(k)}, {register})")
 
-    def compute_word(
-        self, indices: AxisIndices, read: list[int], written: list[int]
-    ) -> None:
+    def compute_word(self, read: list[int], written: list[int]) -> None:
         """Print the statements for each element of the current word.
 
-        Args:
-            indices: The indices of an element.
-            read: Operands whose words are in registers.
-            written: Operands whose words are put in registers.
+        Words of the operands ``read`` are in registers already; those of the operands
+        ``written`` are put there. Prints, for ``b = x.T + y``:
+
+            load_u16x2(x_tile, line * 66 + (quotient(line, 32) + lane) * 2, x_words, 0)
+            for slot in range(2):
+                x = convert_f16_f32(x_words[slot])
+                y = convert_f16_f32(y_tile[part * 2 + slot])
+                b = x + y
+                b_tile[slot] = convert_f32_f16(b)
         """
         pack, pitch = self.schedule.pack, self.schedule.side + self.schedule.pack
         for k in self.transposed:
@@ -248,7 +298,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
             if self.uses_index(self.nest.statements, self.inner):
                 self.line(f"i{self.inner} = first + slot")
             for s in self.nest.statements:
-                self.emit(s, indices)
+                self.emit(s, self.indices)
             self.staged = {}
 
     @contextmanager
@@ -261,5 +311,5 @@ class TransposePrinter(CudaPrinter[Transpose]):
         with self.open(f"for part in unrolled({words}):"):
             self.line(f"line = warp + part * {warps}")
             self.line(f"i{self.across} = tile{self.across} + line")
-            with self.open_if(self.inside(indices)):
+            with self.open_if(self.exists(indices)):
                 yield

@@ -228,6 +228,10 @@ class _Footprints:
         """Record something that is not proved."""
         self.footprint.unproved.append(Finding(line, text))
 
+    def find(self, line: int, text: str) -> None:
+        """Record a fault that is proved."""
+        self.footprint.findings.append(Finding(line, text))
+
     def interpreted(self, *, sampled: bool) -> Interpreted:
         """The accesses of the kernel's text, for all work items, or a sample."""
         kernel = self.kernel
@@ -268,13 +272,11 @@ class _Footprints:
             self.note(line, text)
         for barrier in interpreted.barriers:
             if barrier.surely:
-                text = "not all threads of a block come to this barrier"
-                self.footprint.findings.append(Finding(barrier.line, text))
-            else:
-                self.note(
-                    barrier.line,
-                    "perhaps not all threads come to this barrier",
+                self.find(
+                    barrier.line, "not all threads of a block come to this barrier"
                 )
+            else:
+                self.note(barrier.line, "perhaps not all threads come to this barrier")
         numbers = {p.name: k for k, p in enumerate(self.kernel.parameters)}
         accessed: dict[str, list[Access]] = {}
         for access in interpreted.accesses:
@@ -343,10 +345,8 @@ class _Footprints:
             text = (
                 f"elements {low} to {high} of {access.memory.name}, which has {limit}"
             )
-            if is_exact(access) and not size.terms:
-                self.footprint.findings.append(Finding(access.line, text))
-            else:
-                self.note(access.line, text)
+            record = self.find if is_exact(access) and not size.terms else self.note
+            record(access.line, text)
 
     def check_conflicts(
         self, name: str, stores: Sequence[Access], loads: Sequence[Access]
@@ -520,10 +520,8 @@ class _Footprints:
         same_block = (
             threads and by_thread and first_owner // threads == second_owner // threads
         )
-        if exact and not (same_block and self.may_be_ordered(accesses)):
-            self.footprint.findings.append(Finding(line, text))
-        else:
-            self.note(line, text)
+        is_fault = exact and not (same_block and self.may_be_ordered(accesses))
+        (self.find if is_fault else self.note)(line, text)
 
 
 def part_of(accesses: Iterable[Access]) -> Part:

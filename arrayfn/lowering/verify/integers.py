@@ -164,7 +164,12 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """The quotient ``x // y``, or the remainder. Raises NeedsLanes."""
+    """The quotient ``x // y``, or the remainder. Raises NeedsLanes.
+
+    By a constant divisor, multiples of it go to the quotient alone. If what remains
+    stays between two neighbouring multiples, or is a symbol that can be written as two
+    digits, the result is exact; otherwise it has bounds.
+    """
     size = state.constant(y)
     if size is None:
         exact = _by_lane(_quotient if quotient else _remainder, x, y, state)

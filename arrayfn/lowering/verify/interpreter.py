@@ -226,7 +226,7 @@ class Interpreter:
                 for s in states
                 if isinstance(v := s.variables.get(name), Number)
             ]
-            return into.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
+            return into.covering(ranges)
         if all(is_truth(v) for v in values):
             return Maybe()
         first = into.variables.get(name)
@@ -343,19 +343,14 @@ class Interpreter:
         ``body`` is the loop's, ``state`` the one before it, and ``variable`` the loop's
         own.
         """
-        names: list[str] = []
-        seen: set[str] = {variable}
-        for name in self.names.set_in(body):
-            value = state.variables.get(name)
-            if (
-                name not in seen
-                and value is not None
-                and (isinstance(value, (Number, Memory)) or is_truth(value))
-                and not self.names.is_set_first(name, body)
-            ):
-                names.append(name)
-                seen.add(name)
-        return names
+        return [
+            name
+            for name in self.names.set_in(body)
+            if name != variable
+            and (value := state.variables.get(name)) is not None
+            and (isinstance(value, (Number, Memory)) or is_truth(value))
+            and not self.names.is_set_first(name, body)
+        ]
 
     def carries_memory(self, carried: Sequence[str], state: State) -> bool:
         """Whether a carried variable is an array."""
@@ -364,38 +359,50 @@ class Interpreter:
     def rates(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> dict[str, int]:
-        """The increments of carried variables that grow by a constant."""
+        """The increments of carried variables that grow by a constant.
+
+        ``body``, which begins in ``state``, changes such a variable once, by ``name =
+        name + constant``, and does not read it after that.
+        """
         increments: dict[str, int] = {}
-        assigned = self.names.set_in(body)
         for name in carried:
-            changes = assignments_of(body, name)
-            if len(changes) != 1 or changes[0] not in body:
-                continue
-            (change,) = changes
-            assert isinstance(change, ast.Assign)
-            value = change.value
-            if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
-                continue
-            left, right = value.left, value.right
-            if isinstance(right, ast.Name) and right.id == name:
-                left, right = right, left
-            if not isinstance(left, ast.Name) or left.id != name:
-                continue
-            names = {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}
-            if names & set(assigned):
-                continue
-            # What stands before the change has the value of the iterations before.
-            if any(
-                name in self.names.read_in(s) for s in body[body.index(change) + 1 :]
-            ):
+            added = self.added_once(body, name)
+            if added is None:
                 continue
             try:
-                rate = state.constant(self.number(right, state))
+                rate = state.constant(self.number(added, state))
             except NeedsLanes:
                 continue
             if rate is not None:
                 increments[name] = rate
         return increments
+
+    def added_once(self, body: Sequence[ast.stmt], name: str) -> ast.expr | None:
+        """What ``body`` adds to the variable ``name``, in its only change of it.
+
+        None if the change is another one, if ``body`` sets a variable of the expression
+        too, or if a statement after the change reads ``name``: what stands before the
+        change has the value of the iterations before.
+        """
+        changes = assignments_of(body, name)
+        if len(changes) != 1 or changes[0] not in body:
+            return None
+        (change,) = changes
+        assert isinstance(change, ast.Assign)
+        value = change.value
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+            return None
+        left, right = value.left, value.right
+        if isinstance(right, ast.Name) and right.id == name:
+            left, right = right, left
+        if not isinstance(left, ast.Name) or left.id != name:
+            return None
+        if {n.id for n in ast.walk(right) if isinstance(n, ast.Name)} & {
+            *self.names.set_in(body)
+        }:
+            return None
+        later = body[body.index(change) + 1 :]
+        return None if any(name in self.names.read_in(s) for s in later) else right
 
     def widen(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
@@ -495,7 +502,7 @@ class Interpreter:
         ranges = [s.extremes(v) for s, v in values if isinstance(v, Number)]
         if len(ranges) < len(values):
             return Maybe() if all(is_truth(v) for _, v in values) else Data()
-        return state.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
+        return state.covering(ranges)
 
     def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
         """The value of ``select(truth, x, y)``, whose operands are both evaluated.
@@ -518,14 +525,12 @@ class Interpreter:
             yes, no = state.parted(truth)
             del state.variables["$x"], state.variables["$y"]
             ends = [*((s, "$x") for s in yes), *((s, "$y") for s in no)]
-            ranges = [
+            # Which of the two it is, may differ between items.
+            return state.covering(
                 s.extremes(v)
                 for s, name in ends
                 if isinstance(v := s.variables[name], Number)
-            ]
-            low, high = min(a for a, _ in ranges), max(b for _, b in ranges)
-            # Which of the two it is, may differ between items.
-            return state.unknown(low, high)
+            )
         return Maybe() if is_truth(x) and is_truth(y) else Data()
 
     def access(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from arrayfn.lowering.verify.interpreter import Access
-from arrayfn.lowering.verify.numbers import Array, Lanes, Number, Symbol
+from arrayfn.lowering.verify.numbers import (
+    Array,
+    Lanes,
+    Number,
+    Symbol,
+    enumerated,
+)
 
 MAX_INTERVALS: Final = 1 << 18
 """The most intervals, or elements, that are computed one by one."""
@@ -102,7 +108,11 @@ NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def intervals_of(access: Access) -> Intervals | None:
-    """The elements that ``access`` accesses; None if they are not known exactly."""
+    """The elements that ``access`` accesses; None if they are not known exactly.
+
+    Dimensions whose stride is at most the length so far make one longer run of
+    elements; each of the others multiplies the number of runs.
+    """
     low, dims = _dimensions(access)
     if any(not counted for *_, counted in dims):
         return None
@@ -110,26 +120,20 @@ def intervals_of(access: Access) -> Intervals | None:
     length: Lanes = access.width
     dims.sort(key=lambda d: d[0])
     while dims and np.all(np.asarray(dims[0][0]) <= length):
-        c, n, _ = dims.pop(0)
-        length = length + c * (n - 1)
+        stride, extent, _ = dims.pop(0)
+        length = length + stride * (extent - 1)
     lengths = _spread(length, access.count)
-    for c, n, _ in dims:
-        sizes = _spread(n, access.count) if not isinstance(n, int) else None
-        if sizes is not None:
-            # Lanes of several sizes: as many as the longest, and then those that are.
-            most = int(sizes.max())
-            if starts.size * most > MAX_INTERVALS or starts.size != access.count:
-                return None
-            iteration = np.tile(np.arange(most), starts.size)
-            kept = iteration < np.repeat(sizes, most)
-            starts = (np.repeat(starts, most) + iteration * c)[kept]
-            lengths = np.repeat(lengths, most)[kept]
-            continue
-        extent = int(np.max(n))
-        if starts.size * extent > MAX_INTERVALS:
+    for stride, extent, _ in dims:
+        if isinstance(extent, int):
+            sizes = np.full(starts.size, extent)
+        elif starts.size == access.count:
+            sizes = _spread(extent, access.count)
+        else:
             return None
-        starts = (starts[:, None] + np.arange(extent) * c).reshape(-1)
-        lengths = np.repeat(lengths, extent)
+        if starts.size * int(sizes.max()) > MAX_INTERVALS:
+            return None
+        run, number = enumerated(sizes)
+        starts, lengths = starts[run] + number * stride, lengths[run]
     return Intervals.of(starts, starts + lengths)
 
 
@@ -174,7 +178,7 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
 
     ``who`` is the number of the thread, block or work item.
     """
-    symbols = list(dict.fromkeys([*access.at.terms, *who.terms]))
+    symbols = dict.fromkeys([*access.at.terms, *who.terms])
     at, item = (_spread(x.base, access.count) for x in (access.at, who))
     lanes = np.arange(access.count)
     for symbol in symbols:
@@ -187,9 +191,8 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
             return None
         if total == lanes.size and not low.any():
             continue
-        index = np.repeat(np.arange(lanes.size), sizes)
-        ends = np.cumsum(sizes)
-        values = np.arange(total) - np.repeat(ends - sizes, sizes) + low[index]
+        index, values = enumerated(sizes)
+        values = values + low[index]
         at = at[index] + values * access.at.terms.get(symbol, 0)
         item = item[index] + values * who.terms.get(symbol, 0)
         lanes = lanes[index]
@@ -204,27 +207,43 @@ def is_disjoint(access: Access, who: Number) -> bool:
 
     ``who`` is the number of the thread, block or work item.
     """
-    dims: list[tuple[int, int, int]] = []
+    dims: list[tuple[int, int, bool]] = []
     for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
-        if symbol.same:
-            continue
-        low, high = access.bounds[symbol]
-        n = int(np.max(np.asarray(high) - np.asarray(low))) + 1
-        if n > 1:
-            pair = access.at.terms.get(symbol, 0), who.terms.get(symbol, 0)
-            dims.append((abs(pair[0]), n, pair[1]))
-    reach, only_inner = access.width - 1, True
-    for c, n, d in sorted(dims):
-        only_inner = only_inner and not d
-        if c <= reach and not only_inner:
-            return False
-        reach += c * (n - 1)
+        if not symbol.same:
+            low, high = access.bounds[symbol]
+            steps = int(np.max(np.asarray(high) - np.asarray(low)))
+            stride = abs(access.at.terms.get(symbol, 0))
+            dims.append((stride, steps, symbol in who.terms))
+    if not _strides_separate(access.width - 1, dims):
+        return False
     if access.count == 1:
         return True
     low, high = (_spread(x, access.count) for x in access.at.range(access.bounds))
     order = np.argsort(low, kind="stable")
     is_apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
     return bool(is_apart.all())
+
+
+def _strides_separate(reach: int, dims: Iterable[tuple[int, int, bool]]) -> bool:
+    """Whether no element is reached by two threads, by the strides of an index alone.
+
+    From the smallest stride on: one that leads to another thread, and all larger ones,
+    must lead beyond what the smaller ones reach.
+
+    Args:
+        reach: The last element that is reached without a step.
+        dims: The stride of each dimension, the number of steps along it, and whether a
+            step leads to another thread.
+    """
+    only_inner = True
+    for stride, steps, leads_to_thread in sorted(dims):
+        if not steps:
+            continue
+        only_inner = only_inner and not leads_to_thread
+        if stride <= reach and not only_inner:
+            return False
+        reach += stride * steps
+    return True
 
 
 def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
@@ -234,48 +253,46 @@ def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
     accesses are then the weights of one mixed-radix number, whose digits are parts of
     the index: the digits that give the thread are the same in all accesses.
     """
-    who = dict(accesses[0][1].terms)
+    first_access, first_number = accesses[0]
+    who = dict(first_number.terms)
+    same = {s: c for s, c in first_access.at.terms.items() if s.same}
     lows: list[int] = []
     highs: list[int] = []
+    # The stride, minimum and maximum of each digit: by its symbol if that gives the
+    # thread, else by the stride.
     digits: dict[Symbol | int, tuple[int, int, int]] = {}
-    same = {s: c for s, c in accesses[0][0].at.terms.items() if s.same}
     for access, number in accesses:
         if (
             access.count != 1
             or dict(number.terms) != who
-            or number.base != accesses[0][1].base
+            or number.base != first_number.base
+            or {s: c for s, c in access.at.terms.items() if s.same} != same
         ):
             return False
-        if {s: c for s, c in access.at.terms.items() if s.same} != same:
-            return False
-        base, inner = int(np.min(access.at.base)), dict[int, int]()
+        base, steps_by_stride = int(np.min(access.at.base)), dict[int, int]()
         for symbol in dict.fromkeys([*access.at.terms, *who]):
             if symbol in same:
                 continue
-            c = access.at.terms.get(symbol, 0)
+            stride = access.at.terms.get(symbol, 0)
             first, last = (int(np.min(x)) for x in access.bounds[symbol])
             if symbol not in who:
-                base += c * (first if c > 0 else last)
-                inner[abs(c)] = inner.get(abs(c), 0) + last - first
+                base += stride * (first if stride > 0 else last)
+                steps = steps_by_stride.get(abs(stride), 0) + last - first
+                steps_by_stride[abs(stride)] = steps
                 continue
-            stride, low, high = digits.get(symbol, (c, first, last))
-            if stride != c:
+            known_stride, low, high = digits.get(symbol, (stride, first, last))
+            if known_stride != stride:
                 return False
-            digits[symbol] = c, min(low, first), max(high, last)
-        for c, n in inner.items():
-            digits[c] = c, 0, max(digits.get(c, (c, 0, 0))[2], n)
+            digits[symbol] = stride, min(low, first), max(high, last)
+        for stride, steps in steps_by_stride.items():
+            _, _, most = digits.get(stride, (stride, 0, 0))
+            digits[stride] = stride, 0, max(most, steps)
         lows.append(base)
         highs.append(base + access.width - 1)
-    reach, only_inner = max(highs) - min(lows), True
-    sorted_digits = [(abs(c), high - low, s) for s, (c, low, high) in digits.items()]
-    for c, extent, s in sorted(sorted_digits, key=lambda digit: digit[:2]):
-        if not extent:
-            continue
-        only_inner = only_inner and s not in who
-        if c <= reach and not only_inner:
-            return False
-        reach += c * extent
-    return True
+    dims = [
+        (abs(stride), high - low, s in who) for s, (stride, low, high) in digits.items()
+    ]
+    return _strides_separate(max(highs) - min(lows), dims)
 
 
 def same_elements(x: Access, y: Access, x_number: Number, y_number: Number) -> bool:

@@ -10,7 +10,7 @@ computed for each of them, in a lane of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -258,6 +258,11 @@ class State:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
             raise NeedsLanes(lambda state: state.spread(symbol))
 
+    def covering(self, ranges: Iterable[tuple[int, int]]) -> Number:
+        """An unknown number with bounds that cover all ``ranges``."""
+        lows, highs = zip(*ranges, strict=True)
+        return self.unknown(min(lows), max(highs))
+
     def unknown(self, low: Lanes, high: Lanes, *sources: Number) -> Number:
         """A number with these bounds, which depends on ``sources`` alone."""
         low, high = _clipped(low), _clipped(high)
@@ -305,9 +310,7 @@ class State:
         total = int(sizes.sum())
         if total > MAX_LANES:
             raise TooManyLanesError
-        index = np.repeat(np.arange(self.count), sizes)
-        ends = np.cumsum(sizes)
-        values = np.arange(total) - np.repeat(ends - sizes, sizes)
+        index, values = enumerated(sizes)
         result = self.take(index)
         values = values + result.bounds[symbol][0]
         result.bounds[symbol] = values, values
@@ -401,12 +404,17 @@ class State:
         return [unsure], [unsure.copy()]
 
     def _parted(self, x: Number) -> tuple[list[State], list[State]]:
-        """``parted`` for the condition ``x >= 0``."""
+        """``parted`` for the condition ``x >= 0``.
+
+        Lanes in which it is decided go to one side. In the others a single counted
+        symbol is cut in two at the value where ``x`` changes its sign; what depends on
+        data goes to both sides, with narrower bounds.
+        """
         x = self.simplified(x)
         low, high = self.range(x)
         holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
-        yes, no = self._of(holds), self._of(fails)
-        undecided = self._of(~(holds | fails))
+        yes, no = self._masked(holds), self._masked(fails)
+        undecided = self._masked(~(holds | fails))
         if undecided is None:
             return _present(yes), _present(no)
         x = x.taken(np.broadcast_to(~(holds | fails), (self.count,)))
@@ -433,7 +441,7 @@ class State:
             second.bounds[symbol] = border + 1, high
         return [*_present(yes), first], [*_present(no), second]
 
-    def _of(self, mask: Array) -> State | None:
+    def _masked(self, mask: Array) -> State | None:
         """The state in the lanes of ``mask``; None if there are none."""
         if mask.all():
             return self.copy()
@@ -490,6 +498,16 @@ class State:
                 return None
             result.bounds[symbol] = low, high
         return result
+
+
+def enumerated(sizes: Array) -> tuple[Array, Array]:
+    """The positions ``k`` and numbers ``n`` of all pairs with ``n < sizes[k]``.
+
+    ``enumerated([2, 3])`` is ``([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])``.
+    """
+    positions = np.repeat(np.arange(sizes.size), sizes)
+    firsts = np.cumsum(sizes) - sizes
+    return positions, np.arange(positions.size) - firsts[positions]
 
 
 def changed(value: Value, function: Callable[[Number], Number]) -> Value:

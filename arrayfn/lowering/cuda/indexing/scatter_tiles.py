@@ -29,6 +29,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     THREAD_NUMBERS,
     SharedArrays,
     SortData,
+    sum_up_warp,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer
@@ -109,7 +110,14 @@ def scatter_in_tiles(
 
 
 def kernel_of(tiles: Tiles) -> Handwritten:
-    """The kernel whose blocks have a tile of targets each, after the sort."""
+    """The kernel whose blocks have a tile of targets each, after the sort.
+
+    Its steps share these arrays in shared memory: ``tile``, the targets from ``begin``
+    on; ``bounds``, the first update with the tile's digit, and the end of these; for
+    each warp the ``places`` in the tile and the ``values`` of the updates that it has
+    collected, and their number in ``counts``. ``below`` and ``beyond`` are the masks of
+    the lanes before and after a thread's own.
+    """
     name, lanes = short_name(tiles.dtype), tiles.lanes
     warps, warp_items = _THREADS // WARP, _ITEMS * WARP
     shared = SharedArrays()
@@ -120,7 +128,8 @@ def kernel_of(tiles: Tiles) -> Handwritten:
     shared.array("sums", "i64", warps)
     shared.array("bounds", "i64", 2)
     vectors = max(1, tiles.size // (_THREADS * lanes))
-    body = f"""{THREAD_NUMBERS.rstrip()}
+    body = f"""
+{THREAD_NUMBERS}
 beyond = convert_i64_i32(0 - (2 << lane))
 {shared.text}
 begin = block_index() * {tiles.size}
@@ -130,7 +139,7 @@ for vector in range({vectors}):
     if first < size:
         cp_async_{name}x{lanes}(target_in, begin + first, tile, first, 1)
 cp_async_commit()
-{_digit_range(warps).strip()}
+{_digit_range(warps)}
 lowest = convert_i64_u32(begin)
 above = convert_i64_u32(size)
 keys = registers_u32({_ITEMS})
@@ -168,14 +177,7 @@ def _digit_range(warps: int) -> str:
     """
     return f"""
 own = convert_i32_i64(totals_in[thread])
-before = own
-for step in range(5):
-    other = shuffle_up_i64(before, 1 << step)
-    if lane >= (1 << step):
-        before = before + other
-if lane == 31:
-    sums[warp] = before
-barrier()
+{sum_up_warp("own")}
 before = before - own
 for k in range({warps}):
     if k < warp:
@@ -199,7 +201,7 @@ for item in range({_ITEMS}):
     at = convert_i32_i64(min_i32(add_i32(first_at, convert_i64_i32(item * 32)), last))
     keys[item] = keys_in[at]
     updates[item] = updates_in[at]
-""".strip()
+"""
 
 
 def _collect_updates(warp_items: int) -> str:
@@ -224,13 +226,17 @@ for item in range({_ITEMS}):
     count = add_i32(count, popcount_i32(found))
 if lane == 0:
     counts[warp] = count
-""".strip()
+"""
 
 
 def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
     """Lines that combine the collected updates with the tile, 32 of a warp at a time.
 
-    They need a barrier before, and end with one.
+    Of the lanes whose updates have the same target, each knows the next one
+    (``following``). Values are combined along these lists by pointer jumping: in each
+    step a lane takes the value of the lane that it follows, and then follows the lane
+    that this one follows. The first lane ends with the value for the target. The lines
+    need a barrier before, and end with one.
 
     Args:
         name: The short name of the targets' dtype.
@@ -268,7 +274,7 @@ for iteration in range(0, most_collected, 32):
             tile[place] = {function}_{name}(tile[place], value)
         barrier()
 barrier()
-""".strip()
+"""
 
 
 def _store(name: str, lanes: int) -> str:
@@ -279,4 +285,4 @@ def _store(name: str, lanes: int) -> str:
 results = registers_{name}({lanes})
 load_{name}x{lanes}(tile, first, results, 0)
 store_{name}x{lanes}(target_out, begin + first, results, 0)
-""".strip()
+"""

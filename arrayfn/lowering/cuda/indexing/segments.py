@@ -46,7 +46,12 @@ class IndexMap:
         """Lines that define the element offsets of a flat index.
 
         ``index`` is the variable of the flat index, ``offsets`` the variables to
-        define: one for each array.
+        define: one for each array. Gives, for the index ``key`` over two axes:
+
+            part = remainder(key, key_extent1)
+            rest = quotient(key, key_extent1)
+            place = part * key_stride01
+            place = place + rest * key_stride00
         """
         if not self.extents:
             return "\n".join(f"{offset} = i64(0)" for offset in offsets)
@@ -130,13 +135,20 @@ class Updates:
         return {k: n for index, m in maps for k, n in m.integers(index).items()}
 
     def find(self) -> str:
-        """Lines that define ``update``, the offset of update ``at``."""
+        """Lines that define ``update``, the offset of the update numbered ``at``."""
         number = "number = at"
         if self.ordered:
             number = "number = convert_i32_i64(order_in[at])"
         return f"{number}\n{self.number.lines('number', 'update')}"
 
 
+# A thread's chunk of updates goes from ``begin`` to ``end``. It has the elements of the
+# window from ``line`` on, at the offsets ``within`` in an update and ``inside`` at a
+# target. It loads some updates at once (``keys``, ``values``), and the targets of new
+# runs (``targets``: their offsets; ``own``: their elements). ``totals`` is the run so
+# far, whose target is at ``current``; ``begun`` says that there is one, ``continued``
+# that it began in an earlier chunk. ``last`` is its key, ``before`` that of the update
+# loaded last.
 _COMBINE: Final = """
 thread = block_index() * {threads} + thread_index()
 chunk = quotient(thread, lines)
@@ -377,6 +389,9 @@ def _move(
     store: bool = False,
 ) -> str:
     """A line that moves ``lanes`` elements between an array and registers.
+
+    Gives ``load_f32x4(updates_in, update, values, 0)``, or ``values[0] =
+    updates_in[update]`` for one lane.
 
     Args:
         array: The array in memory.

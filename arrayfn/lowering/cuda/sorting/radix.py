@@ -34,6 +34,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     move_to_shared,
     rank_digits,
     sum_counts,
+    sum_up_warp,
     tile_of_block,
     tile_shared_arrays,
 )
@@ -192,14 +193,7 @@ for begin in range(0, tiles, {threads}):
     mine = i64(0)
     if begin + thread < tiles:
         mine = convert_i32_i64(counts_out[line + begin + thread])
-    before = mine
-    for step in range(5):
-        other = shuffle_up_i64(before, 1 << step)
-        if lane >= (1 << step):
-            before = before + other
-    if lane == 31:
-        sums[warp] = before
-    barrier()
+{indented(sum_up_warp("mine"), 1)}
     before = before - mine + upto
     for k in range({warps}):
         if k < warp:

@@ -183,6 +183,24 @@ below = convert_i64_i32((1 << lane) - 1)
 """
 
 
+def sum_up_warp(own: str) -> str:
+    """Lines that set ``before`` to the sum of ``own`` over the lanes up to this one.
+
+    ``own`` is a variable of each thread. The warps' totals go to the shared array
+    ``sums``; a barrier of the block follows.
+    """
+    return f"""
+before = {own}
+for step in range(5):
+    other = shuffle_up_i64(before, 1 << step)
+    if lane >= (1 << step):
+        before = before + other
+if lane == 31:
+    sums[warp] = before
+barrier()
+"""
+
+
 def tile_of_block(tile: Tile) -> str:
     """Lines that define which tile of which row a block sorts, and where it lies."""
     return f"""

@@ -96,7 +96,7 @@ def _convolution(
     integers = _extents(gives, p).integers(lanes.count)
     text = Handwritten(
         "depthwise",
-        "\n".join(_body(lanes, axes, forward)),
+        _body(lanes, axes, forward),
         THREADS,
         "Windows of channels: each channel's sum with taps of its own.",
         "channels by themselves, whose windows are read where they lie",
@@ -110,35 +110,34 @@ def _convolution(
     )
 
 
-def _body(
-    lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool
-) -> list[str]:
+def _body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool) -> str:
     """The kernel's lines: of ``x`` and ``taps`` they compute ``sums``.
 
     ``axes`` are the windows along lines and along columns. Taps are reversed unless
-    ``forward``.
+    ``forward``. A line of taps is loaded to ``tap0``, ``tap1`` and so on; each channel
+    of the outputs ``sums0`` to ``sums3`` adds the products of these and the elements
+    ``x0``, ``x1`` and so on.
     """
     down, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
     i = "i" if forward else f"({down.size - 1} - i)"
     loads = [f"tap_at = {i} * {right.size} * channels + channel"]
-    each: list[str] = []
+    products: list[str] = []
     for j in range(right.size):
+        tile = f"tap{j}_tile"
         loads += [
-            lanes.tile(f"tap{j}_tile"),
-            lanes.load("taps", f"tap_at + {j} * channels", f"tap{j}_tile"),
+            lanes.tile(tile),
+            lanes.load("taps", f"tap_at + {j} * channels", tile),
         ]
-        each.append(f"tap{j} = {lanes.value(f'tap{j}_tile[lane]')}")
-    for at, readers in right.offsets().items():
+        products.append(f"tap{j} = {lanes.value(f'{tile}[lane]')}")
+    for element, readers in right.offsets().items():
         for k, tap in readers:
             j = tap if forward else right.size - 1 - tap
-            terms = f"x{at}, tap{j}, {sums[k]}[lane]"
-            each.append(f"{sums[k]}[lane] = fma_{lanes.compute}({terms})")
-    return stencils.thread_items(
-        lanes,
-        [
-            *lanes.sums(sums),
-            *stencils.windows(lanes, axes, "x", lanes.fill, loads, each),
-            *stencils.stores(lanes, "sums", sums),
-        ],
-    )
+            terms = f"x{element}, tap{j}, {sums[k]}[lane]"
+            products.append(f"{sums[k]}[lane] = fma_{lanes.compute}({terms})")
+    body = f"""
+{lanes.sums(sums)}
+{stencils.windows(lanes, axes, lanes.fill, loads, products)}
+{stencils.stores(lanes, "sums", sums)}
+"""
+    return stencils.thread_items(lanes, body)

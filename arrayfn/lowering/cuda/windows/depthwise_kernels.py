@@ -13,13 +13,12 @@ from typing import Final
 
 from arrayfn.dtypes import BY_SHORT_NAME, DType
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     THREADS,
     Lanes,
     WindowAxis,
-    indented_lines,
 )
 from arrayfn.lowering.libraries.calls import Pointer
 
@@ -80,7 +79,7 @@ def kernel_sums(
     yield HandwrittenCall(
         Handwritten(
             "depthwise",
-            "\n".join(_sums(lanes, down, right)),
+            _sums(lanes, down, right),
             THREADS,
             "Sums for a row of each channel's window, over some lines.",
             "channels by themselves, whose windows are read where they lie",
@@ -93,7 +92,7 @@ def kernel_sums(
     yield HandwrittenCall(
         Handwritten(
             "depthwise",
-            "\n".join(_totals(lanes)),
+            _totals(lanes),
             _SIDE * _SIDE,
             "The sums of all lines.",
             "partial sums of threads added up in a fixed order",
@@ -105,23 +104,50 @@ def kernel_sums(
     )
 
 
-def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
+def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> str:
     """The lines of the first kernel: of ``x`` and ``cotangent`` partial ``sums``.
 
     ``down`` and ``right`` are the windows along lines and columns. A thread has the row
     ``i`` of taps, a vector of channels, and ``each`` lines, whose sums go to its
-    ``slot``.
+    ``slot``: ``sums0``, ``sums1`` and so on, one for each tap.
     """
     n, wide = lanes.count, lanes.compute
-    offsets = right.offsets()
     sums = [f"sums{j}" for j in range(right.size)]
-    loads = [
-        f"column = part * {COLUMNS}",
-        f"first = {right.at('column')}",
-        "at = ((image * height + line) * width + first) * channels + channel",
-        "own_at = (number * columns + column) * channels + channel",
+    stores = [
+        f"store_{wide}x{n}(sums, at + {j} * channels, {name}, 0)"
+        for j, name in enumerate(sums)
     ]
-    each: list[str] = []
+    return f"""
+item = block_index() * {THREADS} + thread_index()
+if item < items:
+    channel = remainder(item, vectors) * {n}
+    channels = vectors * {n}
+    rest = quotient(item, vectors)
+    i = remainder(rest, {down.size})
+    slot = quotient(rest, {down.size})
+{indented(lanes.sums(sums), 1)}
+    for iteration in range(each):
+        number = slot * each + iteration
+        if number < lines:
+            row = remainder(number, rows)
+            image = quotient(number, rows)
+            line = {down.at("row", "i")}
+            if (line >= 0) and (line < height):
+                for part in range(quotient(columns + {COLUMNS - 1}, {COLUMNS})):
+{indented(_products(lanes, right), 5)}
+    at = (slot * {down.size} + i) * {right.size} * channels + channel
+{indented(stores, 1)}
+"""
+
+
+def _products(lanes: Lanes, right: WindowAxis) -> str:
+    """Lines that add the products of ``COLUMNS`` outputs of a line to the sums.
+
+    ``own0`` to ``own3`` are the outputs' cotangents, ``x0``, ``x1`` and so on the
+    elements that they read. ``right`` are the windows along columns.
+    """
+    loads: list[str] = []
+    values: list[str] = []
 
     def load(name: str, array: str, index: str, condition: str) -> None:
         """Load the vector ``name`` if ``condition`` holds; else it is zeros.
@@ -131,70 +157,50 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
         tile = f"{name}_tile"
         loads.append(lanes.tile(tile))
         loads.extend(lanes.load_if(condition, array, index, tile, lanes.fill))
-        each.append(f"{name} = {lanes.value(f'{name}_tile[lane]')}")
+        values.append(f"{name} = {lanes.value(f'{tile}[lane]')}")
 
     for k in range(COLUMNS):
         index = f"own_at + {k} * channels"
         load(f"own{k}", "cotangent", index, f"column + {k} < columns")
-    for at in offsets:
-        condition = f"(first + {at} >= 0) and (first + {at} < width)"
-        load(f"x{at}", "x", f"at + {at} * channels", condition)
-    for at, readers in offsets.items():
-        for k, j in readers:
-            terms = f"x{at}, own{k}, {sums[j]}[lane]"
-            each.append(f"{sums[j]}[lane] = fma_{wide}({terms})")
-    parts = [
-        f"for part in range(quotient(columns + {COLUMNS - 1}, {COLUMNS})):",
-        *indented_lines([*loads, f"for lane in range({n}):", *indented_lines(each)]),
+    for element in right.offsets():
+        condition = f"(first + {element} >= 0) and (first + {element} < width)"
+        load(f"x{element}", "x", f"at + {element} * channels", condition)
+    products = [
+        f"sums{j}[lane] = fma_{lanes.compute}(x{element}, own{k}, sums{j}[lane])"
+        for element, readers in right.offsets().items()
+        for k, j in readers
     ]
-    return [
-        f"item = block_index() * {THREADS} + thread_index()",
-        "if item < items:",
-        *indented_lines(
-            [
-                f"channel = remainder(item, vectors) * {n}",
-                f"channels = vectors * {n}",
-                "rest = quotient(item, vectors)",
-                f"i = remainder(rest, {down.size})",
-                f"slot = quotient(rest, {down.size})",
-                *lanes.sums(sums),
-                "for iteration in range(each):",
-                "    number = slot * each + iteration",
-                "    if number < lines:",
-                "        row = remainder(number, rows)",
-                "        image = quotient(number, rows)",
-                f"        line = {down.at('row', 'i')}",
-                "        if (line >= 0) and (line < height):",
-                *indented_lines(parts, 3),
-                f"at = (slot * {down.size} + i) * {right.size} * channels + channel",
-                *(
-                    f"store_{wide}x{n}(sums, at + {j} * channels, {name}, 0)"
-                    for j, name in enumerate(sums)
-                ),
-            ]
-        ),
-    ]
+    return f"""
+column = part * {COLUMNS}
+first = {right.at("column")}
+at = ((image * height + line) * width + first) * channels + channel
+own_at = (number * columns + column) * channels + channel
+{indented(loads, 0)}
+for lane in range({lanes.count}):
+{indented(values, 1)}
+{indented(products, 1)}
+"""
 
 
-def _totals(lanes: Lanes) -> list[str]:
+def _totals(lanes: Lanes) -> str:
     """The lines of the second kernel: ``totals`` of all slots of ``sums``.
 
     A lane has an element; the warps of a block share its slots.
     """
     wide = lanes.compute
-    return [
-        f"member = remainder(thread_index(), {_SIDE})",
-        f"warp = quotient(thread_index(), {_SIDE})",
-        f"at = block_index() * {_SIDE} + member",
-        f"own = shared_{wide}({_SIDE * _SIDE})",
-        f"total = {wide}(0)",
-        "if at < count:",
-        f"    for iteration in range(quotient(slots + {_SIDE - 1} - warp, {_SIDE})):",
-        f"        total = total + sums[(iteration * {_SIDE} + warp) * count + at]",
-        f"own[warp * {_SIDE} + member] = total",
-        "barrier()",
-        "if (warp == 0) and (at < count):",
-        f"    for other in range(1, {_SIDE}):",
-        f"        total = total + own[other * {_SIDE} + member]",
-        f"    totals[at] = {lanes.element('total')}",
-    ]
+    return f"""
+member = remainder(thread_index(), {_SIDE})
+warp = quotient(thread_index(), {_SIDE})
+at = block_index() * {_SIDE} + member
+own = shared_{wide}({_SIDE * _SIDE})
+total = {wide}(0)
+if at < count:
+    for iteration in range(quotient(slots + {_SIDE - 1} - warp, {_SIDE})):
+        total = total + sums[(iteration * {_SIDE} + warp) * count + at]
+own[warp * {_SIDE} + member] = total
+barrier()
+if (warp == 0) and (at < count):
+    for other in range(1, {_SIDE}):
+        total = total + own[other * {_SIDE} + member]
+    totals[at] = {lanes.element("total")}
+"""

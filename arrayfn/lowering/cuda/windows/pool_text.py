@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     OUTPUT_INDEX,
     Lanes,
     WindowAxis,
     filled_registers,
-    indented_lines,
     store,
     stores,
     thread_items,
@@ -28,25 +28,23 @@ MAX_CELLS: Final = 4
 """The most elements of a cell, which are in registers."""
 
 
-def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
+def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """The kernel's lines for ``sums``, the sum of each window of ``x``.
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """
     sums = [f"sums{k}" for k in range(COLUMNS)]
     each = [
-        f"sums{k}[lane] = sums{k}[lane] + x{at}"
-        for at, readers in axes[1].offsets().items()
+        f"sums{k}[lane] = sums{k}[lane] + x{element}"
+        for element, readers in axes[1].offsets().items()
         for k, _ in readers
     ]
-    return thread_items(
-        lanes,
-        [
-            *lanes.sums(sums),
-            *windows(lanes, axes, "x", lanes.fill, (), each),
-            *stores(lanes, "sums", sums),
-        ],
-    )
+    body = f"""
+{lanes.sums(sums)}
+{windows(lanes, axes, lanes.fill, (), each)}
+{stores(lanes, "sums", sums)}
+"""
+    return thread_items(lanes, body)
 
 
 def extremum_body(
@@ -55,7 +53,7 @@ def extremum_body(
     gives: Sequence[str],
     *,
     minimum: bool,
-) -> list[str]:
+) -> str:
     """The kernel's lines for the maximum, or minimum, of each window of ``x``.
 
     NaN wins over numbers, and the first of equal elements wins.
@@ -72,115 +70,151 @@ def extremum_body(
     if lanes.is_half_precision:
         limit = f"convert_f32_{lanes.short}({limit})"
     best = [f"best{k}" for k in range(COLUMNS)]
-    position = [f"position{k}" for k in range(COLUMNS)]
-    has_position = "position" in gives
-    each: list[str] = []
-    for at, readers in axes[1].offsets().items():
-        for k, j in readers:
-            own, x = f"best{k}[lane]", f"x{at}"
-            if not has_position:
-                operation = "min" if minimum else "max"
-                each.append(f"{own} = accumulate_{operation}_{wide}({own}, {x})")
-                continue
-            is_better = f"{'lt' if minimum else 'gt'}_{wide}({x}, {own})"
-            is_first_nan = f"and_bool(isnan_{wide}({x}), not_bool(isnan_{wide}({own})))"
-            index = f"position{k}[lane]"
-            each += [
-                f"wins = or_bool({is_better}, {is_first_nan})",
-                f"{own} = select_{wide}(wins, {x}, {own})",
-                f"{index} = select_i32(wins, tap + i32({j}), {index})",
-            ]
-    before = [f"tap = convert_i64_i32(i * {axes[1].size})"] if has_position else []
-    lines = [
-        f"limit = {limit}",
-        *filled_registers(best, wide, n, lanes.value("limit")),
-        *(filled_registers(position, "i32", n, "i32(0)") if has_position else ()),
-        *windows(lanes, axes, "x", "limit", before, each),
+    positions = [f"position{k}" for k in range(COLUMNS)]
+    set_position = first_tap = store_position = ""
+    if "position" in gives:
+        set_position = filled_registers(positions, "i32", n, "i32(0)")
+        first_tap = f"tap = convert_i64_i32(i * {axes[1].size})"
+        store_position = "\n".join(
+            f"if column + {k} < columns:\n"
+            f"    store_i32x{n}(position, at + {k} * channels, {tile}, 0)"
+            for k, tile in enumerate(positions)
+        )
+        store_position = f"{OUTPUT_INDEX}\n{store_position}"
+    comparisons = [
+        line
+        for element, readers in axes[1].offsets().items()
+        for k, tap in readers
+        for line in _compare(wide, f"x{element}", k, tap, gives, minimum)
     ]
-    if "best" in gives:
-        lines += stores(lanes, "best", best)
-    if has_position:
-        lines.append(OUTPUT_INDEX)
-        for k, tile in enumerate(position):
-            lines += [
-                f"if column + {k} < columns:",
-                f"    store_i32x{n}(position, at + {k} * channels, {tile}, 0)",
-            ]
-    return thread_items(lanes, lines)
+    body = f"""
+limit = {limit}
+{filled_registers(best, wide, n, lanes.value("limit"))}
+{set_position}
+{windows(lanes, axes, "limit", (first_tap,), comparisons)}
+{stores(lanes, "best", best) if "best" in gives else ""}
+{store_position}
+"""
+    return thread_items(lanes, body)
 
 
-def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
+def _compare(
+    wide: str, x: str, output: int, tap: int, gives: Sequence[str], minimum: bool
+) -> list[str]:
+    """Lines that take ``x`` as an output's extremum if it is better.
+
+    Gives, for a maximum and its position in float32, output 0 and tap 2:
+
+        wins = or_bool(gt_f32(x1, best0[lane]),
+            and_bool(isnan_f32(x1), not_bool(isnan_f32(best0[lane]))))
+        best0[lane] = select_f32(wins, x1, best0[lane])
+        position0[lane] = select_i32(wins, tap + i32(2), position0[lane])
+
+    ``wide`` is the name of the compute dtype; ``gives`` and ``minimum`` are as in
+    ``extremum_body``.
+    """
+    best, position = f"best{output}[lane]", f"position{output}[lane]"
+    if "position" not in gives:
+        operation = "min" if minimum else "max"
+        return [f"{best} = accumulate_{operation}_{wide}({best}, {x})"]
+    is_better = f"{'lt' if minimum else 'gt'}_{wide}({x}, {best})"
+    is_first_nan = f"and_bool(isnan_{wide}({x}), not_bool(isnan_{wide}({best})))"
+    return [
+        f"wins = or_bool({is_better}, {is_first_nan})",
+        f"{best} = select_{wide}(wins, {x}, {best})",
+        f"{position} = select_i32(wins, tap + i32({tap}), {position})",
+    ]
+
+
+def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """The kernel's lines for ``sums``: of ``values`` of each element's windows.
 
     ``axes`` are the windows along lines and along columns. A window counts if its entry
-    of ``positions`` is the element. The elements of a cell are in the same windows:
-    those that begin in it, and up to ``reach`` cells before.
+    of ``positions`` is the element. The elements of a cell, ``stride`` along each axis,
+    are in the same windows: those that begin in it, and up to ``reach`` cells before.
+    The thread's elements have the sums ``sums0_0``, ``sums0_1`` and so on, by row and
+    column; the windows of a line of cells are ``value0``, ``value1`` and so on, with
+    the positions ``place0`` ....
     """
     down, right = axes
-    n, wide = lanes.count, lanes.compute
     reach = [(along.size - 1) // along.stride for along in axes]
+    # Cells that are padding alone: no thread has them, but windows begin there.
     skipped = [along.padding // along.stride for along in axes]
     window_count = CELLS + reach[1]  # windows of a line that a thread's cells are in
     sums = [
         f"sums{r}_{q}" for r in range(down.stride) for q in range(CELLS * right.stride)
     ]
-    lines = [
-        *lanes.sums(sums),
-        f"first = column{_plus(skipped[1] - reach[1])}",
-    ]
+    declared: list[str] = []
     for k in range(window_count):
-        lines += [
+        declared += [
             f"inside{k} = (first + {k} >= 0) and (first + {k} < width)",
             lanes.tile(f"value{k}_tile"),
-            f"place{k} = registers_i32({n})",
+            f"place{k} = registers_i32({lanes.count})",
         ]
-    for back in range(reach[0] + 1):
-        body = ["at = ((image * height + line) * width + first) * channels + channel"]
-        for k in range(window_count):
-            body += [
-                f"for lane in range({n}):",
-                f"    value{k}_tile[lane] = {lanes.fill}",
-                f"    place{k}[lane] = i32(-1)",
-                f"if inside{k}:",
-                "    " + lanes.load("values", f"at + {k} * channels", f"value{k}_tile"),
-                f"    load_i32x{n}(positions, at + {k} * channels, place{k}, 0)",
-            ]
-        body.append(f"for lane in range({n}):")
-        body += [
-            f"    value{k} = {lanes.value(f'value{k}_tile[lane]')}"
-            for k in range(window_count)
-        ]
-        body += indented_lines(_terms(axes, back, reach[1], wide))
-        lines += [
-            f"line = row{_plus(skipped[0] - back)}",
-            "if (line >= 0) and (line < height):",
-            *indented_lines(body),
-        ]
-    top_padding, left_padding = (
-        _plus(cells * along.stride - along.padding)
-        for cells, along in zip(skipped, axes, strict=True)
-    )
-    lines += [
-        f"top = row * {down.stride}{top_padding}",
-        f"left = column * {right.stride}{left_padding}",
-        "at = ((image * whole_rows + top) * whole_columns + left) * channels + channel",
+    lines = [
+        _add_line_of_windows(lanes, axes, skipped[0] - back, back, reach[1])
+        for back in range(reach[0] + 1)
     ]
-    for r in range(down.stride):
-        where = f"(top + {r} >= 0) and (top + {r} < whole_rows)"
-        columns: list[str] = []
-        for q in range(CELLS * right.stride):
-            at = f"at + ({r} * whole_columns + {q}) * channels"
-            # The last part of a line may have fewer cells than a thread.
-            there = f"(left + {q} >= 0) and (left + {q} < whole_columns)"
-            columns += store(lanes, "sums", at, f"sums{r}_{q}", there)
-        lines += [f"if {where}:", *indented_lines(columns)]
-    return thread_items(lanes, lines, CELLS)
+    body = f"""
+{lanes.sums(sums)}
+first = column{_plus(skipped[1] - reach[1])}
+{indented(declared, 0)}
+{"".join(lines)}
+{_store_cells(lanes, axes, skipped)}
+"""
+    return thread_items(lanes, body, CELLS)
+
+
+def _add_line_of_windows(
+    lanes: Lanes,
+    axes: tuple[WindowAxis, WindowAxis],
+    distance: int,
+    back: int,
+    reach: int,
+) -> str:
+    """Lines that load a line of windows, and add their values to a thread's cells.
+
+    Args:
+        lanes: The vector of a thread.
+        axes: The windows along lines and along columns.
+        distance: The line's number less that of the cell's row.
+        back: How many cells above the thread's own the windows begin.
+        reach: How many cells to the left they begin at most.
+    """
+    loads: list[str] = []
+    values: list[str] = []
+    for k in range(CELLS + reach):
+        tile, index = f"value{k}_tile", f"at + {k} * channels"
+        loads += [
+            f"for lane in range({lanes.count}):",
+            f"    {tile}[lane] = {lanes.fill}",
+            f"    place{k}[lane] = i32(-1)",
+            f"if inside{k}:",
+            "    " + lanes.load("values", index, tile),
+            f"    load_i32x{lanes.count}(positions, {index}, place{k}, 0)",
+        ]
+        values.append(f"value{k} = {lanes.value(f'{tile}[lane]')}")
+    return f"""
+line = row{_plus(distance)}
+if (line >= 0) and (line < height):
+    at = ((image * height + line) * width + first) * channels + channel
+{indented(loads, 1)}
+    for lane in range({lanes.count}):
+{indented(values, 2)}
+{indented(_terms(axes, back, reach, lanes.compute), 2)}
+"""
 
 
 def _terms(
     axes: tuple[WindowAxis, WindowAxis], back: int, reach: int, wide: str
 ) -> list[str]:
     """Lines that add the values of one line of windows to a thread's cells.
+
+    Gives, for each element and each window that it is in, here the last element of a
+    window of 2 by 2 with strides of 1:
+
+        sums0_1[lane] = sums0_1[lane] + select_f32(
+            place0[lane] == i32(3), value0, f32(0))
 
     The windows, of ``axes``, begin ``back`` cells above, and 0 to ``reach`` cells to
     the left. ``wide`` is the name of the compute dtype.
@@ -202,6 +236,36 @@ def _terms(
                 term = f"select_{wide}({is_element}, value{k}, {wide}(0))"
                 lines.append(f"{own} = {own} + {term}")
     return lines
+
+
+def _store_cells(
+    lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], skipped: Sequence[int]
+) -> str:
+    """Lines that store the sums of a thread's elements, as far as there are such.
+
+    ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
+    padding before the first that a thread has.
+    """
+    down, right = axes
+    top_padding, left_padding = (
+        _plus(cells * along.stride - along.padding)
+        for cells, along in zip(skipped, axes, strict=True)
+    )
+    lines = [
+        f"top = row * {down.stride}{top_padding}",
+        f"left = column * {right.stride}{left_padding}",
+        "at = ((image * whole_rows + top) * whole_columns + left) * channels + channel",
+    ]
+    for r in range(down.stride):
+        columns: list[str] = []
+        for q in range(CELLS * right.stride):
+            at = f"at + ({r} * whole_columns + {q}) * channels"
+            # The last part of a line may have fewer cells than a thread.
+            exists = f"(left + {q} >= 0) and (left + {q} < whole_columns)"
+            columns += store(lanes, "sums", at, f"sums{r}_{q}", exists)
+        lines.append(f"if (top + {r} >= 0) and (top + {r} < whole_rows):")
+        lines.append(indented(columns, 1))
+    return "\n".join(lines)
 
 
 def _plus(number: int) -> str:

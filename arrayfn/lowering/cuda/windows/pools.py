@@ -292,7 +292,7 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
     text = Handwritten(
         "windows",
-        "\n".join(body),
+        body,
         THREADS,
         "Windows of channels, reduced.",
         "windows that are read where they lie",
@@ -312,7 +312,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
     axes = geometry.along(0), geometry.along(1)
     text = Handwritten(
         "windows",
-        "\n".join(put_body(lanes, axes)),
+        put_body(lanes, axes),
         THREADS,
         "Puts windows' values at their extrema: elements look at their windows.",
         "windows that are read where they lie",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.cuda.handwritten import indented
 
 THREADS: Final = 128  # of a block
 COLUMNS: Final = 4  # neighbouring outputs of a thread
@@ -92,7 +93,7 @@ class Lanes:
             "    " + self.load(array, at, tile),
         ]
 
-    def sums(self, names: Sequence[str]) -> list[str]:
+    def sums(self, names: Sequence[str]) -> str:
         """Lines that declare the registers ``names`` for vectors of values, all 0."""
         return filled_registers(names, self.compute, self.count, self.zero)
 
@@ -128,7 +129,7 @@ class WindowAxis:
     def at(self, output: str, tap: str = "") -> str:
         """The index of the element that ``tap``, or the first, of ``output`` reads.
 
-        All are expressions.
+        All are expressions: ``row * 2 + i - 1`` for stride 2 and a padding of 1.
         """
         text = output if self.stride == 1 else f"{output} * {self.stride}"
         if tap:
@@ -198,76 +199,89 @@ def block_count(integers: dict[str, int]) -> int:
     return -(-integers["items"] // THREADS)
 
 
-def thread_items(
-    lanes: Lanes, body: Sequence[str], thread_columns: int = COLUMNS
-) -> list[str]:
+def thread_items(lanes: Lanes, body: str, thread_columns: int = COLUMNS) -> str:
     """The lines ``body`` for each thread that has outputs, after their indices.
 
     A thread has ``thread_columns`` neighbouring outputs of a row.
     """
-    return [
-        f"item = block_index() * {THREADS} + thread_index()",
-        "if item < items:",
-        *indented_lines(
-            [
-                f"channel = remainder(item, vectors) * {lanes.count}",
-                "rest = quotient(item, vectors)",
-                f"own = remainder(rest, {BAND})",
-                f"rest = quotient(rest, {BAND})",
-                f"column = remainder(rest, parts) * {thread_columns}",
-                "rest = quotient(rest, parts)",
-                f"row = remainder(rest, bands) * {BAND} + own",
-                "image = quotient(rest, bands)",
-                f"channels = vectors * {lanes.count}",
-                "if row < rows:",
-                *indented_lines(body),
-            ]
-        ),
-    ]
+    return f"""
+item = block_index() * {THREADS} + thread_index()
+if item < items:
+    channel = remainder(item, vectors) * {lanes.count}
+    rest = quotient(item, vectors)
+    own = remainder(rest, {BAND})
+    rest = quotient(rest, {BAND})
+    column = remainder(rest, parts) * {thread_columns}
+    rest = quotient(rest, parts)
+    row = remainder(rest, bands) * {BAND} + own
+    image = quotient(rest, bands)
+    channels = vectors * {lanes.count}
+    if row < rows:
+{indented(body, 2)}
+"""
 
 
 def windows(
     lanes: Lanes,
     axes: tuple[WindowAxis, WindowAxis],
-    array: str,
     fill: str,
-    before: Sequence[str],
+    before: Iterable[str],
     each: Iterable[str],
-) -> list[str]:
-    """Lines that loop over the lines ``i`` of windows, and load their elements.
+) -> str:
+    """Lines that loop over the lines ``i`` of windows of ``x``, and load elements.
+
+    Gives, for float32 windows of 3 by 3 without padding, whose threads read six
+    elements of a line:
+
+        first = column
+        inside0 = (first + 0 >= 0) and (first + 0 < width)
+        x0_tile = registers_f32(4)
+        (and so on, to x5_tile)
+        for i in range(3):
+            line = row + i
+            if (line >= 0) and (line < height):
+                at = ((image * height + line) * width + first) * channels + channel
+                (the lines ``before``)
+                for lane in range(4):
+                    x0_tile[lane] = f32(0)
+                if inside0:
+                    load_f32x4(x, at + 0 * channels, x0_tile, 0)
+                (and so on, to x5_tile)
+                for lane in range(4):
+                    x0 = x0_tile[lane]
+                    (and so on, to x5)
+                    (the lines ``each``)
 
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
-        array: What windows are over.
         fill: The expression of an element beyond the border.
-        before: Lines that follow the loads' first, once a line of the windows.
+        before: Lines that precede the loads, once a line of the windows.
         each: Lines for each channel ``lane``. They read the values ``x0``, ``x1`` and
             so on, numbered as ``WindowAxis.offsets`` numbers elements.
     """
     down, right = axes
-    offsets = right.offsets()
-    lines = [f"first = {right.at('column')}"]
-    for at in offsets:
-        lines += [
-            f"inside{at} = (first + {at} >= 0) and (first + {at} < width)",
-            lanes.tile(f"x{at}_tile"),
-        ]
-    body = ["at = ((image * height + line) * width + first) * channels + channel"]
-    body += before
-    for at in offsets:
-        index, tile = f"at + {at} * channels", f"x{at}_tile"
-        body += lanes.load_if(f"inside{at}", array, index, tile, fill)
-    body.append(f"for lane in range({lanes.count}):")
-    body += [f"    x{at} = {lanes.value(f'x{at}_tile[lane]')}" for at in offsets]
-    body += indented_lines(each)
-    return [
-        *lines,
-        f"for i in range({down.size}):",
-        f"    line = {down.at('row', 'i')}",
-        "    if (line >= 0) and (line < height):",
-        *indented_lines(body, 2),
-    ]
+    declared: list[str] = []
+    loads: list[str] = []
+    values: list[str] = []
+    for k in right.offsets():
+        tile, is_inside = f"x{k}_tile", f"(first + {k} >= 0) and (first + {k} < width)"
+        declared += [f"inside{k} = {is_inside}", lanes.tile(tile)]
+        loads += lanes.load_if(f"inside{k}", "x", f"at + {k} * channels", tile, fill)
+        values.append(f"x{k} = {lanes.value(f'{tile}[lane]')}")
+    return f"""
+first = {right.at("column")}
+{indented(declared, 0)}
+for i in range({down.size}):
+    line = {down.at("row", "i")}
+    if (line >= 0) and (line < height):
+        at = ((image * height + line) * width + first) * channels + channel
+{indented(before, 2)}
+{indented(loads, 2)}
+        for lane in range({lanes.count}):
+{indented(values, 3)}
+{indented(each, 3)}
+"""
 
 
 OUTPUT_INDEX: Final = (
@@ -279,7 +293,8 @@ OUTPUT_INDEX: Final = (
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
     """Lines that store the vector ``tile`` of values if ``where`` holds.
 
-    It goes to index ``at`` of ``array``; ``where`` is a condition.
+    It goes to index ``at`` of ``array``; ``where`` is a condition. Values that memory
+    has in half precision are rounded first.
     """
     if not lanes.is_half_precision:
         return [f"if {where}:", "    " + lanes.store(array, at, tile)]
@@ -292,7 +307,7 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
     ]
 
 
-def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
+def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
     """Lines that store the thread's outputs in ``array``.
 
     ``results`` are the registers of its outputs: vectors of values.
@@ -301,23 +316,18 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
     for k, tile in enumerate(results):
         index = f"at + {k} * channels"
         lines += store(lanes, array, index, tile, f"column + {k} < columns")
-    return lines
+    return "\n".join(lines)
 
 
-def filled_registers(
-    names: Sequence[str], dtype: str, count: int, value: str
-) -> list[str]:
+def filled_registers(names: Sequence[str], dtype: str, count: int, value: str) -> str:
     """Lines that declare registers called ``names``, ``count`` each.
 
     They are filled with ``value``; ``dtype`` is a short name.
     """
-    return [
-        *(f"{name} = registers_{dtype}({count})" for name in names),
-        f"for lane in range({count}):",
-        *(f"    {name}[lane] = {value}" for name in names),
-    ]
-
-
-def indented_lines(lines: Iterable[str], levels: int = 1) -> list[str]:
-    """``lines`` indented by ``levels`` of four spaces."""
-    return ["    " * levels + line for line in lines]
+    return "\n".join(
+        (
+            *(f"{name} = registers_{dtype}({count})" for name in names),
+            f"for lane in range({count}):",
+            *(f"    {name}[lane] = {value}" for name in names),
+        )
+    )
