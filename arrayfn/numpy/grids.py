@@ -31,7 +31,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import ImmutableArray, apply, constant
 
 
 def indices(
@@ -225,13 +225,13 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The indices on and below diagonal k of an n by m matrix."""
     rows, columns = np.tril_indices(n, k, m)
-    return rows, columns
+    return constant(rows), constant(columns)
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The indices on and above diagonal k of an n by m matrix."""
     rows, columns = np.triu_indices(n, k, m)
-    return rows, columns
+    return constant(rows), constant(columns)
 
 
 def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
@@ -258,7 +258,7 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
-    return nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    return nonzero(mask_func(constant(np.ones((n, n), np.int64)), k), size=size)
 
 
 # Multi-indices and flat ones.
