@@ -55,6 +55,7 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
+from arrayfn.compilation.compiled import Compiled
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -65,7 +66,7 @@ from arrayfn.compilation.debugging import (
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.stages import Compiled, Lowered
+from arrayfn.compilation.stages import Lowered
 from arrayfn.debug import named_scope
 from arrayfn.devices import (
     block_until_ready,

@@ -173,7 +173,7 @@ class Captured:
 
     def __call__(self) -> Sequence[DeviceArray]:
         """Enqueue them: the results of the first."""
-        device().launch(self.graph)
+        device().launch_graph(self.graph)
         return self.results[0]
 
 
@@ -190,7 +190,7 @@ def captured(
         for number in range(CALLS):
             enqueue(stream, *sets[number % len(sets)])
 
-    return Captured(device().capture(capture), given, results)
+    return Captured(device().executable_graph(capture), given, results)
 
 
 def by_jax(shape: Shape, arrays: Sequence[Array]) -> Way:

@@ -50,7 +50,7 @@ def copies(pairs: Sequence[tuple[int, int]], nbytes: int) -> Callable[[int], Non
     copy = gpu.address("cuMemcpyDtoDAsync")
 
     def enqueue(count: int) -> None:
-        gpu.enter()
+        gpu.make_current()
         at = int(table.ctypes.data)
         gpu.check(function(copy, at, len(pairs), nbytes, gpu.stream, count))
 

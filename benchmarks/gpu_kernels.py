@@ -209,7 +209,7 @@ def run_loop(name: str, function: Callable[..., Any], arguments: Sequence[Any]) 
     for mode in (None, "persistent"):
         run = af.jit(function, device="cuda", mode=mode)
         # The last ones are graphs, in which the longer loops have windows.
-        with patch.multiple(plan_nodes, MOST_UNROLLED=4, WINDOW_LAUNCHES=2):
+        with patch.multiple(plan_nodes, MOST_UNROLLED=4, PARTLY_UNROLLED_LAUNCHES=2):
             have = [np.asarray(run(*arguments)) for _ in range(3)][-1]
         error = float(np.abs(have - want).max() / np.abs(want).max())
         print(f"{name}, mode {mode}: error {error:.1e}", flush=True)

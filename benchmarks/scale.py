@@ -173,7 +173,7 @@ def bare_sum(count: int, elements: int) -> Run:
         nccl.group_start()
         for k in range(count):
             (x, _), (y, _) = held[k]
-            gpu(k).enter()
+            gpu(k).make_current()
             nccl.all_reduce(x, y, elements, 7, 0, comms[k], gpu(k).stream)
         nccl.group_end()
         return lambda: [gpu(k).synchronize() for k in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return executable(text)
 
     monkeypatch.setattr(immediate, "_executable", noted)
-    monkeypatch.setattr(immediate, "_spent", immediate._Spent())
+    monkeypatch.setattr(immediate, "_interpreted", Counter[str]())
     return texts
 
 

@@ -107,40 +107,39 @@ def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) 
 
 
 def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
-    """A sentence for each difference between ``key`` and ``other``."""
+    """A sentence for each difference between ``key`` and an earlier key, ``other``."""
     structure, static, types, backend, mesh = key
+    old_structure, old_static, old_types, old_backend, old_mesh = other
     sentences: list[str] = []
-    if mesh != other[4]:
-        sentences.append(f"the mesh of set_mesh is {mesh}, not {other[4]}")
-    if backend != other[3]:
-        sentences.append(f"it runs on {backend}, not on {other[3]} as before")
-    if structure != other[0]:
+    if mesh != old_mesh:
+        sentences.append(f"the mesh of set_mesh is {mesh}, not {old_mesh}")
+    if backend != old_backend:
+        sentences.append(f"it runs on {backend}, not on {old_backend} as before")
+    if structure != old_structure:
         sentences.append(
             "the arguments have another structure: "
-            f"{tree.text_of(structure)}, not {tree.text_of(other[0])}"
+            f"{tree.text_of(structure)}, not {tree.text_of(old_structure)}"
         )
-    elif types != other[2]:
-        pairs = enumerate(zip(names(), types, other[2], strict=True))
+    elif types != old_types:
         sentences += [
             f"{name or f'array {k}'} is {new}, not {old}"
-            for k, (name, new, old) in pairs
+            for k, (name, new, old) in enumerate(
+                zip(names(), types, old_types, strict=True)
+            )
             if new != old
         ]
-    if static != other[1]:
-        sentences += _static_differences(static, other[1])
+    if static != old_static:
+        sentences += _static_differences(static, old_static)
     return sentences
 
 
 def _static_differences(static: StaticArguments, other: StaticArguments) -> list[str]:
     """A sentence for each static argument that differs from that of ``other``."""
-    other_values: dict[Any, Any] = dict([*other.positional, *other.named])
-    return [
-        f"static argument {parameter!r} is {value.value!r}"
-        + (
-            f", not {other_values[parameter].value!r}"
-            if parameter in other_values
-            else ""
-        )
-        for parameter, value in (*static.positional, *static.named)
-        if parameter not in other_values or other_values[parameter] != value
-    ]
+    old_values: dict[Any, Any] = dict([*other.positional, *other.named])
+    sentences: list[str] = []
+    for parameter, value in (*static.positional, *static.named):
+        old = old_values.get(parameter)
+        if value != old:
+            but = "" if old is None else f", not {old.value!r}"
+            sentences.append(f"static argument {parameter!r} is {value.value!r}{but}")
+    return sentences

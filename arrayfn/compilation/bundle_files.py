@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import BundleError
+from arrayfn.errors import ArgumentError, BundleError, user_location
 
 SUMS: Final = "SHA256SUMS"
 _MAX_TEXT: Final = 1 << 28  # bytes of a file that is text
@@ -44,6 +44,16 @@ _DESCRIPTIONS: Final = {
     name: _STORED.get(dtype, dtype).newbyteorder("<").str
     for name, dtype in dtypes.BY_SHORT_NAME.items()
 }
+
+
+def check_new_folder(function: str, folder: Path) -> None:
+    """Raise ArgumentError, about ``function``, unless ``folder`` is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArgumentError(
+            f"{function}: {folder} is there already; give a folder that is new, or "
+            "empty",
+            user_location(),
+        )
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

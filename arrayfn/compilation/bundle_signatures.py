@@ -1,4 +1,4 @@
-"""The signatures of a bundle: its description, checked, and what is compiled of it.
+"""The signatures of a bundle, and what is compiled of them.
 
 In: the files of a bundle, whose hashes are right and which nobody trusts for that. Out:
 ``Signature``s, which give a ``Compiled`` for arguments of their types. BundleError,
@@ -7,26 +7,35 @@ with the file, says what is wrong.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, Executable
-from arrayfn.backends.registry import get_backend, has_backend
+from arrayfn.backends.registry import get_backend
+from arrayfn.compilation.bundle_description import (
+    DESCRIPTION,
+    arguments_structure,
+    check_count,
+    donated_of,
+    kernel_file,
+    options_of,
+    program_file,
+    structure_of,
+)
 from arrayfn.compilation.bundle_files import content_hash
+from arrayfn.compilation.compiled import Compiled, laid_out, signature
 from arrayfn.compilation.kept_plans import KeptPlan, keep, kept_plan, plan_key
 from arrayfn.compilation.open_sizes import OpenText, Sizes, open_text_from
-from arrayfn.compilation.stages import Compiled, Lowered, laid_out, signature
-from arrayfn.compilation.structures import read
-from arrayfn.dtypes import BY_SHORT_NAME, short_name
+from arrayfn.compilation.stages import Lowered
+from arrayfn.dtypes import short_name
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
@@ -38,24 +47,22 @@ from arrayfn.ir import ArrayType, Program
 from arrayfn.ir.text import MISFITS, parse_program
 from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.cpu import machine
-from arrayfn.lowering.options import MODES, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.table import TABLE
 
 Array = np.ndarray[Any, Any]
-FORMAT: Final = 4
-DESCRIPTION: Final = "bundle.json"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A bundle's files, which lie at ``place``, and what they say.
+class Contents:
+    """A bundle's files, by their names in ``folder``, and what they say.
 
-    ``content`` is a hash of all of them.
+    ``content_hash`` is that of all files, ``description`` is what ``bundle.json`` says,
+    and ``constants`` are the arrays.
     """
 
-    place: Path
-    content: str
+    folder: Path
+    content_hash: str
     files: Mapping[str, bytes]
     description: Mapping[str, Any]
     constants: Sequence[Array]
@@ -68,26 +75,26 @@ class Signature:
     a bundle is loaded. One for open sizes is compiled for each size.
     """
 
-    def __init__(self, source: Source, number: int, backend: Backend) -> None:
-        self._source = source
+    def __init__(self, contents: Contents, number: int, backend: Backend) -> None:
+        self._contents = contents
         self._number = number
         self._backend = backend
-        place, given = source.place, source.description["signatures"][number]
-        self._given: dict[str, Any] = given
-        self._file = place / program_file(number)
-        self._text = _decoded(self._file, source.files[program_file(number)])
-        self._in_tree = _arguments(place, given["arguments"])
-        self._out_tree = structure_of(place, given["results"])
-        self._options = _options(place, given["options"])
-        self._donated = _donated(place, given["donated"], self._in_tree.num_leaves)
+        folder, given = contents.folder, contents.description["signatures"][number]
+        self._description: dict[str, Any] = given
+        self._file = folder / program_file(number)
+        self._text = _decoded(self._file, contents.files[program_file(number)])
+        self._in_tree = arguments_structure(folder, given["arguments"])
+        self._out_tree = structure_of(folder, given["results"])
+        self._options = options_of(folder, given["options"])
+        self._donated = donated_of(folder, given["donated"], self._in_tree.num_leaves)
         self._compiled: dict[str, Compiled] = {}
         self._open: OpenText | None = None
         if "open" in given:
             try:
                 self._open = open_text_from(self._text, given["open"])
             except BundleError as error:
-                raise BundleError(f"{place / DESCRIPTION} {error}") from None
-        self.example = self._at({} if self._open is None else self._open.example)
+                raise BundleError(f"{folder / DESCRIPTION} {error}") from None
+        self.example = self._for_sizes({} if self._open is None else self._open.example)
         compiled = self.example.compiled
         self._types = compiled.input_types
         if self._open is None:
@@ -110,7 +117,7 @@ class Signature:
                 user_location(),
             )
         if self._open is None:
-            compiled = self._at({})
+            compiled = self._for_sizes({})
             compiled.check(types)
             return compiled
         pairs = zip(types, self._types, strict=True)
@@ -120,7 +127,7 @@ class Signature:
                     f"argument {number} is {given}, not of {short_name(wanted.dtype)}",
                     user_location(),
                 )
-        return self._at(self._open.sizes([t.shape for t in types]))
+        return self._for_sizes(self._open.sizes([t.shape for t in types]))
 
     def without_libraries(self, sizes: Sizes) -> Compiled:
         """The function for ``sizes``, lowered for a CPU without a library's products.
@@ -140,29 +147,29 @@ class Signature:
         program = _program(self._file, text, self._arrays())
         cpu = get_backend("cpu")
         options = replace(self._options, library_products=False)
-        lowered = _of_a_file(cpu.lower(program, self._donated, options))
+        lowered = _never_run_as_python(cpu.lower(program, self._donated, options))
         compiled = completed(lowered, lambda once: cpu.load(once)(()))
         run = cpu.load(compiled)
         return Compiled(compiled, run, self._in_tree, self._out_tree, cpu)
 
-    def _at(self, sizes: Sizes) -> Compiled:
+    def _for_sizes(self, sizes: Sizes) -> Compiled:
         """The function for ``sizes``, which are none unless some are open."""
         key = repr(sorted(sizes.items()))
-        known = self._compiled.get(key)
-        if known is None:
+        if key not in self._compiled:
             text = self._text if self._open is None else self._open.text(sizes)
-            parts = self._source.content, str(self._number), key, self._backend.name
-            known = self._compiled[key] = self._made(plan_key(*parts), text)
-        return known
+            parts = str(self._number), key, self._backend.name
+            plan = plan_key(self._contents.content_hash, *parts)
+            self._compiled[key] = self._load_or_compile(plan, text)
+        return self._compiled[key]
 
-    def _made(self, key: str, text: str) -> Compiled:
+    def _load_or_compile(self, key: str, text: str) -> Compiled:
         """Compile the Program with the text ``text``, or load its plan.
 
         A plan is loaded if the disk cache has one under ``key``. Else the new one is
         kept there.
         """
         # A GPU's plans follow from the card, and kernels of operators from the process.
-        may_keep = self._backend.name == "cpu" and "edited" not in self._given
+        may_keep = self._backend.name == "cpu" and "edited" not in self._description
         may_keep = may_keep and "operator_call(" not in text
         kept = kept_plan(key, self._captured) if may_keep else None
         run: Executable
@@ -189,14 +196,13 @@ class Signature:
 
     def _check_counts(self, compiled: CompiledProgram) -> None:
         """Raise BundleError unless the structures have a leaf for each array."""
-        for structure, types in (
-            (self._in_tree, compiled.input_types),
-            (self._out_tree, compiled.output_types),
-        ):
-            _check_count(self._source.place, structure, len(types))
+        folder = self._contents.folder
+        check_count(folder, self._in_tree, len(compiled.input_types))
+        check_count(folder, self._out_tree, len(compiled.output_types))
 
     def _arrays(self) -> list[Array]:
-        return [self._source.constants[k] for k in self._given["constants"]]
+        """The arrays that the Program captures."""
+        return [self._contents.constants[k] for k in self._description["constants"]]
 
     def _captured(self, types: Sequence[ArrayType]) -> list[Array]:
         """The arrays that the Program captures, as they are to lie in memory."""
@@ -208,15 +214,17 @@ class Signature:
 
         Where it was saved by a machine like this, the kernels must be those of then.
         """
-        backend, place = self._backend, self._source.place
+        backend, folder = self._backend, self._contents.folder
         trees = self._in_tree, self._out_tree
-        for structure, count in zip(trees, (len(program.inputs), len(program.outputs))):  # noqa: B905
-            _check_count(place, structure, count)
-        compiled = _of_a_file(backend.lower(program, self._donated, self._options))
+        check_count(folder, self._in_tree, len(program.inputs))
+        check_count(folder, self._out_tree, len(program.outputs))
+        compiled = _never_run_as_python(
+            backend.lower(program, self._donated, self._options)
+        )
         lowered = Lowered(
             program, compiled, *trees, backend, (), self._options, self._donated
         )
-        described = self._source.description
+        described = self._contents.description
         alike = described["machine"] == machine_of()
         is_example = self._open is None or not self._compiled
         if alike and is_example and backend.name == described["device"]:
@@ -225,53 +233,54 @@ class Signature:
 
     def _compare_kernels(self, lowered: Lowered) -> None:
         """Raise BundleError unless the kernels are those saved, edited ones aside."""
-        made, wanted = kernel_hashes(lowered.kernels), self._given["kernels"]
-        edited = self._given.get("edited", {})
-        if made.keys() != wanted.keys() or any(
-            made[name] != wanted[name] for name in made if name not in edited
+        edited, saved = (
+            self._description.get("edited", {}),
+            self._description["kernels"],
+        )
+        hashes = kernel_hashes(lowered.kernels)
+        if hashes.keys() != saved.keys() or any(
+            hashes[name] != saved[name] for name in hashes if name not in edited
         ):
             raise BundleError(
-                f"{self._source.place}: the kernels made of the Program are not those "
-                "that were saved, by the same version on a machine like this; were "
-                "operators' kernels registered then, or is the bundle changed? Save it "
-                "again"
+                f"{self._contents.folder}: the kernels made of the Program are not "
+                "those that were saved, by the same version on a machine like this; "
+                "were operators' kernels registered then, or is the bundle changed? "
+                "Save it again"
             )
 
     def _with_sources(self, lowered: Lowered) -> Lowered:
-        """``lowered`` with the sources of edited kernels in place of its own.
+        """``lowered`` with the sources of edited kernels in folder of its own.
 
         Parameters go by position: their names follow from names in the Program, which
         loading does not keep.
         """
-        place = self._source.place
+        folder = self._contents.folder
         kernels = {k.name: k for k in lowered.kernels}
-        for name, kinds in self._given.get("edited", {}).items():
+        for name, kinds in self._description.get("edited", {}).items():
             kernel = kernels.get(name)
             if not isinstance(kernel, Kernel) or kinds_of(kernel) != kinds:
                 raise BundleError(
-                    f"{place}: the edited kernel {name} is none of those that this "
+                    f"{folder}: the edited kernel {name} is none of those that this "
                     "version makes of the Program; lower it here, and edit it again"
                 )
             file = kernel_file(self._number, name)
-            source = _decoded(place / file, self._source.files[file])
+            source = _decoded(folder / file, self._contents.files[file])
             kernels[name] = replace(kernel, source=source, key=source)
         program = replace(lowered.compiled_program, kernels=tuple(kernels.values()))
         return replace(lowered, compiled_program=program)
 
 
 def _on_first_call(make: Callable[[], Executable]) -> Executable:
-    """What ``make`` gives, made when it is first called."""
-    made: list[Executable] = []
+    """The executable that ``make`` gives; it is made when it is first called."""
+    made = cache(make)
 
     def run(inputs: tuple[Any, ...]) -> Sequence[Any]:
-        if not made:
-            made.append(make())
-        return made[0](inputs)
+        return made()(inputs)
 
     return run
 
 
-def _of_a_file(compiled: CompiledProgram) -> CompiledProgram:
+def _never_run_as_python(compiled: CompiledProgram) -> CompiledProgram:
     """``compiled``, none of whose kernels is ever executed as Python."""
     kernels = tuple(
         replace(k, from_file=True) if isinstance(k, Kernel) else k
@@ -286,13 +295,13 @@ def kinds_of(kernel: Kernel) -> list[str]:
 
 
 def machine_of() -> list[str]:
-    """What kernels follow from besides the Program."""
-    return [_sources(), platform.machine(), str(machine.cores())]
+    """What kernels follow from besides the Program: compiler, processor and cores."""
+    return [_compiler_hash(), platform.machine(), str(machine.cores())]
 
 
 @cache
-def _sources() -> str:
-    """The hash of what makes kernels."""
+def _compiler_hash() -> str:
+    """The hash of the files that make kernels of Programs."""
     package = Path(__file__).parents[1]
     files = sorted((package / "lowering").rglob("*.py")) + sorted(
         (package / "passes").rglob("*.py")
@@ -306,154 +315,6 @@ def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
         k.name: content_hash(k.key.encode()) if isinstance(k, Kernel) else ""
         for k in kernels
     }
-
-
-# The description.
-
-_FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
-    "format": int,
-    "device": str,
-    "machine": list,
-    "signatures": list,
-    "arrays": dict,
-    "constants": list,
-}
-_SIGNATURE: Final[dict[str, type | tuple[type, ...]]] = {
-    "options": dict,
-    "donated": list,
-    "arguments": dict,
-    "results": (dict, int, type(None)),
-    "constants": list,
-    "kernels": dict,
-}
-_OPTIONAL: Final = {"open": dict, "edited": dict}
-
-
-def program_file(number: int) -> str:
-    """The file of a signature's Program."""
-    return f"programs/{number}.txt"
-
-
-def constant_file(number: int) -> str:
-    """The file of an array."""
-    return f"constants/{number}.npy"
-
-
-def kernel_file(number: int, name: str) -> str:
-    """The file of an edited kernel of a signature."""
-    return f"kernels/{number}.{name}.py"
-
-
-def read_description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """``bundle.json``, checked against the files; BundleError if it does not fit."""
-    file = place / DESCRIPTION
-    if DESCRIPTION not in files:
-        raise BundleError(f"{place} has no {DESCRIPTION}")
-    try:
-        found: Any = json.loads(files[DESCRIPTION])
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file} is no JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise BundleError(f"{file} describes no bundle of format {FORMAT}")
-    _check_fields(file, found, _FIELDS)
-    signatures, constants = found["signatures"], found["constants"]
-    expected = {DESCRIPTION, *map(constant_file, range(len(constants)))}
-    for number, one in enumerate(signatures):
-        if not isinstance(one, dict):
-            raise BundleError(f"{file}: 'signatures' are not of the form of save's")
-        more = {name: kind for name, kind in _OPTIONAL.items() if name in one}
-        _check_fields(file, one, {**_SIGNATURE, **more})
-        if not all(name.isidentifier() for name in one.get("edited", ())):
-            raise BundleError(f"{file}: 'edited' are names of kernels")
-        if not all(
-            type(k) is int and 0 <= k < len(constants) for k in one["constants"]
-        ):
-            raise BundleError(f"{file}: 'constants' are numbers of arrays")
-        expected.add(program_file(number))
-        expected |= {kernel_file(number, name) for name in one.get("edited", ())}
-    if not has_backend(found["device"]):
-        raise BundleError(f"{file}: there is no device {found['device']!r}")
-    if expected != set(files) or not signatures:
-        odd = sorted(expected.symmetric_difference(files)) or ["no signatures"]
-        raise BundleError(f"{file} does not go with the files there: {odd[0]}")
-    if not all(type(name) is str and name in BY_SHORT_NAME for name in constants):
-        raise BundleError(f"{file}: 'constants' are data types")
-    return found
-
-
-def _check_fields(
-    file: Path, found: dict[str, Any], fields: Mapping[str, type | tuple[type, ...]]
-) -> None:
-    """Raise BundleError unless ``found``, JSON of ``file``, has just these fields.
-
-    ``fields`` are the Python types of the values by name.
-    """
-    for name, kind in fields.items():
-        if name not in found or not isinstance(found[name], kind):
-            raise BundleError(f"{file} has no {name!r} of the form that save writes")
-    if found.keys() != fields.keys():
-        odd = sorted(found.keys() - fields.keys())
-        raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
-
-
-def _arguments(place: Path, given: dict[str, Any]) -> tree.TreeDef:
-    """The structure of a call's ``(args, kwargs)``, of the JSON ``given``.
-
-    Raises BundleError, with the bundle's ``place``, for another structure.
-    """
-    match given:
-        case {"tuple": [{"tuple": _}, {"dict": _}]}:
-            return structure_of(place, given)
-        case _:
-            raise BundleError(f"{place / DESCRIPTION} describes no arguments")
-
-
-def structure_of(place: Path, given: Any, count: int | None = None) -> tree.TreeDef:
-    """The structure that JSON describes, with ``count`` leaves if that is known.
-
-    ``given`` is what ``described`` made. Raises BundleError, with the bundle's
-    ``place``, for anything else.
-    """
-    try:
-        leaves, structure = read(given)
-    except BundleError as error:
-        raise BundleError(f"{place / DESCRIPTION} {error}") from None
-    if leaves != list(range(len(leaves))):
-        raise BundleError(f"{place / DESCRIPTION} describes no structure of arrays")
-    if count is not None:
-        _check_count(place, structure, count)
-    return structure
-
-
-def _check_count(place: Path, structure: tree.TreeDef, count: int) -> None:
-    """Raise BundleError unless ``structure`` has ``count`` leaves."""
-    if structure.num_leaves != count:
-        raise BundleError(
-            f"{place / DESCRIPTION} describes {structure.num_leaves} arrays, not the "
-            f"{count} of the Program"
-        )
-
-
-def _options(place: Path, given: dict[str, Any]) -> Options:
-    """The options of ``jit`` that the JSON ``given`` has; BundleError for others."""
-    deterministic, mode = given.get("deterministic"), given.get("mode")
-    if (
-        given.keys() != {"deterministic", "mode"}
-        or type(deterministic) is not bool
-        or mode not in (None, *MODES)
-    ):
-        raise BundleError(f"{place / DESCRIPTION} has options that jit has not")
-    return Options(deterministic, mode)
-
-
-def _donated(place: Path, given: list[Any], count: int) -> frozenset[int]:
-    """The numbers of donated leaves, of ``count``; BundleError for others."""
-    numbers = [k for k in given if type(k) is int and 0 <= k < count]
-    if numbers != given or sorted(set(numbers)) != given:
-        raise BundleError(
-            f"{place / DESCRIPTION}: 'donated' are numbers of arguments, in order"
-        )
-    return frozenset(numbers)
 
 
 # The Program.

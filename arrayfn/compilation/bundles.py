@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,29 +27,33 @@ from typing_extensions import override
 from arrayfn import tree
 from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import choose
+from arrayfn.compilation.bundle_description import (
+    DESCRIPTION,
+    FORMAT,
+    constant_file,
+    kernel_file,
+    program_file,
+    read_description,
+    structure_of,
+)
 from arrayfn.compilation.bundle_files import (
     array_bytes,
+    check_new_folder,
     content_hash,
     read_array,
     read_files,
     write_files,
 )
 from arrayfn.compilation.bundle_signatures import (
-    DESCRIPTION,
-    FORMAT,
+    Contents,
     Signature,
-    Source,
-    constant_file,
-    kernel_file,
     kernel_hashes,
     kinds_of,
     machine_of,
-    program_file,
-    read_description,
-    structure_of,
 )
+from arrayfn.compilation.compiled import Compiled
 from arrayfn.compilation.self_contained import self_contained
-from arrayfn.compilation.stages import Compiled, Lowered
+from arrayfn.compilation.stages import Lowered
 from arrayfn.compilation.structures import described
 from arrayfn.dtypes import short_name
 from arrayfn.errors import ArgumentError, BundleError, user_location
@@ -58,44 +63,10 @@ from arrayfn.lowering.plan import Kernel
 from arrayfn.transforms import check_leaf, leaf_type
 
 Array = np.ndarray[Any, Any]
-_C_WORDS: Final = frozenset(
-    [
-        "auto",
-        "break",
-        "case",
-        "char",
-        "const",
-        "continue",
-        "default",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "extern",
-        "float",
-        "for",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "main",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "typedef",
-        "union",
-        "unsigned",
-        "void",
-        "volatile",
-        "while",
-    ]
+_C_KEYWORD: Final = re.compile(
+    "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|"
+    "goto|if|inline|int|long|main|register|restrict|return|short|signed|sizeof|static|"
+    "struct|switch|typedef|union|unsigned|void|volatile|while"
 )
 
 
@@ -128,38 +99,20 @@ def save(
     >>> again(np.arange(3.0)), again.arrays
     ({'twice': array([0., 2., 4.])}, {'start': [array([0., 0., 0.])]})
     """
-    several = list(lowered) if isinstance(lowered, Sequence) else [lowered]
-    for argument in several or [None]:
-        if not isinstance(argument, Lowered):
-            raise ArgumentError(
-                f"save: the first argument is what jit(f).lower(*args) gives, not "
-                f"{type(argument).__name__}; give the arguments to lower() first",
-                user_location(),
-            )
+    signatures = list(lowered) if isinstance(lowered, Sequence) else [lowered]
+    device = _device_of(signatures)
     path = Path(folder)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ArgumentError(
-            f"save: {path} is there already; give a folder that is new, or empty",
-            user_location(),
-        )
-    devices = {one.backend.name for one in several}
-    if len(devices) > 1:
-        raise ArgumentError(
-            f"save: the signatures are lowered for {', '.join(sorted(devices))}; a "
-            "bundle is for one device",
-            user_location(),
-        )
+    check_new_folder("save", path)
     held = _Arrays()
     files: dict[str, bytes] = {}
-    signatures = [
-        _described_signature(number, one, held, files)
-        for number, one in enumerate(several)
-    ]
     description: dict[str, Any] = {
         "format": FORMAT,
-        "device": several[0].backend.name,
+        "device": device,
         "machine": machine_of(),
-        "signatures": signatures,
+        "signatures": [
+            _described_signature(number, signature, held, files)
+            for number, signature in enumerate(signatures)
+        ],
         "arrays": {name: held.tree(value) for name, value in (arrays or {}).items()},
         "constants": held.types,
     }
@@ -167,6 +120,28 @@ def save(
     write_files(
         path, {DESCRIPTION: f"{description_text}\n".encode(), **files, **held.files}
     )
+
+
+def _device_of(signatures: Sequence[Any]) -> str:
+    """The device that the ``signatures`` are lowered for.
+
+    Raises ArgumentError if one is no ``Lowered``, and if there are two devices.
+    """
+    for signature in signatures or [None]:
+        if not isinstance(signature, Lowered):
+            raise ArgumentError(
+                f"save: the first argument is what jit(f).lower(*args) gives, not "
+                f"{type(signature).__name__}; give the arguments to lower() first",
+                user_location(),
+            )
+    devices = sorted({signature.backend.name for signature in signatures})
+    if len(devices) > 1:
+        raise ArgumentError(
+            f"save: the signatures are lowered for {', '.join(devices)}; a "
+            "bundle is for one device",
+            user_location(),
+        )
+    return devices[0]
 
 
 class _Arrays:
@@ -202,8 +177,8 @@ def _described_signature(
 ) -> dict[str, Any]:
     """One signature as JSON; its arrays go into ``held`` and its files into ``files``.
 
-    ``number`` is its place in the bundle, after which its files are named. ``files``
-    are contents by path. Raises ArgumentError for what a bundle cannot hold.
+    ``number`` is that of the signature, by which its files are named. ``files`` are
+    contents by path. Raises ArgumentError for what a bundle cannot hold.
     """
     if lowered.backend.name == "mesh":
         raise ArgumentError(
@@ -220,7 +195,7 @@ def _described_signature(
     program = self_contained(lowered.program, lowered.backend.name)
     generated = (k for k in lowered.kernels if isinstance(k, Kernel))
     edited = {k.name: k for k in generated if k.is_replaced}
-    made: dict[str, Any] = {
+    described_signature: dict[str, Any] = {
         "options": {
             "deterministic": lowered.options.deterministic,
             "mode": lowered.options.mode,
@@ -240,13 +215,15 @@ def _described_signature(
                 user_location(),
             )
         text = lowered.open_text.template
-        made["open"] = lowered.open_text.described()
+        described_signature["open"] = lowered.open_text.described()
     if edited:
-        made["edited"] = {name: kinds_of(k) for name, k in edited.items()}
+        described_signature["edited"] = {
+            name: kinds_of(k) for name, k in edited.items()
+        }
     files[program_file(number)] = text.encode()
     for name, kernel in edited.items():
         files[kernel_file(number, name)] = kernel.source.encode()
-    return made
+    return described_signature
 
 
 class Bundle:
@@ -318,24 +295,21 @@ class Bundle:
         """
         from arrayfn.compilation.exported_c import write_c
 
-        place = Path(folder)
-        if place.exists() and (not place.is_dir() or any(place.iterdir())):
-            raise ArgumentError(
-                f"export_c: {place} is there already; give a folder that is new, or "
-                "empty",
-                user_location(),
-            )
-        made = [one.without_libraries(sizes or {}) for one in self._loaded]
-        for number, one in enumerate(made):
-            stem = one.compiled.name if name is None else name
-            own = stem if len(made) == 1 else f"{stem}_{number}"
-            if not (own.isidentifier() and own.isascii()) or own in _C_WORDS:
+        path = Path(folder)
+        check_new_folder("export_c", path)
+        functions = [one.without_libraries(sizes or {}) for one in self._loaded]
+        for number, function in enumerate(functions):
+            stem = function.compiled.name if name is None else name
+            c_name = stem if len(functions) == 1 else f"{stem}_{number}"
+            is_c_name = c_name.isidentifier() and c_name.isascii()
+            if not is_c_name or _C_KEYWORD.fullmatch(c_name):
                 raise ArgumentError(
-                    f"export_c: {own!r} is no name of a C function; give another name",
+                    f"export_c: {c_name!r} is no name of a C function; give another "
+                    "name",
                     user_location(),
                 )
-            write_c(one.compiled, place, own)
-        return tuple(made)
+            write_c(function.compiled, path, c_name)
+        return tuple(functions)
 
     def _chosen(self, structure: tree.TreeDef, types: Sequence[ArrayType]) -> Compiled:
         """The first signature that takes arguments of this structure and these types.
@@ -379,7 +353,7 @@ def load(
     but what it computes is the stranger's choice.
     """
     path = Path(folder)
-    content, files = read_files(path)
+    bundle_hash, files = read_files(path)
     description = read_description(path, files)
     edited = [
         name for one in description["signatures"] for name in one.get("edited", ())
@@ -389,24 +363,24 @@ def load(
             f"{path} has edited kernels ({', '.join(edited)}), whose code is run: "
             "pass edited_kernels=True if you trust who wrote it"
         )
+    dtype_of_file = {
+        constant_file(k): dtype for k, dtype in enumerate(description["constants"])
+    }
     constants = [
         read_array(str(path / name), files[name], dtype)
-        for name, dtype in (
-            (constant_file(k), dtype)
-            for k, dtype in enumerate(description["constants"])
-        )
+        for name, dtype in dtype_of_file.items()
     ]
     arrays = {
         name: _tree_of(path, given, constants)
         for name, given in description["arrays"].items()
     }
-    source = Source(path, content, files, description, constants)
+    contents = Contents(path, bundle_hash, files, description, constants)
     backend = choose(description["device"] if device is None else device)
     count = len(description["signatures"])
-    return Bundle([Signature(source, k, backend) for k in range(count)], arrays)
+    return Bundle([Signature(contents, k, backend) for k in range(count)], arrays)
 
 
-def _tree_of(place: Path, given: Any, constants: Sequence[Array]) -> Any:
+def _tree_of(folder: Path, given: Any, constants: Sequence[Array]) -> Any:
     """A pytree of arrays that was saved with the function.
 
     ``given`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
@@ -414,9 +388,10 @@ def _tree_of(place: Path, given: Any, constants: Sequence[Array]) -> Any:
     """
     match given:
         case {"structure": structure, "numbers": [*numbers]} if len(given) == 2:
-            wanted = structure_of(place, structure, len(numbers))
+            in_tree = structure_of(folder, structure, len(numbers))
             if all(type(k) is int and 0 <= k < len(constants) for k in numbers):
-                return tree.unflatten(wanted, [np.array(constants[k]) for k in numbers])
+                leaves = [np.array(constants[k]) for k in numbers]
+                return tree.unflatten(in_tree, leaves)
         case _:
             pass
-    raise BundleError(f"{place / DESCRIPTION}: 'arrays' are trees of arrays")
+    raise BundleError(f"{folder / DESCRIPTION}: 'arrays' are trees of arrays")

@@ -225,8 +225,7 @@ class Compiler:
         notes: tuple[str, ...] = ()
         has_kernel = KERNELS.has_for(backend.name)
         if self.options.freeze is not None:
-            made = frozen(program, self.options.freeze, has_kernel)
-            program, notes = made.program, made.notes
+            program, notes = frozen(program, self.options.freeze, has_kernel)
         with _collector_paused():
             program, sites = with_checks(program, self.checks, has_kernel)
             compiled_program = backend.lower(program, donated, self.options)
@@ -248,18 +247,13 @@ class Compiler:
         """The numbers of the leaves of ``(args, kwargs)`` that may be overwritten."""
         if not self.donated:
             return []
-        dynamic = (k for k in count() if k not in self.static.positions)
-        dynamic_arguments = zip(dynamic, args, strict=False)
-        flagged_arguments = [
-            (k in self.donated.positions, x) for k, x in dynamic_arguments
+        positions = (k for k in count() if k not in self.static.positions)
+        arguments = [
+            *((k in self.donated.positions, x) for k, x in zip(positions, args)),  # noqa: B905
+            *((k in self.donated.names, kwargs[k]) for k in sorted(kwargs)),
         ]
-        flagged_arguments += [
-            (k in self.donated.names, kwargs[k]) for k in sorted(kwargs)
-        ]
-        flags = [
-            is_donated for is_donated, x in flagged_arguments for _ in tree.leaves(x)
-        ]
-        return [number for number, is_donated in enumerate(flags) if is_donated]
+        is_donated = [donated for donated, x in arguments for _ in tree.leaves(x)]
+        return [number for number, donated in enumerate(is_donated) if donated]
 
     def compile(
         self,

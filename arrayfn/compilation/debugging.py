@@ -18,13 +18,14 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.registry import get_backend
+from arrayfn.compilation.compiled import with_faults
 from arrayfn.compilation.jitted import Jitted
-from arrayfn.compilation.stages import with_faults
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import Equation, Params, Program, type_of
+from arrayfn.ir import Params, Program, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.passes.checks import with_checks
 from arrayfn.passes.faults import INF, NAN
+from arrayfn.passes.inline_calls import keep_none
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import Immediate
 from arrayfn.tracing.frames import current_frame
@@ -42,9 +43,9 @@ class _Choices(threading.local):
 
 _choices = _Choices()
 _process: dict[str, bool] = dict.fromkeys(OPTIONS, False)
-_compiled = Jitted.__call__
+_call_compiled = Jitted.__call__
 _lock = threading.Lock()
-_open: list[object] = []  # the blocks of all threads
+_open_blocks: list[object] = []  # of all threads
 
 
 def is_on(option: str) -> bool:
@@ -60,10 +61,14 @@ def set_for_process(option: str, value: bool) -> None:
 
 
 def _take_over() -> None:
-    """Have calls go through here while an option is on, or a block open."""
-    wanted = bool(_open) or any(_process.values())
-    Jitted.__call__ = _chosen if wanted else _compiled
-    Immediate.inspect = _inspected if wanted else None
+    """Have calls go through here while an option is on, or a block open.
+
+    Calls of jitted functions go to ``_call_by_options``, and ``_check_results`` sees
+    those of operations outside ``jit``.
+    """
+    wanted = bool(_open_blocks) or any(_process.values())
+    Jitted.__call__ = _call_by_options if wanted else _call_compiled
+    Immediate.inspect = _check_results if wanted else None
 
 
 @contextmanager
@@ -71,7 +76,7 @@ def _block(option: str, value: bool) -> Generator[None]:
     """A block in which ``option`` has this value for this thread."""
     before, block = dict(_choices.by_option), object()
     with _lock:
-        _open.append(block)
+        _open_blocks.append(block)
         _take_over()
     _choices.by_option[option] = bool(value)
     try:
@@ -79,7 +84,7 @@ def _block(option: str, value: bool) -> Generator[None]:
     finally:
         _choices.by_option = before
         with _lock:
-            _open.remove(block)
+            _open_blocks.remove(block)
             _take_over()
 
 
@@ -200,7 +205,7 @@ def _kinds() -> frozenset[str]:
     return frozenset(kind for option, kind in _KINDS.items() if is_on(option))
 
 
-def _chosen(self: Jitted[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _call_by_options(self: Jitted[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A call of a jitted function while an option is on."""
     if is_on("disable_jit"):
         return self.python_function(*args, **kwargs)
@@ -208,16 +213,17 @@ def _chosen(self: Jitted[..., Any], *args: Any, **kwargs: Any) -> Any:
     # Inside a trace a function is checked as a part of what is traced.
     if kinds and current_frame() is None:
         self = self.with_checks(kinds)
-    return _compiled(self, *args, **kwargs)
+    return _call_compiled(self, *args, **kwargs)
 
 
-def _inspected(
+def _check_results(
     primitive: Primitive, operands: Sequence[Any], params: Params, results: Any
 ) -> None:
-    """Raise NotFiniteError if an operation outside ``jit`` makes NaN, say.
+    """Raise NotFiniteError if an operation outside ``jit`` makes NaN or an infinity.
 
     ``results`` are those that ``primitive`` has just computed of ``operands``. If they
-    look so, the operation is repeated with checks.
+    have NaN or infinities, the operation is repeated with checks, which know whether an
+    operand had them.
     """
     kinds = _kinds()
     if not kinds or primitive.effect:
@@ -244,11 +250,7 @@ def _run_checked(
     program: Program, operands: Sequence[Any], kinds: frozenset[str]
 ) -> None:
     """Interpret ``program`` on arrays, with checks of these ``kinds``, which raise."""
-
-    def is_whole(call: Equation) -> bool:
-        return False
-
-    checked, sites = with_checks(program, kinds, is_whole)
+    checked, sites = with_checks(program, kinds, keep_none)
     reference = get_backend("reference")
     run = with_faults(reference.load(reference.lower(checked, frozenset())), sites)
     with _block("debug_nans", value=False), _block("debug_infs", value=False):

@@ -26,6 +26,7 @@ from arrayfn.backends.cuda import CudaBackend, missing_packages
 from arrayfn.backends.cuda.emulator import EmulationError
 from arrayfn.backends.cuda.emulator import Pointer as GpuPointer
 from arrayfn.backends.cuda.emulator.plan import emulated, run_plan
+from arrayfn.compilation.bundle_files import check_new_folder
 from arrayfn.compilation.ejected_call import Array, EjectedCall, Recorder
 from arrayfn.errors import ArgumentError, BackendError, user_location
 from arrayfn.ir import ArrayType
@@ -48,11 +49,7 @@ def write_kernels(
 
     The calls are those for ``inputs``, or for random numbers if there are none.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArgumentError(
-            f"eject: {folder} is there already; give a folder that is new, or empty",
-            user_location(),
-        )
+    check_new_folder("eject", folder)
     types = compiled.input_types
     random = np.random.default_rng(0)
     arguments_of_call = [_random(t, random) for t in types]
@@ -191,7 +188,7 @@ def check(file: str | os.PathLike[str]) -> int:
 
 
 class _Ran(NamedTuple):
-    """The memories after a call, None if it did not run, and a text to say with it."""
+    """The memories after a call, None if it did not run, and what to print beside."""
 
     results: Sequence[Any] | None
     text: str = ""
@@ -227,6 +224,7 @@ def _on_gpu(call: EjectedCall) -> _Ran:
 
 
 def _on_cpu(call: EjectedCall) -> _Ran:
+    """Run the compiled kernel on the CPU."""
     return _timed(call, CpuBackend())
 
 

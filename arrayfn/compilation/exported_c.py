@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.code import kernel_text
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import target
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, BackendError, user_location
@@ -24,6 +24,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     Argument,
     Branch,
+    BufferAllocation,
     BufferArgument,
     ExecutionPlan,
     Kernel,
@@ -52,6 +53,7 @@ _C_TYPES: Final[dict[DType, str]] = {
     dtypes.complex128: "double",
 }
 _LINE: Final = 64
+"""The alignment of arrays in bytes: a cache line."""
 # What C libraries have; the linker finds it with -lm.
 _OF_C: Final = frozenset(
     {"memcpy", "memset", "memmove", "fmod", "fmodf", "pow", "powf", "ldexp", "ldexpf"}
@@ -117,7 +119,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     # Kernels with long loops ask whether to go on.
     asks = f"{name}_look"
     texts = [
-        (text.replace(look.symbol, asks), interleave)
+        (text.replace(check_signals.symbol, asks), interleave)
         for text, interleave in _texts(compiled, symbols)
     ]
     made, needed = target.linked_object([_constants_text(compiled, name), *texts])
@@ -144,7 +146,11 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
 def _texts(
     compiled: CompiledProgram, symbols: dict[str, str]
 ) -> Iterator[tuple[str, bool]]:
-    """The LLVM IR of the kernels; ArgumentError with the names of those refused."""
+    """``(LLVM IR, whether its loops are interleaved)`` of each kernel.
+
+    ``symbols`` are the names of their functions. Raises ArgumentError with the names of
+    kernels that call libraries of this process.
+    """
     refused: list[str] = []
     for kernel in compiled.kernels:
         try:
@@ -186,8 +192,13 @@ def _offsets(compiled: CompiledProgram) -> list[int]:
     end = 0
     for array in compiled.constants:
         offsets.append(end)
-        end = -(-(end + array.nbytes) // _LINE) * _LINE
+        end = _aligned(end + array.nbytes)
     return offsets
+
+
+def _aligned(nbytes: int) -> int:
+    """``nbytes``, rounded up to a multiple of ``_LINE``."""
+    return -(-nbytes // _LINE) * _LINE
 
 
 class _Source:
@@ -280,8 +291,7 @@ class _Source:
         self.lines += [f"void {symbol}{entry};" for symbol in self.symbols.values()]
         if is_looking:
             self.lines += [f"int64_t {self.name}_look(void) {{ return 0; }}"]
-        size = -(-plan.arena // _LINE) * _LINE + plan.scratch
-        size = max(_LINE, -(-size // _LINE) * _LINE)
+        size = max(_LINE, _aligned(_aligned(plan.arena) + plan.scratch))
         self.lines += [
             "",
             self.declaration(),
@@ -289,20 +299,10 @@ class _Source:
             f"  char *arena = aligned_alloc({_LINE}, {size});",
             "  if (!arena) return -1;",
         ]
-        offsets = _offsets(self.compiled)
-        for number, b in enumerate(plan.buffers):
-            place = "0"
-            if b.kind == "input":
-                place = f"(char *)in{b.index}"
-            elif b.kind == "output":
-                place = f"(char *)out{b.index}"
-            elif b.kind == "constant":
-                place = f"(char *){self.name}_constants + {offsets[b.index]}"
-            elif b.kind == "temporary":
-                place = f"arena + {b.offset}"
-            self.lines.append(
-                f"  char *b{number} = {place};  /* {b.label}: {b.type} */"
-            )
+        self.lines += [
+            f"  char *b{number} = {self.address(b)};  /* {b.label}: {b.type} */"
+            for number, b in enumerate(plan.buffers)
+        ]
         for number, b in enumerate(plan.buffers):
             if b.kind == "output" and b.donor is not None:
                 self.lines.append(
@@ -314,6 +314,21 @@ class _Source:
         self.lines += [f" {unused}" if unused else "", "  free(arena);"]
         self.lines += ["  return 0;", "}", ""]
         return "\n".join(self.lines)
+
+    def address(self, buffer: BufferAllocation) -> str:
+        """The address of a buffer in C; 0 of one that a loop sets."""
+        match buffer.kind:
+            case "input":
+                return f"(char *)in{buffer.index}"
+            case "output":
+                return f"(char *)out{buffer.index}"
+            case "constant":
+                offset = _offsets(self.compiled)[buffer.index]
+                return f"(char *){self.name}_constants + {offset}"
+            case "temporary":
+                return f"arena + {buffer.offset}"
+            case _:
+                return "0"
 
     def steps(self, steps: Sequence[Step], indent: str) -> None:
         """Append the lines that run ``steps``, indented by ``indent``."""
@@ -341,7 +356,7 @@ class _Source:
         if isinstance(argument, BufferArgument):
             return f"(int64_t)(b{argument.buffer} + {argument.offset})"
         if isinstance(argument, ScratchArgument):
-            start = -(-self.plan.arena // _LINE) * _LINE + argument.offset
+            start = _aligned(self.plan.arena) + argument.offset
             return f"(int64_t)(arena + {start})"
         return f"INT64_C({argument})" if argument > -(2**63) else "INT64_MIN"
 
@@ -415,6 +430,7 @@ class _Source:
 
 
 def _shown(type: ArrayType) -> str:
+    """``type`` in the header's comment, without the mark of a weak type."""
     return str(type).removeprefix("~")
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ Array = np.ndarray[Any, Any]
 _STEPS: Final = ("mul", "div", "add", "sub")
 
 
-@dataclass(frozen=True)
-class Frozen:
+class Frozen(NamedTuple):
     """A Program whose captured arrays are folded, and a line on each of them."""
 
     program: Program
@@ -49,7 +47,10 @@ def frozen(
 ) -> Frozen:
     """``program`` with what follows from captured arrays computed.
 
-    Calls that ``keep`` accepts, for which there is a kernel, stay calls.
+    With captured ``w`` and ``s``, ``y = (x @ w) * exp(s)`` becomes ``y = (x @ w) * c``,
+    where ``c`` is the new constant ``exp(s)``. With the recipe ``"scales"`` it becomes
+    ``y = x @ d``, where ``d`` is ``w * c``. Calls that ``keep`` accepts, for which
+    there is a kernel, stay calls.
     """
     check_recipes(recipes)
     return _Freezer(inline_calls(program, keep), recipes).run()
@@ -61,7 +62,7 @@ class _Freezer:
     Attributes:
         values: the arrays that are known.
         captured: the captured arrays, and the values computed of them.
-        made: the equation that makes each value.
+        definitions: the equation that makes each value.
         uses: how often each value is read; outputs count.
         notes: what has been done.
         reads: where each value lies, as ``resolve_reads`` finds it.
@@ -73,7 +74,7 @@ class _Freezer:
         pairs = zip(program.constants, program.constant_values, strict=True)
         self.values: dict[Var, Array] = {var: np.asarray(x) for var, x in pairs}
         self.captured = set(self.values)
-        self.made: dict[Var, Equation] = {}
+        self.definitions: dict[Var, Equation] = {}
         self.uses: Counter[Atom] = Counter(program.outputs)
         self.notes: list[str] = []
         self.reads = resolve_reads(program)
@@ -83,21 +84,21 @@ class _Freezer:
         program = self.program
         for equation in program.equations:
             self.uses.update(equation.inputs)
-            self.made.update(dict.fromkeys(equation.outputs, equation))
+            self.definitions.update(dict.fromkeys(equation.outputs, equation))
             self.compute(equation)
-        left = [
+        remaining = [
             equation
             for equation in program.equations
             if not all(v in self.values for v in equation.outputs)
         ]
-        chains = self.chains(left) if "scales" in self.recipes else {}
+        chains = self.chains(remaining) if "scales" in self.recipes else {}
         inside = {q for chain in chains.values() for q in chain[:-1]}
         builder = ProgramBuilder(program.name)
         environment: dict[Var, Atom] = dict(
             zip(program.inputs, builder.inputs_of(program), strict=True)
         )
         with builder:
-            for equation in left:
+            for equation in remaining:
                 if equation in inside:
                     continue
                 chain = chains.get(equation, [equation])
@@ -145,11 +146,10 @@ class _Freezer:
         """
         if not isinstance(atom, Var) or atom in environment:
             return
-        equation = self.made.get(atom)
-        stays = equation is not None and (
+        equation = self.definitions.get(atom)
+        if equation is not None and (
             atom not in self.captured or isinstance(primitive_of(equation).kernel, View)
-        )
-        if equation is not None and stays:
+        ):
             for operand in equation.inputs:
                 self.capture(operand, builder, environment)
             builder.replay(equation, environment)
@@ -164,15 +164,19 @@ class _Freezer:
 
     # Scales.
 
-    def chains(self, left: list[Equation]) -> dict[Equation, list[Equation]]:
-        """Products with the steps that fold into their weights, by the last step."""
+    def chains(self, equations: list[Equation]) -> dict[Equation, list[Equation]]:
+        """Products with the steps that fold into their weights, by the last step.
+
+        A chain is a product and then multiplications, divisions, additions and
+        subtractions by vectors of output features: ``x @ w``, ``- mean``, ``* scale``.
+        """
         users: dict[Var, Equation] = {}
-        for equation in left:
+        for equation in equations:
             for atom in equation.inputs:
                 if isinstance(atom, Var):
                     users[atom] = equation
         found: dict[Equation, list[Equation]] = {}
-        for equation in left:
+        for equation in equations:
             axis = self.output_axis(equation)
             if axis is None:
                 continue
@@ -213,9 +217,9 @@ class _Freezer:
         other = second if first is value else first
         if name in ("div", "sub") and first is not value:
             return False
-        return other is not value and self.along(other, axis, value) is not None
+        return other is not value and self.vector(other, axis, value) is not None
 
-    def along(self, atom: Atom, axis: int, value: Var) -> Array | None:
+    def vector(self, atom: Atom, axis: int, value: Var) -> Array | None:
         """The known operand ``atom`` as a vector along ``axis`` of ``value``.
 
         A scalar stays one. None if it is not known, or changes along another axis too.
@@ -296,7 +300,7 @@ class _Freezer:
         for step in steps:
             first, second = step.inputs
             other = second if first is value else first
-            vector = self.along(other, axis, value)
+            vector = self.vector(other, axis, value)
             assert vector is not None
             vector = vector.astype(wide)
             match step.primitive.name:
@@ -319,4 +323,5 @@ class _Freezer:
 
 
 def _at(equation: Equation) -> str:
+    """The user's line of ``equation``, to end a note with."""
     return f"  ({equation.source})" if equation.source else ""

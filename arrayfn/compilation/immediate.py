@@ -12,6 +12,7 @@ no other Program. The Program of a derivative runs as a whole.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +22,7 @@ import numpy as np
 from arrayfn.backends.base import Backend, Executable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
-from arrayfn.compilation.stages import with_faults
+from arrayfn.compilation.compiled import with_faults
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -73,7 +74,9 @@ def compute(
 ) -> Sequence[Array] | None:
     """The results of a shard_map, or of a primitive that holds a loop.
 
-    ``arrays`` are its operands. None leaves the primitive to NumPy.
+    ``arrays`` are its operands. None leaves the primitive to NumPy. A loop is
+    interpreted until it has run as many equations as compiling takes time; it is then
+    compiled, and a ``while_loop`` goes on from its carry.
     """
     if primitive.name == "shard_map":
         return run_on_device(
@@ -84,18 +87,20 @@ def compute(
     operands = [np.asarray(x, order="C") for x in arrays]
     program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
-    budget = _PATIENCE * _size(program) - _spent.of(text)
+    budget = _PATIENCE * _size(program) - _interpreted[text]
     if has_effect(program.equations[0]):
         budget = 0  # starting again would repeat its effects
-    run = _Interpreter(max(0, budget))
+    interpreter = _Interpreter(max(0, budget))
     try:
-        return run.evaluate(expand(program), operands)
+        return interpreter.evaluate(expand(program), operands)
     except _OutOfPatienceError:
-        if primitive.name == "while_loop" and run.carry is not None:
-            operands = [np.asarray(x, order="C") for x in run.carry]
+        if primitive.name == "while_loop" and interpreter.carry is not None:
+            operands = [np.asarray(x, order="C") for x in interpreter.carry]
         return _executable(text).run(program, operands)
     finally:
-        _spent.add(text, run.done)
+        if len(_interpreted) > _MAX_LOOPS:
+            _interpreted.clear()
+        _interpreted[text] += interpreter.done
 
 
 def compute_on_device(
@@ -283,6 +288,7 @@ class _Interpreter:
         consts = arguments[: params["cond_consts"] + params["body_consts"]]
 
         def keep(carry: list[Any]) -> None:
+            """Keep the operands with which this loop goes on, if it is outermost."""
             if is_outermost:
                 self.carry = [*consts, *carry]
 
@@ -296,24 +302,8 @@ def _value(atom: Any, values: dict[Var, Any]) -> Any:
     return values[atom]
 
 
-class _Spent:
-    """How many equations have been interpreted of each loop, by its text."""
-
-    def __init__(self) -> None:
-        self.equations: dict[str, int] = {}
-
-    def of(self, text: str) -> int:
-        """The number of equations interpreted so far."""
-        return self.equations.get(text, 0)
-
-    def add(self, text: str, count: int) -> None:
-        """Add ``count`` equations of the loop whose Program has this text."""
-        if len(self.equations) > _MAX_LOOPS:
-            self.equations.clear()
-        self.equations[text] = self.of(text) + count
-
-
-_spent = _Spent()
+_interpreted: Counter[str] = Counter()
+"""How many equations have been interpreted of each loop, by its Program's text."""
 
 
 def _has_loop(primitive: Primitive, params: Params) -> bool:
@@ -352,6 +342,7 @@ def _executable(text: str) -> _Compiled:
 
 @KERNELS.on_change
 def _forget_kernels(operator: str) -> None:
+    """Drop what was compiled with the kernels that ``operator`` had before."""
     _device_cache.forget()
 
 
@@ -359,5 +350,5 @@ def _forget_kernels(operator: str) -> None:
 def _forget() -> None:
     """Drop what single operations and loops outside ``jit`` were compiled to."""
     _device_cache.forget()
-    _spent.equations.clear()
+    _interpreted.clear()
     _executable.cache_clear()

@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn import tree
-from arrayfn.backends.base import DirectExecutable
+from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
@@ -45,11 +45,12 @@ from arrayfn.tracing.meshes import mesh_of_block
 from arrayfn.tracing.references import (
     Ref,
     RefWrittenError,
+    check_given_once,
     held,
     is_of_a_body,
     write_back,
 )
-from arrayfn.transforms import check_leaves, inside_trace, leaf_type
+from arrayfn.transforms import FlatTrace, check_leaves, inside_trace, leaf_type
 from arrayfn.transforms.arguments import hints, with_own_arrays
 
 P = ParamSpec("P")
@@ -211,32 +212,45 @@ class Jitted(Generic[P, R]):
         key = (structure, static, types, backend.name, mesh_of_block())
         entry = self._cache.get(key)
         if entry is None:
-            arguments = static.filled(args)
-            reason = reason_of(
-                key, self._cache, lambda: hints(compiler.function, arguments, kwargs)
-            )
-            with building(compiler.name, backend.name, reason) as built:
-                try:
-                    traced = compiler.trace(args, kwargs, static, types, backend.name)
-                except RefWrittenError as written:
-                    if not is_of_a_body(written):
-                        raise
-                    return static.bound(compiler.function)(*args, **kwargs)
-                if traced.trace.depends_on_frames:
-                    return compiler.apply(traced, leaves)
-                try:
-                    entry = compiler.compile(traced, args, kwargs, backend, built)
-                except RecursionError as error:
-                    if current_frame() is not None:
-                        raise
-                    raise too_deep(compiler.name) from error
-            self._cache[key] = entry
+            try:
+                made = self._trace_and_compile(key, args, kwargs, backend)
+            except RefWrittenError as written:
+                if not is_of_a_body(written):
+                    raise
+                return static.bound(compiler.function)(*args, **kwargs)
+            if isinstance(made, FlatTrace):
+                return compiler.apply(made, leaves)
+            entry = self._cache[key] = made
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
         if WATCHERS:
             return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
+
+    def _trace_and_compile(
+        self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], backend: Backend
+    ) -> CompiledSignature | FlatTrace:
+        """What a call with the new signature ``key`` runs.
+
+        ``args`` and ``kwargs`` are its dynamic arguments. A function that uses values
+        of functions around it that are being traced is not compiled, but traced.
+        """
+        compiler, (_, static, types, *_) = self._compiler, key
+        arguments = static.filled(args)
+        reason = reason_of(
+            key, self._cache, lambda: hints(compiler.function, arguments, kwargs)
+        )
+        with building(compiler.name, backend.name, reason) as built:
+            traced = compiler.trace(args, kwargs, static, types, backend.name)
+            if traced.trace.depends_on_frames:
+                return traced
+            try:
+                return compiler.compile(traced, args, kwargs, backend, built)
+            except RecursionError as error:
+                if current_frame() is not None:
+                    raise
+                raise too_deep(compiler.name) from error
 
     def _remember(
         self,
@@ -286,26 +300,22 @@ class Jitted(Generic[P, R]):
         ``(args, kwargs)``, which have no static arguments; ``static`` holds those.
         """
         refs = [x for x in leaves if type(x) is Ref]
-        if len(set(map(id, refs))) < len(refs):
-            raise ArgumentError(
-                f"{self._compiler.name} is given one Ref twice, and would write to "
-                "it under two names; give it once, or copies: new_ref(ref[...])",
-                user_location(),
-            )
+        check_given_once(self._compiler.name, refs)
         bound = static.bound(self._compiler.function)
         values = [x.get() if type(x) is Ref else x for x in leaves]
         if inside_trace(values):
             return bound(*args, **kwargs)
-        places = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
-        key = (static, structure, places)
+        numbers = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
+        key = (static, structure, numbers)
         if key not in self._by_refs:
 
             @functools.wraps(self._compiler.function)
             def of_values(values: list[Any]) -> Any:
-                inner = [Ref(x) if k in places else x for k, x in enumerate(values)]
+                """The function's result, and the last values of the Refs."""
+                inner = [Ref(x) if k in numbers else x for k, x in enumerate(values)]
                 given, named = tree.unflatten(structure, inner)
                 result = bound(*given, **named)
-                return result, held([inner[k] for k in places])
+                return result, held([inner[k] for k in numbers])
 
             self._by_refs[key] = Jitted(
                 replace(self._compiler, function=of_values, static=_NONE, donated=_NONE)
@@ -356,6 +366,7 @@ class Jitted(Generic[P, R]):
             return self.trace(*args, **kwargs).lower()
 
         def trace(sizes: Sizes) -> Traced:
+            """The Program for one choice of the open sizes."""
             closed = [x.at(sizes) if is_open(x) else x for x in arguments]
             given, named = tree.unflatten(structure, closed)
             return self.trace(*given, **named)

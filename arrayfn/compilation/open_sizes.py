@@ -29,7 +29,7 @@ from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
 
 Sizes = Mapping[str, int]
 Extents = tuple[int | str, ...]
-_DEGREE: Final = 3
+_DEGREE: Final = 3  # the highest of a polynomial
 _MOST_DIMS: Final = 3
 _TYPICAL: Final = 67
 _LARGE: Final = 1009
@@ -271,7 +271,7 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
         words = [token.text for token in column]
         if len(set(words)) == 1:
             continue
-        found = fit.of(words)
+        found = fit.text_of(words)
         if found is None:
             raise ArgumentError(
                 f"{name} has a number in its Program that is no polynomial of its open "
@@ -323,11 +323,13 @@ def _line(text: str, number: int) -> str:
 
 
 class _Fit:
-    """Polynomials of the sizes ``names`` through given points.
+    """Finds polynomials of the sizes ``names`` through given points.
+
+    At n = 2, 3 and 4 the words "5", "7" and "9" are ``$(2*n+1)``.
 
     Attributes:
         points: the sizes at which values are given.
-        known: the answers of ``of``.
+        known: the answers of ``text_of``.
         monomials: those of degree 1 at most, of 2 at most and so on, each the names of
             its factors.
     """
@@ -344,7 +346,7 @@ class _Fit:
             for most in range(1, _DEGREE + 1)
         ]
 
-    def of(self, words: list[str]) -> str | None:
+    def text_of(self, words: list[str]) -> str | None:
         """The text ``$(...)`` for a number that reads ``words[k]`` at point k.
 
         None if no polynomial of the sizes has these values, or their reciprocals. A
@@ -352,18 +354,18 @@ class _Fit:
         """
         key = tuple(words)
         if key not in self.known:
-            self.known[key] = self._of(words)
+            self.known[key] = self._text_of(words)
         return self.known[key]
 
-    def _of(self, words: list[str]) -> str | None:
-        """What ``of`` gives: a polynomial of integers, floats or reciprocals."""
+    def _text_of(self, words: list[str]) -> str | None:
+        """``text_of`` without its memory: for integers, floats or reciprocals."""
         if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
-            found = self.through([Fraction(word) for word in words])
+            found = self.interpolated([Fraction(word) for word in words])
             return None if found is None else f"$({printed(found)})"
         values = [float(word) for word in words]
         if not all(map(math.isfinite, values)):
             return None
-        found = self.through([Fraction(x) for x in values])
+        found = self.interpolated([Fraction(x) for x in values])
         if found is not None:
             return f"$(float:{printed(found)})"
         if not all(values):
@@ -371,10 +373,10 @@ class _Fit:
         whole = [Fraction(round(1 / x)) for x in values]
         if any(n == 0 or float(1 / n) != x for n, x in zip(whole, values, strict=True)):
             return None
-        found = self.through(whole)
+        found = self.interpolated(whole)
         return None if found is None else f"$(reciprocal:{printed(found)})"
 
-    def through(self, values: Sequence[Fraction]) -> Polynomial | None:
+    def interpolated(self, values: Sequence[Fraction]) -> Polynomial | None:
         """The polynomial of the smallest degree with these values; None if none has."""
         for monomials in self.monomials:
             rows = [
@@ -390,7 +392,10 @@ class _Fit:
 def _solution(
     rows: Sequence[Sequence[Fraction]], values: Sequence[Fraction]
 ) -> list[Fraction] | None:
-    """The solution of linear equations, by elimination; None if there is none."""
+    """The solution x of rows @ x = values, by Gaussian elimination, or None.
+
+    Unknowns that the equations leave open are 0.
+    """
     count = len(rows[0])
     table = [[*row, value] for row, value in zip(rows, values, strict=True)]
     pivots: list[int] = []

@@ -7,6 +7,7 @@ An executable checks itself whether its inputs fit. If they do not, it returns a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Final
 
 from arrayfn import tree
@@ -19,12 +20,7 @@ MISMATCH: Final = 1
 
 def is_flat(args: Sequence[Any], leaves: Sequence[Any]) -> bool:
     """Whether the arguments are no containers, but arrays and numbers."""
-    return len(args) == len(leaves) and all(map(_is, args, leaves))
-
-
-def _is(a: Any, b: Any) -> bool:
-    """Whether ``a`` and ``b`` are one object."""
-    return a is b
+    return len(args) == len(leaves) and all(map(is_, args, leaves))
 
 
 def gives_tuple(out_tree: tree.TreeDef) -> bool:

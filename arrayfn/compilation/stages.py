@@ -1,4 +1,4 @@
-"""The stages between a function and its results: lowered, then compiled.
+"""The stages between a function and its results: traced, then lowered.
 
 ``jit(f).lower(*args)`` gives a ``Lowered``: the Program, kernels and plan, which can be
 read and whose kernels can be replaced. Its ``compile()`` gives a ``Compiled`` to call.
@@ -8,134 +8,27 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 from typing_extensions import override
 
 from arrayfn import tree
-from arrayfn.array_likes import adopted
 from arrayfn.backends.base import AssemblingBackend, Backend, Executable
+from arrayfn.compilation.compiled import OF_THIS_PROCESS, Compiled, with_faults
 from arrayfn.compilation.open_sizes import OpenText
-from arrayfn.compilation.watching import WATCHERS
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
-from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
-from arrayfn.tracing import ImmutableArray, Namespace
-from arrayfn.transforms import leaf_type
+from arrayfn.passes.faults import Site
 
 if TYPE_CHECKING:
     from arrayfn.compilation.costs import Cost, Memory
-
-_OF_THIS_PROCESS: Final = (
-    "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
-    "the jitted function, or write a bundle with arrayfn.save"
-)
-
-
-@dataclass(frozen=True, repr=False)
-class Compiled:
-    """A function compiled for one signature: call it like the function.
-
-    >>> import arrayfn as af
-    >>> compiled = af.jit(lambda x: x + 1.0).lower(1.0).compile()
-    >>> isinstance(compiled, af.Compiled), compiled(2.0)
-    (True, array(3.))
-
-    Attributes:
-        compiled: the plan and the kernels.
-        run: the executable, a function of a tuple of arrays.
-        in_tree: the structure of ``(args, kwargs)``, without static arguments.
-        out_tree: the structure of the results.
-        backend: what runs it.
-        sites: the sites of its checks.
-        began: when its compilation began, by ``time.perf_counter``; 0 if not known.
-        seconds: how long that took; 0 if not known.
-    """
-
-    compiled: CompiledProgram
-    run: Callable[..., Any]
-    in_tree: tree.TreeDef
-    out_tree: tree.TreeDef
-    backend: Backend
-    sites: tuple[Site, ...] = ()
-    began: float = 0.0
-    seconds: float = 0.0
-
-    @override
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(_OF_THIS_PROCESS)
-
-    @override
-    def __repr__(self) -> str:
-        return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on its dynamic arguments (static ones are left out)."""
-        leaves, structure = tree.flatten((args, kwargs))
-        if structure != self.in_tree:
-            raise ArgumentError(
-                f"this was compiled for arguments of structure "
-                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
-                user_location(),
-            )
-        leaves = [adopted(x) for x in leaves]
-        types = [leaf_type(x) for x in leaves]
-        self.check(types)
-        return self.on_leaves(leaves, types)
-
-    @property
-    def _numba_type_(self) -> Any:
-        """What Numba asks for when a function that it compiles calls this one."""
-        return import_module(Namespace.numba_module).type_of_compiled(self)
-
-    def check(self, types: Sequence[ArrayType]) -> None:
-        """Raise ArgumentError unless arguments of ``types`` fit."""
-        pairs = zip(types, self.compiled.input_types, strict=True)
-        for number, (given, wanted) in enumerate(pairs):
-            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-                raise ArgumentError(
-                    f"argument {number} is to be {wanted}, not {given}: this was "
-                    "compiled for one signature; the jitted function takes any",
-                    user_location(),
-                )
-
-    def on_leaves(self, leaves: Sequence[Any], types: Sequence[ArrayType]) -> Any:
-        """Run on the leaves of arguments, of ``types`` that fit but for layouts."""
-        wanted = self.compiled.input_types
-        arrays = tuple(
-            _as_array(x, have, want)
-            for x, have, want in zip(leaves, types, wanted, strict=True)
-        )
-        results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
-        return tree.unflatten(self.out_tree, list(results))
-
-
-def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
-    """``leaf`` as an array of the layout ``wanted``."""
-    if isinstance(leaf, ImmutableArray):
-        return leaf
-    array = np.asarray(leaf)
-    return array if have.layout == wanted.layout else laid_out(array, wanted)
-
-
-def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
-    """A copy of ``array`` that lies in memory as ``type`` says, with its gaps."""
-    low, extent = type.span()
-    size = type.dtype.itemsize
-    steps = [step * size for step in type.layout.strides(type.shape)]
-    memory = np.empty(extent, type.dtype)
-    made = np.ndarray(type.shape, type.dtype, memory, -low * size, steps)
-    made[...] = array
-    return made
 
 
 @dataclass(frozen=True)
@@ -153,7 +46,7 @@ class Traced:
 
     @override
     def __reduce__(self) -> NoReturn:
-        raise TypeError(_OF_THIS_PROCESS)
+        raise TypeError(OF_THIS_PROCESS)
 
 
 @dataclass(frozen=True)
@@ -185,7 +78,7 @@ class Lowered:
 
     @override
     def __reduce__(self) -> NoReturn:
-        raise TypeError(_OF_THIS_PROCESS)
+        raise TypeError(OF_THIS_PROCESS)
 
     @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
@@ -228,8 +121,7 @@ class Lowered:
     def cost(self) -> Cost:
         """The operations and bytes of each step of the plan, and of all.
 
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> w, x = np.ones((32, 16)), np.ones((64, 32))
         >>> print(af.jit(lambda w, x: x @ w + 1).lower(w, x).cost())
         step kernel                  runs  operations       bytes  lines
@@ -244,8 +136,7 @@ class Lowered:
     def memory(self) -> Memory:
         """The bytes of arguments, results, constants and temporaries.
 
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
         inputs 32 KiB, outputs 32 KiB, constants 0 B, temporaries 32 KiB
         """
@@ -259,8 +150,7 @@ class Lowered:
         Raises ArgumentError if there is no such kernel, and for a function lowered for
         a GPU, which has ``ptx``.
 
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
         True
         """
@@ -322,8 +212,7 @@ class Lowered:
         ``begin`` to ``end``; on a GPU every thread runs it. Raises ArgumentError if
         there is no such kernel, or the function is not defined with these parameters.
 
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
         >>> (kernel,) = lowered.kernels
         >>> edited = kernel.source.replace("x + x", "x - x")
@@ -359,8 +248,7 @@ class Lowered:
 
         Raises ArgumentError for other recipes, two casts, and functions with checks.
 
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> w, scale = np.ones((3, 2)), np.array([2.0, 4.0])
         >>> lowered = af.jit(lambda x: (x @ w - 1.0) * scale).lower(np.ones((1, 3)))
         >>> frozen = lowered.freeze("scales")
@@ -377,15 +265,11 @@ class Lowered:
                 "without",
                 user_location(),
             )
-        made = frozen(
-            self.program,
-            recipes,
-            KERNELS.has_for(self.backend.name),
+        program, notes = frozen(
+            self.program, recipes, KERNELS.has_for(self.backend.name)
         )
-        compiled = self.backend.lower(made.program, self.donated, self.options)
-        return replace(
-            self, program=made.program, compiled_program=compiled, notes=made.notes
-        )
+        compiled = self.backend.lower(program, self.donated, self.options)
+        return replace(self, program=program, compiled_program=compiled, notes=notes)
 
     def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Write each generated kernel as a file that runs, into a new ``folder``.
@@ -403,8 +287,7 @@ class Lowered:
 
         >>> import tempfile
         >>> from pathlib import Path
-        >>> import numpy as np
-        >>> import arrayfn as af
+        >>>         >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     lowered.eject(folder, np.ones(3))
@@ -453,34 +336,6 @@ class Lowered:
         run, backend = self.load(), self.backend
         trees = self.in_tree, self.out_tree
         return Compiled(self.compiled_program, run, *trees, backend, self.sites)
-
-
-def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
-    """``run``, whose last result tells which check failed, if there are ``sites``.
-
-    The values of checks come before it.
-    """
-    if not sites:
-        return run
-    count = value_count(sites)
-
-    def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Run, raise the error of the check that failed, or give the results alone."""
-        *results, last = run(arrays)
-        own = len(results) - count
-        fault = int(last)
-        if fault != NO_FAULT:
-            raise fault_error(sites, fault, results[own:])
-        return results[:own]
-
-    return checked
-
-
-def signature(compiled: CompiledProgram) -> str:
-    """The name and types of ``compiled``: ``f(f32[3]) -> (f32[])``."""
-    arguments = ", ".join(map(str, compiled.input_types))
-    results = ", ".join(map(str, compiled.output_types))
-    return f"{compiled.name}({arguments}) -> ({results})"
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:

@@ -64,8 +64,16 @@ def check_recipes(recipes: Sequence[str]) -> None:
 class Weights:
     """The known operand ``side`` of a product.
 
-    ``order`` are its axes: ``batch`` axes, output features, and from ``first`` on the
-    contracted ones. ``kept`` are the axes of the product that are the ones before.
+    In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
+    and kept (1,).
+
+    Attributes:
+        equation: the product.
+        side: the number of the operand.
+        order: its axes: batch axes, output features, then contracted axes.
+        batch: how many batch axes there are.
+        first: where in ``order`` the contracted axes begin.
+        kept: the axes of the product that are the batch axes and output features.
     """
 
     equation: Equation
@@ -129,8 +137,8 @@ def product_of(
 ) -> tuple[Atom, str] | None:
     """Emit the product of ``x`` and ``array`` by ``recipes``, with a note on it.
 
-    ``read`` says how the weights lie in a captured array, if they do. None if no recipe
-    applies.
+    ``array`` has the numbers of ``weights``, and ``read`` says how they lie in a
+    captured array, if they do. None if no recipe applies.
     """
     cast = next((CASTS[name] for name in recipes if name in CASTS), None)
     if cast is not None and _can_cast(array, cast, weights):
@@ -166,14 +174,7 @@ def _cast(
 ) -> tuple[Atom, str]:
     """The product with weights of ``dtype``, converted where they are read."""
     wide = array.transpose(weights.order).astype(np.float64)
-    scales = np.ones(())
-    if dtype not in dtypes.HALF_PRECISION:
-        contracted = tuple(range(weights.first, wide.ndim))
-        largest = np.abs(wide).max(axis=contracted, keepdims=True)
-        scales = np.where(largest > 0, largest, 1.0) / float(dtypes.limits(dtype).max)
-    quotient = wide / scales
-    is_integer = dtype in dtypes.INTEGERS or dtype in dtypes.INT4
-    small = (np.rint(quotient) if is_integer else quotient).astype(dtype)
+    small, scales = _quantized(wide, dtype, weights.first)
     error = np.abs(small.astype(np.float64) * scales - wide).max() / np.abs(wide).max()
     if dtype == dtypes.int4:
         stored = _packed(small.view(np.uint8), weights.first)
@@ -184,23 +185,50 @@ def _cast(
         result = weights.product(weights.as_given(operand), x)
     note, nbytes = f"stored as {dtype}", stored.nbytes
     if scales.ndim:
-        axes = np.argsort(weights.kept)
-        factors = scales.reshape(wide.shape[: weights.first]).transpose(axes)
-        factors = np.array(factors, result.type.dtype, order="C")
-        spread = views.broadcast_in_dim(
-            builder.constant(factors),
-            shape=result.type.shape,
-            axes=tuple(sorted(weights.kept)),
-        )
-        result = e.mul(result, spread)
-        note += f" with {factors.size} scales"
-        nbytes += factors.nbytes
+        result = _scaled(result, scales, weights, builder)
+        note += f" with {scales.size} scales"
+        nbytes += scales.size * result.type.dtype.itemsize
     note += f", {nbytes} bytes of {array.nbytes}, errors up to {error:.1e} of the "
     return result, f"{note}largest weight"
 
 
+def _quantized(wide: Array, dtype: DType, first: int) -> tuple[Array, Array]:
+    """``(small, scales)``: numbers of ``dtype``, of which ``small * scales`` is near.
+
+    The scale of an output feature makes its largest weight the largest of ``dtype``;
+    fp16 and bf16 have no scales, but the scalar 1. Axes of ``wide`` are contracted from
+    ``first`` on.
+    """
+    scales = np.ones(())
+    if dtype not in dtypes.HALF_PRECISION:
+        contracted = tuple(range(first, wide.ndim))
+        largest = np.abs(wide).max(axis=contracted, keepdims=True)
+        scales = np.where(largest > 0, largest, 1.0) / float(dtypes.limits(dtype).max)
+    quotient = wide / scales
+    is_integer = dtype in dtypes.INTEGERS or dtype in dtypes.INT4
+    return (np.rint(quotient) if is_integer else quotient).astype(dtype), scales
+
+
+def _scaled(
+    product: Atom, scales: Array, weights: Weights, builder: ProgramBuilder
+) -> Atom:
+    """``product`` times ``scales``, which have the axes ``weights.order``."""
+    factors = scales.reshape(scales.shape[: weights.first])
+    factors = factors.transpose(np.argsort(weights.kept))
+    spread = views.broadcast_in_dim(
+        builder.constant(np.array(factors, product.type.dtype, order="C")),
+        shape=product.type.shape,
+        axes=tuple(sorted(weights.kept)),
+    )
+    return e.mul(product, spread)
+
+
 def _packed(nibbles: Array, axis: int) -> Array:
-    """Two numbers of 4 bits in each byte: from both parts of ``axis``."""
+    """Two numbers of 4 bits in each byte, from both parts of ``axis``.
+
+    The lower bits have the first part, the upper bits the second, which may be shorter
+    by one.
+    """
     extent = nibbles.shape[axis]
     half = (extent + 1) // 2
     along = np.moveaxis(nibbles, axis, 0)
@@ -210,7 +238,7 @@ def _packed(nibbles: Array, axis: int) -> Array:
 
 
 def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
-    """The sum of the products with both parts of the contracted axis."""
+    """The product of weights that ``_packed`` made: the sum of those of both parts."""
     axis, half = weights.first, stored.type.shape[weights.first]
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)

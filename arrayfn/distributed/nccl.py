@@ -84,7 +84,7 @@ class Group:
         if len(here) == len(devices):
             numbers = [gpu_of(device).number for device in devices]
             for number in numbers:
-                gpu(number).enter()
+                gpu(number).make_current()
             handles = nccl.comm_init_all(len(numbers), numbers)
             for rank, handle in enumerate(handles):
                 self.communicators[rank] = _as_communicator(nccl, handle)
@@ -96,7 +96,7 @@ class Group:
         nccl.group_start()
         for rank in here:
             with on(gpu_of(devices[rank])):
-                gpu_of(devices[rank]).enter()
+                gpu_of(devices[rank]).make_current()
                 made_here = nccl.comm_init_rank(len(devices), name, rank)
             self.communicators[rank] = made_here
         nccl.group_end()

@@ -1,4 +1,13 @@
-"""From fused groups to nests: orders and merges axes, makes views strides."""
+"""From fused groups to nests: orders and merges axes, makes views strides.
+
+The group of ``b = exp(x.T); c = sum(b, axis=1)`` becomes a nest with a kept axis 0 and
+a reduced axis 1, whose operand ``x`` has the strides of its transpose::
+
+    x = load x[i0 * 1 + i1 * n0]        element, stage 0
+    b = exp_f32(x)                      element, stage 0
+    c = reduce add_f32 of b, from 0     stage 0
+    store c                             outer, stage 1
+"""
 
 from __future__ import annotations
 
@@ -82,7 +91,7 @@ class _Builder:
     def build(self) -> Nest:
         """The nest: a statement for each equation, then a store for each output."""
         for equation in self.group.equations:
-            self.equation(equation)
+            self.add(equation)
         for var in self.group.outputs:
             self.store(var)
         half_dtypes = {
@@ -197,8 +206,8 @@ class _Builder:
             Compute(result, function, tuple(arguments), *at, cost, equation.source)
         )
 
-    def equation(self, equation: Equation) -> None:
-        """Add the statements that compute ``equation``."""
+    def add(self, equation: Equation) -> None:
+        """Add the statements that compute ``equation``, by its kernel form."""
         primitive = primitive_of(equation)
         output = equation.outputs[0]
         ids = self.group.domain_axes[output]
@@ -208,11 +217,10 @@ class _Builder:
         operands = [self.scalar(a, ids, equation) for a in equation.inputs]
         at = self.level_and_stage(equation.inputs, ids)
         if isinstance(primitive.kernel, Template):
-            axis = ids[equation.params["axis"]]
-            self.count(equation, axis, at)
+            self.count(equation, ids[equation.params["axis"]], at)
             return
         if isinstance(primitive.kernel, View):
-            # A copy, or a literal spread: the value itself.
+            # A copy, or a broadcast literal: the value itself.
             self.alias(output, operands[0], equation, at)
             return
         if isinstance(primitive.kernel, Convert):
@@ -362,6 +370,9 @@ def convert_function(source: DType, target: DType) -> str | None:
 
     None if the compute dtypes are equal. A conversion to a 16-bit float rounds a
     float32, which stays a float32 in the kernel.
+
+    >>> convert_function(dtypes.int32, dtypes.float32)
+    'convert_i32_f32'
     """
     if target in dtypes.HALF_PRECISION:
         return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"
@@ -407,6 +418,7 @@ def order_axes(nest: Nest) -> Nest:
     """
 
     def elements(operand: ArrayOperand) -> int:
+        """How many different elements of ``operand`` the nest accesses."""
         axes = zip(nest.axes, operand.strides, strict=True)
         return math.prod(axis.extent for axis, stride in axes if stride)
 
@@ -428,7 +440,8 @@ def order_axes(nest: Nest) -> Nest:
 def merge_axes(nest: Nest) -> Nest:
     """``nest`` with neighbouring axes merged where every operand allows it.
 
-    Axes that an iota counts along stay.
+    Axes of 4 by 8 elements of contiguous arrays become one axis of 32. Axes that an
+    iota counts along stay.
     """
     counted = {s.axis for s in nest.statements if isinstance(s, Count)}
     position = 0

@@ -65,10 +65,10 @@ def _scan(
     for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
     body = block(program)
-    first = consts + carry
-    outputs = [_own(atom) for atom in program.outputs]
+    xs_begin = consts + carry
+    outputs = [_result_array(atom) for atom in program.outputs]
     pairs = [
-        *zip(program.inputs[first:], operands[first:], strict=True),
+        *zip(program.inputs[xs_begin:], operands[xs_begin:], strict=True),
         *zip(outputs[carry:], equation.outputs[carry:], strict=True),
     ]
     slices: list[SliceOf] = []
@@ -79,9 +79,9 @@ def _scan(
             offset, step = (length - 1) * stride, -stride
         slices.append(SliceOf(inner, outer, offset, step))
     carries = carried_values(
-        program.inputs[consts:first],
+        program.inputs[consts:xs_begin],
         outputs[:carry],
-        operands[consts:first],
+        operands[consts:xs_begin],
         equation.outputs[:carry],
     )
     results = list(equation.outputs)
@@ -103,8 +103,8 @@ def _while_loop(
     assert params["cond_consts"] == 0
     for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
-    outputs = [_own(atom) for atom in program.outputs]
-    # The body does not read the condition: it goes where that was.
+    outputs = [_result_array(atom) for atom in program.outputs]
+    # The body does not read the condition: the next one is written over it.
     storage.put(program.inputs[-1], into=outputs[-1])
     body = block(program)
     carries = carried_values(
@@ -147,13 +147,13 @@ def _cond(
         for inner, outer in zip(program.inputs, arguments, strict=True):
             storage.put(inner, into=outer)
         for atom, result in zip(program.outputs, equation.outputs, strict=True):
-            storage.put(_own(atom), into=result)
+            storage.put(_result_array(atom), into=result)
         with storage.keeping(equation.outputs):
             blocks.append(block(program))
     return BranchStep(index, blocks, arguments, list(equation.outputs))
 
 
-def _own(atom: Atom) -> Var:
+def _result_array(atom: Atom) -> Var:
     """A result of a body: an array of its own, by the layout pass."""
     assert isinstance(atom, Var)
     return atom

@@ -78,7 +78,9 @@ def with_rounding(
 ) -> list[Statement]:
     """``statements`` with roundings of the values that need them.
 
-    ``half_dtypes`` has the dtype in the Program of each half-precision value.
+    ``b = exp_f32(a); c = floor_f32(b)`` of bf16 values becomes ``b_wide = exp_f32(a);
+    b = round_f32_bf16(b_wide); c = floor_f32(b)``. ``half_dtypes`` has the dtype in the
+    Program of each half-precision value.
     """
     rounded: set[str] = set()
     for s in reversed(statements):
@@ -86,26 +88,26 @@ def with_rounding(
             rounded.update(value.name for value in uses(s))
     with_roundings: list[Statement] = []
     for s in statements:
-        dtype = None
-        if isinstance(s, (Compute, Reduce)):
-            dtype = half_dtypes.get(s.result.name)
         if (
-            not isinstance(s, (Compute, Reduce))
-            or dtype is None
-            or is_exact(s.function)
-            or s.result.name not in rounded
+            isinstance(s, (Compute, Reduce))
+            and s.result.name in half_dtypes
+            and s.result.name in rounded
+            and not is_exact(s.function)
         ):
+            with_roundings += _rounded(s, half_dtypes[s.result.name])
+        else:
             with_roundings.append(s)
-            continue
-        unrounded = Value(f"{s.result.name}_wide", float32, half=True)
-        with_roundings.append(replace(s, result=unrounded))
-        level = "outer" if isinstance(s, Reduce) else s.level
-        stage = s.stage + 1 if isinstance(s, Reduce) else s.stage
-        function = f"round_f32_{short_name(dtype)}"
-        with_roundings.append(
-            Compute(s.result, function, (unrounded,), level, stage, 1, s.source)
-        )
     return with_roundings
+
+
+def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
+    """``s``, and the statement that rounds its result to ``dtype``."""
+    unrounded = Value(f"{s.result.name}_wide", float32, half=True)
+    level = "outer" if isinstance(s, Reduce) else s.level
+    stage = s.stage + 1 if isinstance(s, Reduce) else s.stage
+    function = f"round_f32_{short_name(dtype)}"
+    rounding = Compute(s.result, function, (unrounded,), level, stage, 1, s.source)
+    return [replace(s, result=unrounded), rounding]
 
 
 def _reads_rounded(s: Compute | Reduce, rounded: Collection[str]) -> bool:

@@ -100,14 +100,11 @@ class HostStep:
         for index in product(*(range(extent) for extent, _ in self.mapped)):
             offsets: list[int] = []
             for type, has_axis in zip(types, axes, strict=True):
-                index_of_member = 0
+                member = 0  # its number, row-major over the axes that the array has
                 for k, (extent, _) in enumerate(self.mapped):
-                    index_of_member = (
-                        index_of_member * extent + index[k]
-                        if has_axis[k]
-                        else index_of_member
-                    )
-                offsets.append(index_of_member * type.size)
+                    if has_axis[k]:
+                        member = member * extent + index[k]
+                offsets.append(member * type.size)
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:

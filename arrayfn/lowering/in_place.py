@@ -98,52 +98,282 @@ class Scope:
 def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
     """Stores results of ``steps`` in the memory of operands that are dead by then.
 
-    ``storage`` is updated; ``scope`` says which arrays may be overwritten. Nests are
-    replaced in ``steps``. Loops get the buffers of their carried values, and a copy
-    before them of an initial value that is needed later.
+    ``a = exp(x); b = a * 2; return b`` has no memory of its own for ``a``: it lies
+    where ``b`` does. ``storage`` is updated; ``scope`` says which arrays may be
+    overwritten. Nests are replaced in ``steps``. Loops get the buffers of their carried
+    values, and a copy before them of an initial value that is needed later.
     """
-    of = storage.of
-    last: dict[Var, int] = {}
-    overwritable = {of(var) for var in scope.donated}
-    for number, step in enumerate(steps):
-        last.update((of(var), number) for var in step.arrays())
-        overwritable.update(of(var) for var in step.writes)
-    outputs = {of(var) for var in scope.outputs}
-    accessed: set[Var] = set()
-    copies: dict[int, list[PlanStep]] = {}
-    for number, step in enumerate(steps):
-        is_accessed = any(of(var) in accessed for var in step.writes)
-        arrays_before = [(var, of(var), last[of(var)]) for var in step.arrays()]
-        accessed.update(root for _, root, _ in arrays_before)
-        dying = {
-            root
-            for var in step.arrays()
-            if last[root := of(var)] == number
-            and root in overwritable
-            and root not in outputs
-        }
-        if isinstance(step, BranchStep):
-            for branch in step.branches:
-                place_results(branch, storage, Scope(outputs | set(step.results)))
-        elif isinstance(step, LoopStep):
-            copies[number] = _place_loop(step, storage, dying, outputs, scope)
-        elif isinstance(step, NestStep) and not is_accessed:
-            # What an earlier step wrote a part of must stay where it is.
-            step.nest = write_in_place(step.nest, storage, dying, outputs, scope)
-        elif isinstance(step, CallStep) and not is_accessed:
-            _write_over(step, storage, dying, outputs, scope)
-        for var, root, end in arrays_before:
-            last[of(var)] = max(end, last.get(of(var), end))
-            if root in overwritable:
-                overwritable.add(of(var))
+    _Placement(steps, storage, scope).run()
+
+
+class _Placement:
+    """Places the results of the steps of one Program, in order.
+
+    Arrays are those that ``Storage.of`` gives: a step that writes over an operand makes
+    one array of two.
+
+    Attributes:
+        steps, storage, scope: as in ``place_results``.
+        outputs: the arrays whose memory is fixed.
+        last_use: the number of the last step that uses each array.
+        overwritable: temporaries and donated inputs.
+        accessed: the arrays that steps so far have used.
+    """
+
+    def __init__(self, steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
+        self.steps = steps
+        self.storage = storage
+        self.scope = scope
+        of = storage.of
+        self.outputs: AbstractSet[Var] = {of(var) for var in scope.outputs}
+        self.overwritable = {of(var) for var in scope.donated}
+        self.last_use: dict[Var, int] = {}
+        self.accessed: set[Var] = set()
+        for number, step in enumerate(steps):
+            self.last_use.update((of(var), number) for var in step.arrays())
+            self.overwritable.update(of(var) for var in step.writes)
+
+    def run(self) -> None:
+        """Place the results of all steps; copies come in front of their loops."""
+        of = self.storage.of
+        placed: list[PlanStep] = []
+        for number, step in enumerate(self.steps):
+            is_accessed = any(of(var) in self.accessed for var in step.writes)
+            before = [(var, of(var), self.last_use[of(var)]) for var in step.arrays()]
+            self.accessed.update(array for _, array, _ in before)
+            dying = {
+                array
+                for _, array, last in before
+                if last == number
+                and array in self.overwritable
+                and array not in self.outputs
+            }
+            if isinstance(step, BranchStep):
+                outputs = self.outputs | set(step.results)
+                for branch in step.branches:
+                    place_results(branch, self.storage, Scope(outputs))
+            elif isinstance(step, LoopStep):
+                placed += self.place_loop(step, dying)
+            elif isinstance(step, NestStep) and not is_accessed:
+                # What an earlier step wrote a part of must stay where it is.
+                step.nest = self.write_in_place(step.nest, dying)
+            elif isinstance(step, CallStep) and not is_accessed:
+                self.write_over_operands(step, dying)
+            self.follow_moves(step, number, before)
+            if not (isinstance(step, NestStep) and _copies_onto_itself(step)):
+                placed.append(step)
+        self.steps[:] = placed
+
+    def follow_moves(
+        self, step: PlanStep, number: int, before: Sequence[tuple[Var, Var, int]]
+    ) -> None:
+        """Update what is known of arrays that ``step``, number ``number``, joined.
+
+        ``before`` are the Vars that it uses, with the array of each and its last use.
+        """
+        of = self.storage.of
+        for var, array, last in before:
+            self.last_use[of(var)] = max(last, self.last_use.get(of(var), last))
+            if array in self.overwritable:
+                self.overwritable.add(of(var))
         for var in step.arrays():
-            last.setdefault(of(var), number)
-        accessed.update(of(var) for var in step.arrays())
-    for number in sorted(copies, reverse=True):
-        steps[number:number] = copies[number]
-    steps[:] = [
-        s for s in steps if not (isinstance(s, NestStep) and _copies_onto_itself(s))
-    ]
+            self.last_use.setdefault(of(var), number)
+        self.accessed.update(of(var) for var in step.arrays())
+
+    def join(self, result: Var, operand: Var) -> None:
+        """Store both in one memory: that of ``result`` if it is fixed."""
+        if self.storage.of(result) in self.outputs:
+            self.storage.put(operand, into=result)
+        else:
+            self.storage.put(result, into=operand)
+
+    def has_equal_size(self, result: Var, operand: Var) -> bool:
+        """Whether the arrays in which the two are stored have equal sizes.
+
+        An operand may be the first part of a larger array; all of that would be
+        written.
+        """
+        of = self.storage.of
+        return of(result).type.nbytes == of(operand).type.nbytes
+
+    # Calls.
+
+    def write_over_operands(self, step: CallStep, dying: AbstractSet[Var]) -> None:
+        """Store a call's results in the memory of operands that are dead afterwards.
+
+        ``step.over`` has the pairs that its library can overwrite. ``dying`` are the
+        arrays that nothing reads after ``step``.
+        """
+        of = self.storage.of
+        for result, operand in step.over:
+            array = of(operand)
+            use_count = sum(of(var) is array for var in step.arrays())
+            if (
+                array in dying
+                and use_count == 1
+                and self.scope.allows(array, result, self.storage)
+                and _same_type(operand, result)
+                and self.has_equal_size(result, operand)
+            ):
+                self.join(result, operand)
+
+    # Loops.
+
+    def place_loop(self, step: LoopStep, dying: AbstractSet[Var]) -> list[PlanStep]:
+        """Choose memory for the carried values of ``step``; return copies before it.
+
+        ``dying`` are the arrays that nothing reads after the loop.
+        """
+        of = self.storage.of
+        free = {c.current for c in step.carries if self.is_free(c, step, dying)}
+        # To copy an initial value that must stay costs less than a second buffer.
+        donated: dict[Var, Var | None] = {c.current: c.next for c in step.carries}
+        fixed = {of(var) for var in step.outputs} | self.outputs
+        place_results(step.body, self.storage, Scope(fixed, donated))
+        copies: list[PlanStep] = []
+        for c in step.carries:
+            in_place = of(c.current) is of(c.next)
+            is_written_over = of(c.current) is not c.current
+            if is_written_over and c.current not in free and not step.serial:
+                copied = Var(c.result.type)
+                copies.append(_copy(c.initial, copied))
+                step.operands.remove(c.initial)
+                step.operands.append(copied)
+                c.initial = copied
+                free.add(c.current)
+            if step.lanes and c.result.type.size == 1:
+                # Each block of elements reads the initial value, after others end.
+                free.discard(c.current)
+            is_free = c.current in free
+            if in_place or step.serial:
+                if is_free:
+                    self.join(c.result, c.initial)
+                if in_place:
+                    self.storage.put(c.next, into=c.result)
+                else:
+                    c.second = Var(c.result.type)
+            else:
+                self.choose_buffers(c, step.count, is_free=is_free)
+        return copies
+
+    def is_free(
+        self, carry: CarriedValue, step: LoopStep, dying: AbstractSet[Var]
+    ) -> bool:
+        """Whether the loop ``step`` may write over the initial value of ``carry``.
+
+        Nothing reads it afterwards (it is in ``dying``), nor does another operand of
+        the loop lie in its memory.
+        """
+        of = self.storage.of
+        initial = of(carry.initial)
+        return (
+            initial in dying
+            and sum(of(var) is initial for var in step.operands) == 1
+            and self.has_equal_size(carry.result, initial)
+            and self.scope.allows(initial, carry.result, self.storage)
+            and (initial not in self.scope.donated or _same_type(initial, carry.result))
+        )
+
+    def choose_buffers(
+        self, carry: CarriedValue, count: int | None, *, is_free: bool
+    ) -> None:
+        """Choose the two buffers of ``carry``: the last iteration writes the result.
+
+        The first iteration reads the initial value, so only the second may write over
+        it. ``count`` is the trip count, if it is known; ``is_free`` says whether the
+        initial value may be written over.
+        """
+        is_odd = count is not None and count % 2 == 1
+        # An outer loop learns by its storage that a value was written over.
+        is_spare = is_free and self.storage.of(carry.initial) not in self.scope.donated
+        if is_free and not is_odd:
+            self.join(carry.result, carry.initial)
+        other = carry.initial if is_spare and is_odd else Var(carry.result.type)
+        if count == 1:
+            other = carry.result
+        buffers = (carry.result, other) if is_odd else (other, carry.result)
+        carry.first, carry.second = buffers
+
+    # Nests.
+
+    def write_in_place(self, nest: Nest, dying: AbstractSet[Var]) -> Nest:
+        """``nest`` with results stored over operands where possible.
+
+        ``dying`` are the arrays that may be overwritten here: temporaries and donated
+        inputs that nothing reads later.
+        """
+        if nest.has_computed_indices or nest.is_in_order or nest.has_totals:
+            return nest
+        for written in [k for k, o in enumerate(nest.operands) if o.written]:
+            read = self.operand_to_overwrite(nest, written, dying)
+            if read is None:
+                continue
+            result, operand = nest.operands[written].array, nest.operands[read].array
+            if self.storage.of(operand) in self.outputs:
+                continue
+            self.join(result, operand)
+            nest = _joined(nest, read, written)
+            return self.write_in_place(nest, dying - {self.storage.of(operand)})
+        return nest
+
+    def operand_to_overwrite(
+        self, nest: Nest, written: int, dying: AbstractSet[Var]
+    ) -> int | None:
+        """The number of an operand that result number ``written`` may be written over.
+
+        It is one of the arrays ``dying``, donated ones first, which the kernel reads at
+        the element that it writes. None if there is none.
+        """
+        store = next(
+            s for s in nest.statements if isinstance(s, Store) and s.operand == written
+        )
+        is_last_value = store.level == "element" and store.stage == nest.stages - 1
+        is_read = any(
+            isinstance(s, Load) and s.operand == written for s in nest.statements
+        )
+        if not is_last_value or is_read or store.where is not None:
+            return None
+        if self.is_shared(nest, written):
+            return None
+        donated_first = sorted(
+            range(len(nest.operands)),
+            key=lambda k: (
+                self.storage.of(nest.operands[k].array) not in self.scope.donated
+            ),
+        )
+        fits = (k for k in donated_first if self.may_overwrite(nest, k, written, dying))
+        return next(fits, None)
+
+    def may_overwrite(
+        self, nest: Nest, read: int, written: int, dying: AbstractSet[Var]
+    ) -> bool:
+        """Whether result number ``written`` may be written over operand ``read``."""
+        operand, result = nest.operands[read], nest.operands[written]
+        is_same_element = (operand.strides, operand.offset, operand.dtype) == (
+            result.strides,
+            result.offset,
+            result.dtype,
+        )
+        if operand.written or not is_same_element:
+            return False
+        array = self.storage.of(operand.array)
+        is_donated = operand.array in self.scope.donated
+        return (
+            array in dying
+            and self.scope.allows(array, result.array, self.storage)
+            and (not is_donated or _same_type(operand.array, result.array))
+            and self.has_equal_size(result.array, operand.array)
+            and not self.is_shared(nest, read)
+        )
+
+    def is_shared(self, nest: Nest, operand: int) -> bool:
+        """Whether another operand of ``nest`` lies in the same memory."""
+        array = self.storage.of(nest.operands[operand].array)
+        return any(
+            self.storage.of(other.array) is array
+            for k, other in enumerate(nest.operands)
+            if k != operand
+        )
 
 
 def _copies_onto_itself(step: NestStep) -> bool:
@@ -162,134 +392,6 @@ def _copies_onto_itself(step: NestStep) -> bool:
         elif not isinstance(s, Store) or s.where is not None or s.value not in loaded:
             return False
     return True
-
-
-def _write_over(
-    step: CallStep,
-    storage: Storage,
-    dying: AbstractSet[Var],
-    outputs: AbstractSet[Var],
-    scope: Scope,
-) -> None:
-    """Stores a call's result in the memory of an operand that is dead afterwards.
-
-    ``step.over`` has the pairs that its library can overwrite. ``dying`` are the arrays
-    that nothing reads after ``step``, ``outputs`` those whose memory is fixed.
-    """
-    for result, operand in step.over:
-        root = storage.of(operand)
-        accessed = sum(storage.of(var) is root for var in step.arrays())
-        if (
-            root in dying
-            and accessed == 1
-            and scope.allows(root, result, storage)
-            and _same_type(operand, result)
-            and _has_equal_size(result, operand, storage)
-        ):
-            _join(result, operand, storage, outputs)
-
-
-def _place_loop(
-    step: LoopStep,
-    storage: Storage,
-    dying: AbstractSet[Var],
-    outputs: AbstractSet[Var],
-    scope: Scope,
-) -> list[PlanStep]:
-    """Chooses memory for the carried values of ``step``; returns copies to make first.
-
-    ``dying`` are the arrays that nothing reads after the loop, ``outputs`` those whose
-    memory is fixed.
-    """
-    of = storage.of
-    roots = [of(var) for var in step.operands]
-    free: set[Var] = set()
-    for c in step.carries:
-        root = of(c.initial)
-        if (
-            root in dying
-            and sum(r is root for r in roots) == 1
-            and _has_equal_size(c.result, root, storage)
-            and scope.allows(root, c.result, storage)
-            and (root not in scope.donated or _same_type(root, c.result))
-        ):
-            free.add(c.current)
-    # To copy an initial value that must stay costs less than a second buffer.
-    donated: dict[Var, Var | None] = {c.current: c.next for c in step.carries}
-    inner = Scope({of(var) for var in step.outputs} | outputs, donated)
-    place_results(step.body, storage, inner)
-    copies: list[PlanStep] = []
-    for c in step.carries:
-        in_place = of(c.current) is of(c.next)
-        is_written_over = of(c.current) is not c.current
-        if is_written_over and c.current not in free and not step.serial:
-            # The initial value may be the first part of a larger array.
-            copied = Var(c.result.type)
-            copies.append(_copy(c.initial, copied))
-            step.operands.remove(c.initial)
-            step.operands.append(copied)
-            c.initial = copied
-            free.add(c.current)
-        if step.lanes and c.result.type.size == 1:
-            # Each block of elements reads the initial value, when others have ended.
-            free.discard(c.current)
-        if in_place:
-            if c.current in free:
-                _join(c.result, c.initial, storage, outputs)
-            storage.put(c.next, into=c.result)
-        elif step.serial:
-            if c.current in free:
-                _join(c.result, c.initial, storage, outputs)
-            c.second = Var(c.result.type)
-        else:
-            # An outer loop learns by its storage that a value was written over.
-            spare = c.current in free and of(c.initial) not in scope.donated
-            _choose_buffers(c, step.count, c.current in free, spare, storage, outputs)
-    return copies
-
-
-def _choose_buffers(
-    carry: CarriedValue,
-    count: int | None,
-    is_free: bool,
-    is_spare: bool,
-    storage: Storage,
-    outputs: AbstractSet[Var],
-) -> None:
-    """Chooses two buffers of ``carry``: the last iteration is to write the result.
-
-    The first iteration reads the initial value, so only the second may write over it.
-
-    Args:
-        carry: the carried value, whose buffers are set.
-        count: the trip count, if it is known.
-        is_free: whether the initial value may be written over.
-        is_spare: whether its memory may be the other buffer.
-        storage: in which array each Var lies, which is updated.
-        outputs: the arrays whose memory is fixed.
-    """
-    odd = count is not None and count % 2 == 1
-    if is_free and not odd:
-        _join(carry.result, carry.initial, storage, outputs)
-    second_buffer = carry.initial if is_spare and odd else Var(carry.result.type)
-    if count == 1:
-        second_buffer = carry.result
-    carry.first, carry.second = (
-        (carry.result, second_buffer) if odd else (second_buffer, carry.result)
-    )
-
-
-def _join(
-    result: Var, operand: Var, storage: Storage, outputs: AbstractSet[Var]
-) -> None:
-    """Stores both in one memory: ``result``'s if that is fixed, else ``operand``'s.
-
-    ``outputs`` are the arrays whose memory is fixed.
-    """
-    if storage.of(result) in outputs:
-        storage.put(operand, into=result)
-    else:
-        storage.put(result, into=operand)
 
 
 def _copy(source: Var, target: Var) -> NestStep:
@@ -316,125 +418,28 @@ def _copy(source: Var, target: Var) -> NestStep:
     return NestStep(nest, [])
 
 
-def _has_equal_size(result: Var, operand: Var, storage: Storage) -> bool:
-    """Whether the arrays in which the two are stored have equal sizes.
-
-    An operand may be the first part of a larger array; all of that would be written.
-    """
-    return storage.of(result).type.nbytes == storage.of(operand).type.nbytes
-
-
 def _same_type(x: Var, y: Var) -> bool:
     """Whether the shapes, dtypes and layouts are equal."""
-    mine, theirs = x.type, y.type
-    return (mine.shape, mine.dtype, mine.layout) == (
-        theirs.shape,
-        theirs.dtype,
-        theirs.layout,
-    )
-
-
-def write_in_place(
-    nest: Nest,
-    storage: Storage,
-    dying: AbstractSet[Var],
-    outputs: AbstractSet[Var],
-    scope: Scope,
-) -> Nest:
-    """``nest`` with results stored over operands where possible; updates ``storage``.
-
-    ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
-    donated inputs that nothing reads later. ``outputs`` are those whose memory is
-    fixed.
-    """
-    if nest.has_computed_indices or nest.is_in_order or nest.has_totals:
-        return nest
-    for written in [k for k, o in enumerate(nest.operands) if o.written]:
-        read = _operand_to_overwrite(nest, written, storage, dying, scope)
-        if read is None:
-            continue
-        result, operand = nest.operands[written].array, nest.operands[read].array
-        if storage.of(operand) in outputs:
-            continue
-        _join(result, operand, storage, outputs)
-        nest = _joined(nest, read, written)
-        still_dying = dying - {storage.of(operand)}
-        return write_in_place(nest, storage, still_dying, outputs, scope)
-    return nest
-
-
-def _operand_to_overwrite(
-    nest: Nest,
-    written: int,
-    storage: Storage,
-    dying: AbstractSet[Var],
-    scope: Scope,
-) -> int | None:
-    """The number of an operand that result number ``written`` may be written over.
-
-    It is one of the arrays ``dying``, donated ones first, which the kernel reads at the
-    element that it writes. None if there is none.
-    """
-    target = nest.operands[written]
-    store = next(
-        s for s in nest.statements if isinstance(s, Store) and s.operand == written
-    )
-    is_last_value = store.level == "element" and store.stage == nest.stages - 1
-    is_read = any(isinstance(s, Load) and s.operand == written for s in nest.statements)
-    if not is_last_value or is_read or store.where is not None:
-        return None
-    if _is_shared(nest, written, storage):
-        return None
-    donated_first = sorted(
-        range(len(nest.operands)),
-        key=lambda k: storage.of(nest.operands[k].array) not in scope.donated,
-    )
-    for k in donated_first:
-        operand = nest.operands[k]
-        is_same_element = (operand.strides, operand.offset, operand.dtype) == (
-            target.strides,
-            target.offset,
-            target.dtype,
-        )
-        if (
-            is_same_element
-            and not operand.written
-            and storage.of(operand.array) in dying
-            and scope.allows(storage.of(operand.array), target.array, storage)
-            and (
-                operand.array not in scope.donated
-                or _same_type(operand.array, target.array)
-            )
-            and _has_equal_size(target.array, operand.array, storage)
-            and not _is_shared(nest, k, storage)
-        ):
-            return k
-    return None
-
-
-def _is_shared(nest: Nest, operand: int, storage: Storage) -> bool:
-    """Whether another operand of ``nest`` lies in the same memory."""
-    array = storage.of(nest.operands[operand].array)
-    return any(
-        storage.of(other.array) is array
-        for k, other in enumerate(nest.operands)
-        if k != operand
+    return (x.type.shape, x.type.dtype, x.type.layout) == (
+        y.type.shape,
+        y.type.dtype,
+        y.type.layout,
     )
 
 
 def _joined(nest: Nest, read: int, written: int) -> Nest:
     """``nest`` with operand number ``read`` accessed through ``written``'s pointer."""
-
-    def moved(k: int) -> int:
-        k = written if k == read else k
-        return k - (k > read)
-
-    operands: Sequence[ArrayOperand] = nest.operands
+    numbers = list(range(len(nest.operands)))
+    del numbers[read]
+    new_number = {k: n for n, k in enumerate(numbers)}
+    new_number[read] = new_number[written]
     return replace(
         nest,
-        operands=tuple(o for k, o in enumerate(operands) if k != read),
+        operands=tuple(nest.operands[k] for k in numbers),
         statements=tuple(
-            replace(s, operand=moved(s.operand)) if isinstance(s, (Load, Store)) else s
+            replace(s, operand=new_number[s.operand])
+            if isinstance(s, (Load, Store))
+            else s
             for s in nest.statements
         ),
     )

@@ -54,7 +54,11 @@ class ScratchRow:
 
 
 def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """The byte offsets of scratch arrays of these sizes, and the total size."""
+    """The byte offsets of scratch arrays of these sizes, and the total size.
+
+    >>> scratch_offsets([100, 8])
+    ([0, 128], 192)
+    """
     aligned = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     return [sum(aligned[:k]) for k in range(len(aligned))], sum(aligned)
 
@@ -81,6 +85,18 @@ class ScheduledKernel:
 @dataclass
 class KernelPrinter(KernelText, ABC):
     """Prints one kernel of ``nest``. Subclasses print the loops, in ``body``.
+
+    The rows of ``exp(x) * 2`` are printed as follows: the CPU's printer adds the lines
+    with ``for``, this class the others::
+
+        def rows_0(x_in, a_out, n0, n1, begin, end):
+            for i0 in range(begin, end):
+                row = i0 * n1
+                for i1 in range(n1):
+                    x = x_in[row + i1]
+                    b = exp_f32(x)
+                    a = b * f32(2.0)
+                    a_out[row + i1] = a
 
     Attributes:
         scratch: the scratch arrays that the kernel uses.
@@ -124,7 +140,8 @@ class KernelPrinter(KernelText, ABC):
     def stride(self, operand: int, axis: int) -> str:
         """The expression of the stride of ``operand`` along ``axis``.
 
-        It is a product of extents where that is the value, else a parameter.
+        It is a product of extents, as ``n1 * n2``, where that is the value, else a
+        parameter, as ``x_in_s0``.
         """
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
@@ -138,10 +155,10 @@ class KernelPrinter(KernelText, ABC):
         return self.integer(f"{self.pointer(operand)}_s{axis}", value)
 
     def index(self, operand: int, variables: dict[int, str]) -> str:
-        """The expression of the affine index of ``operand``.
+        """The expression of the affine index of ``operand``: ``row + i1 * x_in_s1``.
 
         ``variables`` has the text of the index along each axis. The part along
-        ``offset_axes`` is the hoisted offset.
+        ``offset_axes`` is the hoisted offset, ``row``.
         """
         terms: list[str] = []
         if self.offsets.get(operand, "0") != "0":
@@ -162,7 +179,15 @@ class KernelPrinter(KernelText, ABC):
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
         """Prints lines that split a flat index into an index along each of ``axes``.
 
-        ``text`` is the flat index. Returns the variable of each axis.
+        ``text`` is the flat index. Returns the variable of each axis. For ``item`` and
+        three axes it prints ::
+
+            rest = item
+            i2 = rest % n2
+            rest = rest // n2
+            i1 = rest % n1
+            rest = rest // n1
+            i0 = rest
         """
         variables: dict[int, str] = {}
         if not axes:
@@ -183,7 +208,8 @@ class KernelPrinter(KernelText, ABC):
     def hoist_offsets(self, variables: dict[int, str]) -> None:
         """Prints a variable for the part of each operand's index along some axes.
 
-        ``variables`` has these axes, and the text of the index along each.
+        ``variables`` has these axes, and the text of the index along each. Operands
+        with equal parts share a variable: ``row = i0 * n1``, ``row1 = i0 * x_in_s0``.
         """
         seen: dict[str, str] = {}
         offsets: dict[int, str] = {}
@@ -238,7 +264,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.name_of(term.index)} * {stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
-        """Print ``result = element``, widened."""
+        """Print ``x = x_in[row + i1]``, or ``x = convert_f16_f32(x_in[row + i1])``."""
         text = self.element_of(s, variables)
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
@@ -263,7 +289,7 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def compute(self, s: Compute) -> None:
-        """Print ``result = function(arguments)``."""
+        """Print ``a = exp_f32(x)``, with the user's line behind it."""
         arguments = [self.scalar(a) for a in s.arguments[:1]]
         for a in s.arguments[1:]:
             if s.function.startswith("shift_") and isinstance(a, Constant):
@@ -280,7 +306,7 @@ class KernelPrinter(KernelText, ABC):
         """The expression of a function of the scalar vocabulary on ``arguments``.
 
         ``function`` has its dtype suffix. Additions and products of floats are printed
-        as operators.
+        as operators: ``x * y`` for ``mul_f32``, but ``mul_i32(x, y)``.
         """
         name, _, suffix = function.rpartition("_")
         if name == "identity":
@@ -304,21 +330,18 @@ class KernelPrinter(KernelText, ABC):
         return self.narrow(self.nest.operands[operand].dtype, text)
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
-        """Print ``element = value``, under an ``if`` where the store has a mask."""
+        """Print ``a_out[row + i1] = a``, under ``if mask:`` where the store has one."""
         value = self.stored(s.operand, self.scalar(s.value))
-        if s.where is not None:
-            self.open(f"if {self.name_of(s.where)}:")
-        self.line(f"{self.element_of(s, variables)} = {value}")
-        if s.where is not None:
-            self.close()
+        with self.open_if("" if s.where is None else self.name_of(s.where)):
+            self.line(f"{self.element_of(s, variables)} = {value}")
 
     def count(self, s: Count, variables: dict[int, str]) -> None:
-        """Print ``result = index`` along the axis of ``s``."""
+        """Print ``a = i64(i1)``: the index along the axis of ``s``."""
         text = "0" if s.axis is None else variables[s.axis]
         self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
 
     def emit(self, s: Statement, variables: dict[int, str]) -> None:
-        """Prints statement ``s``; a reduction prints nothing.
+        """Prints statement ``s``; a reduction prints nothing (see ``accumulate``).
 
         ``variables`` has the text of the index along each axis.
         """
@@ -332,7 +355,7 @@ class KernelPrinter(KernelText, ABC):
             self.store(s, variables)
 
     def accumulate(self, s: Reduce) -> None:
-        """Print ``total = function(total, argument)``."""
+        """Print ``s = max_f32(s, x)``: one more term of a reduction."""
         name = self.name_of(s.result)
         function = self.use(s.function)
         self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
@@ -400,7 +423,7 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def title(self) -> str:
-        """The comment above the kernel: its name, its primitives, a source line."""
+        """The comment above the kernel: ``# rows_0: exp, mul     at model.py:31``."""
         names = list(dict.fromkeys(self.nest.primitives))
         text = f"# {self.name}: {', '.join(names)}"
         sources = [
@@ -413,5 +436,5 @@ class KernelPrinter(KernelText, ABC):
         return shortened(text)
 
     def signature(self) -> str:
-        """The kernel's docstring: the types of its parameters."""
+        """The kernel's docstring: ``x_in: f32*. n0: i64. Items begin to end.``."""
         return f"{signature(self.parameters)} Items begin to end."

@@ -43,6 +43,7 @@ from arrayfn.lowering.plan import Parameter
 WIDTH = 88
 COMMENT_COLUMN = 60
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
+"""Numbers that are printed as they are; others may follow from a shape: arguments."""
 OWN_NAMES: Final = re.compile(
     r"[ijnc]\d+|(row|part|tile)\d*|item|start|stop|first|last|rest|block|blocks|chunk"
     r"|chunks|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
@@ -281,7 +282,7 @@ class KernelText(Body):
     # Constants.
 
     def constant(self, constant: Constant) -> str:
-        """The expression of ``constant``: typed text, or a passed parameter."""
+        """The expression of ``constant``: ``f32(0.5)``, or the variable ``c0``."""
         value = constant.value
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))
@@ -300,6 +301,8 @@ class KernelText(Body):
         """The variable of a constant that is passed to the kernel as an argument.
 
         Constants that shapes may change are passed, so that the kernel stays the same.
+        The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` goes in front
+        of the others.
         """
         name = self.constants.get(id(constant))
         if name is None:
@@ -353,7 +356,11 @@ def _is_plain(constant: Constant) -> bool:
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
-    """The types of parameters, as a kernel's docstring lists them."""
+    """The types of parameters, as a kernel's docstring lists them.
+
+    >>> signature([Parameter("x", "f32*"), Parameter("n0", "i64")])
+    'x: f32*. n0: i64.'
+    """
     kinds: dict[str, list[str]] = {}
     for p in parameters:
         kinds.setdefault(p.kind, []).append(p.name)
@@ -402,7 +409,11 @@ def function_text(
 
 
 def wrapped(before: str, items: str, after: str) -> list[str]:
-    """``before items after`` in lines of at most WIDTH, the items in parentheses."""
+    """``before items after``; if that is too long, in lines, the items in parentheses.
+
+    >>> wrapped("def f(", "x, y", "):")
+    ['def f(x, y):']
+    """
     if len(before) + len(items) + len(after) <= WIDTH:
         return [before + items + after]
     opening, closing = (before, after) if before.endswith("(") else (before + "(", ")")

@@ -157,10 +157,10 @@ class KernelTable:
         self._put(kernel)
         self._changed(kernel.operator)
 
-    def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
-        """Inserts ``kernel`` at ``place`` among those of its operator and backend."""
+    def _put(self, kernel: OperatorKernel, position: int = 0) -> None:
+        """Insert ``kernel`` at ``position`` among those of its operator and backend."""
         key = kernel.operator, kernel.backend
-        self._kernels.setdefault(key, []).insert(place, kernel)
+        self._kernels.setdefault(key, []).insert(position, kernel)
         if _is_noted(kernel):
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
 
@@ -181,17 +181,17 @@ class KernelTable:
         self._changed(kernel.operator)
 
     def _take(self, kernel: OperatorKernel) -> int:
-        """Takes ``kernel`` out; returns its place among the kernels of its backend."""
+        """Take ``kernel`` out; return its position among those of its backend."""
         key = kernel.operator, kernel.backend
-        place = self._kernels[key].index(kernel)
-        del self._kernels[key][place]
+        position = self._kernels[key].index(kernel)
+        del self._kernels[key][position]
         if not self._kernels[key]:
             del self._kernels[key]
         forget_kernels(kernel.operator)
         for other in self.of(kernel.operator):
             if _is_noted(other):
                 note_kernel(other.operator, f"{other.title} for {other.backend}")
-        return place
+        return position
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
@@ -284,17 +284,17 @@ def static_of(equation: Equation) -> dict[str, Any]:
 
 
 def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
-    """The ``given`` operands, with None in the places of those that were not given.
+    """The ``given`` operands, with None at the positions of those that were not given.
 
-    ``absent`` has their places in the result, in ascending order. Results, which
-    follow the operands, may follow here.
+    ``absent`` has these positions in the result, in ascending order. ``given`` may go
+    on with results, which follow the operands.
 
     >>> with_absent(["x", "bias"], (1,))
     ['x', None, 'bias']
     """
     whole = list(given)
-    for place in absent:
-        whole.insert(place, None)
+    for position in absent:
+        whole.insert(position, None)
     return whole
 
 

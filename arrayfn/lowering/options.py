@@ -13,14 +13,17 @@ MODES: Final = ("persistent",)
 class Options:
     """How to lower a Program. A target ignores an option that it has no use for.
 
-    Unless ``deterministic``, a target may add in the fastest order, which can differ
-    from run to run. ``mode`` is one of ``MODES``, or None for one kernel after another.
-    With ``parts`` sums over a mesh are added in so many parts, by one tree whatever the
-    number of devices.
-    Unless ``fused``, every equation has a kernel of its own, for comparisons. Unless
-    ``library_products``, kernels compute products of matrices, and operators by their
-    bodies: that is for code which runs without Python and BLAS. ``freeze`` has the
-    recipes by which captured arrays are folded before, if they are to be.
+    Attributes:
+        deterministic: whether sums have one order. Else a target may add in the fastest
+            order, which can differ from run to run.
+        mode: one of ``MODES``, or None for one kernel after another.
+        fused: whether equations share kernels. Else each has its own, for comparisons.
+        parts: sums over a mesh are added in so many parts, by one tree whatever the
+            number of devices; 0 adds those of the devices.
+        library_products: whether a library multiplies matrices. Else kernels do, and
+            compute operators by their bodies: for code without Python and BLAS.
+        freeze: the recipes by which captured arrays are folded before lowering; None
+            folds none.
     """
 
     deterministic: bool = True

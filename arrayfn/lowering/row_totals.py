@@ -35,7 +35,9 @@ from arrayfn.lowering.steps import NestStep, PlanStep
 def with_totals(rows: Nest, totals: Nest) -> Nest | None:
     """One nest of ``rows`` and the first half ``totals`` of a split reduction.
 
-    ``rows`` keeps its first axis and reduces its second; ``totals`` does the reverse,
+    ``y = x - mean(x, axis=1)`` and ``t = sum(x, axis=0)`` become one pass over rows: it
+    reads a row, subtracts its mean, and adds the row to its chunk's part of ``t``.
+    ``rows` keeps its first axis and reduces its second; ``totals`` does the reverse,
     and its reductions become those that are ``across``. None if the nests cannot be
     merged: they have no array in common, or ``totals`` needs results of other rows.
     """
@@ -167,9 +169,8 @@ class _Merger:
 
     def scalar(self, scalar: Scalar) -> Scalar:
         """The scalar of the merged nest that ``scalar`` of the totals is."""
-        return (
-            self.alias.get(scalar.name, scalar) if isinstance(scalar, Value) else scalar
-        )
+        is_value = isinstance(scalar, Value)
+        return self.alias.get(scalar.name, scalar) if is_value else scalar
 
     def load(self, s: Load, operand: ArrayOperand) -> bool:
         """Loads ``operand`` by ``s``, or uses what the rows load or store there.

@@ -35,22 +35,24 @@ from arrayfn.lowering.titles import computed
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     """Cuts a reduction into chunks: ``(partial nest, combining nest, partials)``.
 
-    The partial nest has the element-level statements and the reductions of each chunk.
-    The combining nest reduces ``partials``, the arrays of partial results, and has the
+    ``s = sum(x)`` of 100,000 elements becomes ``p[c] = sum(x[c * size : (c + 1) *
+    size])``, with a work item for each chunk ``c``, and ``s = sum(p)``. The partial
+    nest has the element-level statements and the reductions of each chunk. The
+    combining nest reduces ``partials``, the arrays of partial results, and has the
     statements after the reductions.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
-    first, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
-    columns = [k for k in kept if k > first][-1:]
+    cut, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
+    columns = [k for k in kept if k > cut][-1:]
     outer = [k for k in kept if k not in columns]
-    rows = nest.axes[first].extent
+    rows = nest.axes[cut].extent
     per_row = math.prod(nest.axes[k].extent for k in inner_reduced)
     for k in columns:
         per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
     size = chunk_size(rows, per_row)
     if columns:
-        size = chunk_rows(nest, [first, *inner_reduced], size, reduces)
+        size = chunk_rows(nest, [cut, *inner_reduced], size, reduces)
     chunks = -(-rows // size)
     shape = (
         *(nest.axes[k].extent for k in outer),
@@ -85,22 +87,20 @@ def with_dependencies(
     *,
     through_reductions: bool,
 ) -> list[Statement]:
-    """``roots`` and the statements they depend on, in order.
+    """``roots`` and those of ``statements`` that they depend on, in order.
 
-    Unless ``through_reductions``, the search stops at reductions: their results are
-    available.
+    Unless ``through_reductions``, reductions are left out, with what they alone depend
+    on: their results are available.
     """
-    live: set[str] = set()
+    read: set[str] = set()
     kept: list[Statement] = []
     for s in reversed(statements):
-        is_root = any(s is root for root in roots)
-        is_live = not isinstance(s, Store) and s.result.name in live
-        if not is_root and not (
-            is_live and (through_reductions or not isinstance(s, Reduce))
-        ):
-            continue
-        kept.append(s)
-        live.update(value.name for value in uses(s))
+        is_read = not isinstance(s, Store) and s.result.name in read
+        if isinstance(s, Reduce) and not through_reductions:
+            is_read = False
+        if is_read or any(s is root for root in roots):
+            kept.append(s)
+            read.update(value.name for value in uses(s))
     return kept[::-1]
 
 

@@ -113,10 +113,17 @@ class CarriedValue:
 class LoopStep:
     """Runs ``body`` ``count`` times, or while ``predicate`` is true.
 
-    ``operands`` are the arrays outside that it reads: constants of the loop, initial
-    values, and what is sliced. It writes ``results``. A ``serial`` loop becomes one
-    kernel, in which a carried array has its next value in ``second``. With ``lanes``,
-    that many elements go through all iterations independently.
+    Attributes:
+        slices: the views of arrays outside that move with each iteration.
+        carries: the values that iterations hand on.
+        operands: the arrays outside that it reads: constants of the loop, initial
+            values, and what is sliced.
+        results: the arrays outside that it writes.
+        outputs: the results of the body.
+        serial: whether it becomes one kernel, in which a carried array has its next
+            value in ``second``.
+        lanes: the number of elements that go through all iterations independently; 0
+            if iterations need all elements.
     """
 
     body: list[PlanStep]

@@ -12,10 +12,11 @@ from typing_extensions import override
 
 from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.building import Built
+from arrayfn.compilation.compiled import signature
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.shown import lowered_html
-from arrayfn.compilation.stages import Lowered, signature
+from arrayfn.compilation.stages import Lowered
 from arrayfn.display import markup
 from arrayfn.display.units import in_bytes, in_seconds, in_si
 from arrayfn.errors import SourceLocation

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.base import TimedExecutable, TimingBackend
-from arrayfn.compilation.stages import with_faults
+from arrayfn.compilation.compiled import with_faults
 from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
 from arrayfn.errors import SourceLocation

@@ -20,7 +20,7 @@ import pytest
 
 from arrayfn.backends.cpu import code, executable, portable_entry, runtime
 from arrayfn.backends.cpu.executable import Executable, bind
-from arrayfn.backends.cpu.libraries import known_values
+from arrayfn.backends.cpu.libraries import leading_values
 from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas
 from arrayfn.backends.cpu.libraries.linear_algebra import matrices
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
@@ -561,9 +561,9 @@ def test_conjugated_operands():
 def test_products_are_the_same_by_a_blas_with_integers_of_32_bits(monkeypatch):
     x, y = floats(1, 5, 7), floats(1, 7, 3)
     monkeypatch.setattr(matrices, "blas", scipy_blas)
-    known_values.cache_clear()
+    leading_values.cache_clear()
     result = product(5, 3, 7, np.float32)((x, y))[0]
-    known_values.cache_clear()
+    leading_values.cache_clear()
     np.testing.assert_allclose(result[0], x[0] @ y[0], rtol=1e-6)
 
 

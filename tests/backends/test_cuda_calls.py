@@ -155,7 +155,7 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
     addresses = plan.slots.tobytes()
     other = np.array([1, 2, 3, 4, 5], np.int64).tobytes()
     first, second = (
-        plan.entry.plan.of([GraphLaunch(StepKind.GRAPH, n)], ()) for n in (88, 99)
+        plan.entry.plan.variant([GraphLaunch(StepKind.GRAPH, n)], ()) for n in (88, 99)
     )
     plan.entry.publish({other: first, addresses: second})
     plan.entry.run(plan.entry.plan, 2)
@@ -176,7 +176,7 @@ def test_graphs_are_launched_for_their_addresses_alone(plan):
 def test_calls_leave_nothing_behind(plan, recorded):
     plan.call(plan.x, plan.i)
     if recorded:
-        made = plan.entry.plan.of([GraphLaunch(StepKind.GRAPH, 99)], ())
+        made = plan.entry.plan.variant([GraphLaunch(StepKind.GRAPH, 99)], ())
         plan.entry.publish({plan.slots.tobytes(): made})
     gc.collect()
     things = (F32, I32, plan.x, plan.i)

@@ -131,8 +131,8 @@ def test_only_ordinary_kernels_are_told_addresses(encode):
 def test_a_part_of_a_plan_runs_on_another_stream(encode):
     call = KernelCall("k", at(0), 10)
     _, encoded = encode(*[call] * 3)
-    plan = encoded.plan.of(encoded.plan.steps)
-    plan.part(1, 2, 9)
+    plan = encoded.plan.variant(encoded.plan.steps)
+    plan.select(1, 2, 9)
     launches = plan.launches
     assert (launches.stream, launches.step_count) == (9, 2)
     steps = [ctypes.addressof(step) for step in plan.steps[1:]]

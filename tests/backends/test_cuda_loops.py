@@ -157,8 +157,8 @@ def test_a_persistent_kernel_gives_the_same_bits_each_time():
 def test_a_long_scan_has_the_bits_of_one_that_is_written_out(monkeypatch):
     arguments = random(3001, 3, 33, seed=2), *STATE
     results = []
-    for most in (plan_nodes.MAX_UNROLLED, 1 << 20):
-        monkeypatch.setattr(plan_nodes, "MAX_UNROLLED", most)
+    for most in (plan_nodes.MAX_UNROLLED_LAUNCHES, 1 << 20):
+        monkeypatch.setattr(plan_nodes, "MAX_UNROLLED_LAUNCHES", most)
         run = af.jit(backwards, device="cuda")
         results.append([np.asarray(x) for x in af.tree.leaves(run(*arguments))])
     for x, y in zip(*results, strict=True):

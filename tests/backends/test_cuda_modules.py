@@ -37,7 +37,7 @@ class Card:
             cuGraphDestroy=lambda graph: self.done.append(f"destroy {graph.value}"),
         )
 
-    def enter(self):
+    def make_current(self):
         pass
 
     def check(self, status, what=""):
@@ -132,7 +132,7 @@ def test_nothing_is_unloaded_while_a_graph_is_captured(card):
 def test_a_plan_and_its_graphs_hold_their_kernels(card):
     plan = Plan({}, [], [], code=functions_of(1))
     graph = replay.CapturedGraph(70, plan.code)
-    variant = plan.of([], kept=graph)
+    variant = plan.variant([], kept=graph)
     del plan, graph
     modules.unload_unused()
     assert card.done == []

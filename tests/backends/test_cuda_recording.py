@@ -47,7 +47,7 @@ class Card:
         )
         self.destroyed = []
 
-    def record(self, enqueue):
+    def capture(self, enqueue):
         enqueue(STREAM)
         return GRAPH
 
@@ -57,7 +57,7 @@ class Card:
     def check(self, status, where):
         assert not status
 
-    def forget(self, launched):
+    def destroy_graph(self, launched):
         self.destroyed.append(launched)
 
     def _destroy(self, graph):

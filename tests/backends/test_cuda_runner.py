@@ -14,7 +14,6 @@ from arrayfn.backends.cuda.runner import (
     Plan,
     Product,
     Recorded,
-    Stage,
     StepKind,
     Zeros,
 )
@@ -89,7 +88,7 @@ def run_plan(driver, bias=False, alpha=False):
         for field, function in driver.functions.items()
     }
     plan = Plan({"context": CONTEXT, "stream": STREAM, **given}, slots, steps)
-    plan.overlap()
+    plan.allow_early_launches()
     buffers = (I64 * 3)(42, 64000, 300)
     status = runner.runner()(plan.address, ctypes.addressof(buffers))
     return status, list(values)
@@ -130,14 +129,14 @@ def test_a_factor_in_memory_is_where_its_slot_says():
 @pytest.mark.parametrize(
     ("failing", "stage", "calls"),
     [
-        ("set_current", Stage.CONTEXT, 1),
-        ("launch", Stage.KERNEL, 2),
-        ("set_attribute", Stage.MATMUL, 3),
-        ("multiply", Stage.MATMUL, 4),
-        ("fill", Stage.FILL, 5),
-        ("launch_cooperative", Stage.COOPERATIVE, 6),
-        ("set_parameters", Stage.PARAMETERS, 7),
-        ("launch_graph", Stage.GRAPH, 8),
+        ("set_current", 0, 1),
+        ("launch", 1 + StepKind.KERNEL, 2),
+        ("set_attribute", 1 + StepKind.PRODUCT, 3),
+        ("multiply", 1 + StepKind.PRODUCT, 4),
+        ("fill", 1 + StepKind.ZEROS, 5),
+        ("launch_cooperative", 1 + StepKind.COOPERATIVE, 6),
+        ("set_parameters", 1 + StepKind.PARAMETERS, 7),
+        ("launch_graph", 1 + StepKind.GRAPH, 8),
     ],
 )
 def test_the_first_failure_ends_a_run(failing, stage, calls):

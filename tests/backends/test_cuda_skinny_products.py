@@ -61,7 +61,16 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     )
     strides = (k, 1) if tile.contiguous else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
-    integers = [m, n, k, *strides, k if tile.transposed else n, n + 4, 1, tile.part(k)]
+    integers = [
+        m,
+        n,
+        k,
+        *strides,
+        k if tile.transposed else n,
+        n + 4,
+        1,
+        tile.k_per_block(k),
+    ]
     shape = tile.blocks(n), kernel.threads
     arguments = [*arrays, *integers]
     launch(kernel.source, "skinny_0", *shape, arguments, kernel.cluster)
@@ -143,7 +152,17 @@ def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
     kernel = kernel_of(half_text(tile), tile.dtype)
     given = a, b.T.copy() if tile.transposed else b, c
     arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
-    integers = [m, n, k, k, 1, k if tile.transposed else n, n + 4, 1, tile.part(k)]
+    integers = [
+        m,
+        n,
+        k,
+        k,
+        1,
+        k if tile.transposed else n,
+        n + 4,
+        1,
+        tile.k_per_block(k),
+    ]
     shape = tile.blocks(n), kernel.threads
     launch(kernel.source, "skinny_0", *shape, [*arrays, *integers], kernel.cluster)
     have = c.astype(np.float32)

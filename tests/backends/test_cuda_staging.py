@@ -36,7 +36,7 @@ class Card:
         self.blocks += 1
         return 1000 * self.blocks, object()
 
-    def record(self, enqueue):
+    def capture(self, enqueue):
         enqueue(6)
         return 70
 

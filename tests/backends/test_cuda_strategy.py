@@ -14,7 +14,7 @@ from arrayfn.backends.cuda.plan_nodes import (
 from arrayfn.lowering.plan import Loop
 
 RUN, HOST = NativeRun(0, 1), HostCall(print, (), False, StepAccesses((), ()))
-SOLVE = HostCall(print, (), True, StepAccesses((), (), lasts=5))
+SOLVE = HostCall(print, (), True, StepAccesses((), (), duration=5))
 DIRECT, UPDATED, STAGED = AnyAddress
 
 
@@ -27,8 +27,8 @@ def chosen(*nodes, ordinary=(), long=0, can_stage=False):
         nodes=nodes,
         is_native=len(nodes) == 1 and isinstance(nodes[0], NativeRun),
         kernels=lambda nodes: range(nodes[0].count) if nodes in ordinary else None,
-        lasts=lambda step: (
-            step.accesses.lasts
+        duration=lambda step: (
+            step.accesses.duration
             if isinstance(step, HostCall)
             else (step.first < long) * (step.first + 1)
         ),

@@ -27,17 +27,17 @@ class Card:
         else:
             self.seconds += seconds
 
-    def capture(self, enqueue: Callable[[int], None]) -> int:
+    def executable_graph(self, enqueue: Callable[[int], None]) -> int:
         self.captured = []
         enqueue(2)
         self.graphs[len(self.graphs)] = self.captured
         self.captured = None
         return len(self.graphs) - 1
 
-    def launch(self, graph: int) -> None:
+    def launch_graph(self, graph: int) -> None:
         self.seconds += sum(self.graphs[graph])
 
-    def forget(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         del self.graphs[graph]
 
 
@@ -107,13 +107,13 @@ def test_short_ways_about_as_fast_as_each_other_are_tried_again(card: Card) -> N
 
 def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
     order: list[int] = []
-    launch = card.launch
+    launch = card.launch_graph
 
     def launched(graph: int) -> None:
         order.append(graph)
         launch(graph)
 
-    card.launch = launched  # type: ignore[method-assign]
+    card.launch_graph = launched  # type: ignore[method-assign]
     times = timing.alternating(
         ways(card, [1e-3, 3e-3], [1e-3]), [0, 1], 8, 1e-3, sets=2
     )

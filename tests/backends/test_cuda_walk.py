@@ -17,8 +17,8 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     NativeRun,
     StepAccesses,
-    is_apart,
-    window_length,
+    slices_can_be_copied,
+    unrolled_iterations,
     writes_in,
 )
 from arrayfn.ir import ArrayType
@@ -83,7 +83,7 @@ class Graph:
     def nbytes(self, buffer):
         return 1
 
-    def own(self, node, number, nbytes):
+    def loop_memory(self, node, number, nbytes):
         return 100_000 + 10_000 * number
 
     # What adds nodes.
@@ -241,11 +241,13 @@ def test_a_long_loop_repeats_a_window_of_its_iterations(count, direction):
 
 def test_long_loops_have_windows_unless_a_library_enqueues():
     run, host = NativeRun(0, 2), HostCall(print, (), True, StepAccesses((), ()))
-    assert window_length(1000, (run,)) == 64
-    assert window_length(200, (run,)) == 0
-    assert window_length(None, (run,)) == 0
-    assert window_length(1000, (run, host)) == 0
-    assert window_length(1000, (BranchNode(Branch(0, ()), ((run,), (host,))),)) == 0
+    assert unrolled_iterations(1000, (run,)) == 64
+    assert unrolled_iterations(200, (run,)) == 0
+    assert unrolled_iterations(None, (run,)) == 0
+    assert unrolled_iterations(1000, (run, host)) == 0
+    assert (
+        unrolled_iterations(1000, (BranchNode(Branch(0, ()), ((run,), (host,))),)) == 0
+    )
 
 
 def test_what_a_window_may_slice():
@@ -260,7 +262,7 @@ def test_what_a_window_may_slice():
             buffers[number] = buffer(number, donor)
         step = KernelCall("step", (), 1, reads=reads, writes=writes)
         loop = Loop((step,), 9, slices=[Slice(*pair, 0, 4) for pair in slices])
-        return is_apart(loop, writes_in(loop), buffers)
+        return slices_can_be_copied(loop, writes_in(loop), buffers)
 
     of_input, of_output = (4, 0), (5, 1)
     assert fits((4,), (5,), (of_input, of_output))

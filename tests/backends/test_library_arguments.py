@@ -6,7 +6,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.backends.cpu.libraries import provider_of, provider_words
+from arrayfn.backends.cpu.libraries import provider_arguments, provider_of
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.scipy.linalg import hessenberg, lu_factor, qr, schur, solve_triangular
 
@@ -76,7 +76,7 @@ def test_parameters_of_kernels_are_those_of_the_lowering(name):
     own = provider_of(kernel.provider).kernel
     parameters = parameters_of(own, kernel.provider.rpartition("_")[2])
     names = [p.name for p in parameters if p.kind != "constant"]
-    names = names[len(provider_words(kernel.provider)) :]
+    names = names[len(provider_arguments(kernel.provider)) :]
     given = [p.name for p in kernel.parameters]
     if "dimensions" in names:  # all that follow
         given = [*given[: len(names) - 1], "dimensions"]

@@ -13,7 +13,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.backends.cpu.libraries import known_values
+from arrayfn.backends.cpu.libraries import leading_values
 from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas, threaded_blas
 from arrayfn.backends.cpu.libraries.linear_algebra import factors, matrices, providers
 from arrayfn.backends.cpu.runtime import runtime
@@ -361,7 +361,7 @@ def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
     ],
 )
 def test_unjitted_factors_are_those_of_compiled_code(
-    function: Callable[..., Any], dtype: Any
+    function: Callable[..., Any], dtype: Any, one_lapack: None
 ) -> None:
     x = RNG.standard_normal((20, 20)).astype(dtype)
     if x.dtype.kind == "c":
@@ -445,7 +445,7 @@ def test_factors_by_a_lapack_with_integers_of_32_bits(
 ) -> None:
     for module in (factors, matrices, providers):
         monkeypatch.setattr(module, "blas", scipy_blas)
-    known_values.cache_clear()
+    leading_values.cache_clear()
     x = RNG.standard_normal((2, 19, 19))
     try:
         q, r, order = af.jit(lambda a: sl.qr(a, pivoting=True))(x[0])
@@ -455,7 +455,7 @@ def test_factors_by_a_lapack_with_integers_of_32_bits(
         solution = af.jit(anp.linalg.solve)(x, x @ x)
         w2, v2 = af.jit(anp.linalg.eigh)(hermitian(x))
     finally:
-        known_values.cache_clear()
+        leading_values.cache_clear()
     bound = {"rtol": 1e-9, "atol": 1e-10}
     np.testing.assert_allclose(q @ r, x[0][:, order], **bound)
     assert (np.diff(np.abs(np.diag(r))) <= 0).all()

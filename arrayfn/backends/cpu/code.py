@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from arrayfn.backends.cpu.libraries import (
+    provider_arguments,
     provider_constants,
     provider_of,
-    provider_words,
 )
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import target
 from arrayfn.backends.native.code import native_units
 from arrayfn.backends.native.engine import KernelCode
@@ -49,7 +49,7 @@ _LIBRARY_SOURCES: Final = "backends/cpu/libraries/**/*.py"
 def kernel_codes(kernels: Iterable[Kernel]) -> dict[str, KernelCode]:
     """The code of each kernel, by its name. Equal kernels share one."""
     units = {kernel.name: kernel_unit(kernel) for kernel in kernels}
-    held = load([*native_units(look), *units.values()])
+    held = load([*native_units(check_signals), *units.values()])
     return {name: held[unit.key] for name, unit in units.items()}
 
 
@@ -77,7 +77,7 @@ def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> tuple[str, bool]
         if isinstance(kernel, Kernel):
             return _ir(kernel, symbol)
         provider = provider_of(kernel.provider)
-        if provider.kernel is None or provider_words(kernel.provider):
+        if provider.kernel is None or provider_arguments(kernel.provider):
             raise BackendError(f"{kernel.name} calls a library ({kernel.reason})")
         parameters = parameters_of(provider.kernel, kernel.provider.rpartition("_")[2])
         constants = provider_constants(kernel.provider)

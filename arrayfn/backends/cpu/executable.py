@@ -13,11 +13,11 @@ from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_unit, library_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
-from arrayfn.backends.cpu.libraries import provider_of, provider_words
+from arrayfn.backends.cpu.libraries import provider_arguments, provider_of
 from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
 from arrayfn.backends.cpu.runtime import Runtime, runtime
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load
@@ -148,7 +148,7 @@ def _entries(
             units[kernel.name] = library_unit(kernel)
     # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
     # Kernels call the runtime's: they come after it.
-    codes = load([*native_units(call_tuple, look), *units.values()])
+    codes = load([*native_units(call_tuple, check_signals), *units.values()])
     entries: dict[str, Entry] = {}
     for kernel in kernels:
         unit = units.get(kernel.name)
@@ -159,7 +159,7 @@ def _entries(
         provider = provider_of(kernel.provider)
         entries[kernel.name] = Entry(
             address or provider.entry,
-            provider_words(kernel.provider),
+            provider_arguments(kernel.provider),
             provider.uses_blas,
             provider.uses_threaded_blas,
         )

@@ -34,8 +34,8 @@ def workspace_bytes(image: Image, threads: int) -> int:
 def frame_make(image: Image, threads: int) -> Frame | None:
     """A frame for up to ``threads`` threads; None if memory is out."""
     bases = image.input_count + image.output_count + image.moving_count
-    words = bases + image.input_count + image.argument_count
-    size = size_of(Frame) + size_of(int) * words + threads * image.copy_bytes
+    integers = bases + image.input_count + image.argument_count
+    size = size_of(Frame) + size_of(int) * integers + threads * image.copy_bytes
     size = (size + LINE - 1) & ~(LINE - 1)
     workspace = workspace_bytes(image, threads)
     inline = workspace <= INLINE_WORKSPACE
@@ -46,7 +46,7 @@ def frame_make(image: Image, threads: int) -> Frame | None:
     frame.threads = threads
     frame.patched = 0
     frame.workspace = result[0] + size if inline else 0
-    frame.since = 0
+    frame.unchecked = 0
     frame.bases = cast(Array[int], result[0] + size_of(Frame))
     frame.numbers = frame.bases + bases
     frame.arguments = frame.numbers + image.input_count

@@ -15,8 +15,8 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.image_layout import (
+    CHECK_AFTER,
     LINE,
-    LOOK_AFTER,
     PARALLEL,
     RELEASE_GIL,
     USES_BLAS,
@@ -64,8 +64,9 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel as the runner calls it: an address, and words before its arguments.
+    """A kernel as the runner calls it: an address, and its first arguments.
 
+    ``prefix`` are the arguments that do not depend on the call.
     BLAS has one thread while a plan runs that ``uses_blas``, and the threaded one as
     many as the pool, if it ``uses_threaded_blas``. How long a grain takes is known of a
     kernel that ``is_generated``.
@@ -219,7 +220,7 @@ class _Steps:
             grain=max(1, step.grain),
             slots=self.tables.integers(slots),
             slot_count=len(slots),
-            weight=1 if is_short else LOOK_AFTER,
+            weight=1 if is_short else CHECK_AFTER,
             **self.moving(),
         )
 

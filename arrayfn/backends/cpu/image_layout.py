@@ -24,9 +24,9 @@ PARALLEL: Final = 2
 USES_BLAS: Final = 4
 USES_THREADED_BLAS: Final = 8
 
-LOOK_AFTER: Final = 16
-INLINE_WORKSPACE: Final = 1 << 16
-LINE: Final = 64
+CHECK_AFTER: Final = 16  # weights of steps, after which signals are checked
+INLINE_WORKSPACE: Final = 1 << 16  # bytes of a workspace that is part of its frame
+LINE: Final = 64  # bytes of a cache line
 
 
 class StepKind(IntEnum):
@@ -146,7 +146,7 @@ class Step(Struct):
     slot_count: int
     patches: Array[Patch]  # of arguments that point to moving buffers
     patch_count: int
-    weight: int  # how soon to look at signals after it: see LOOK_AFTER
+    weight: int  # added to Frame.unchecked after it; CHECK_AFTER if it may run long
     loop: Loop
     branch: Branch
 
@@ -168,7 +168,7 @@ class Frame(Struct):
     threads: int
     patched: int  # address of the workspace that the arguments point to
     workspace: int  # its own, or 0 if the heap gives one for each call
-    since: int  # weights of steps since signals were looked at
+    unchecked: int  # weights of the steps since signals were checked
     bases: Array[int]  # addresses of inputs, outputs and moving buffers
     numbers: Array[int]  # values of inputs that are Python numbers
     arguments: Array[int]

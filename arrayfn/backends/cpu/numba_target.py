@@ -36,7 +36,7 @@ _BaseLower: Any = lowering.BaseLower
 class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
     """Keeps the module of a kernel."""
 
-    looks_at_signals = True
+    checks_signals = True
     front_end: KernelFrontEnd
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import (
     CFunction,
     atomic_add,
@@ -38,11 +38,11 @@ from arrayfn.backends.native.structures import (
 )
 
 MAX_THREADS: Final = 256
-REMAINING: Final = 0xFFFFFFFF  # of a ticket: the chunks
-LAUNCH: Final = 1 << 32
-CHUNKS_PER_THREAD: Final = 8
-LONG_CHUNK: Final = 512  # items: such chunks begin at whole cache lines
-CHUNK_MULTIPLE: Final = 64
+REMAINING: Final = 0xFFFFFFFF  # the bits of a ticket that count unclaimed chunks
+LAUNCH: Final = 1 << 32  # one launch, in a ticket
+CHUNKS_PER_THREAD: Final = 8  # at most
+LONG_CHUNK: Final = 512  # items: longer chunks are multiples of CHUNK_MULTIPLE,
+CHUNK_MULTIPLE: Final = 64  # so that they begin at whole cache lines
 WOKEN: Final = 2  # workers that a thread wakes
 YIELD_AFTER: Final = 4096
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
@@ -150,9 +150,10 @@ def pool_wake(pool: Pool) -> None:
 
 @native
 def pool_wake_some(pool: Pool, wanted: int) -> None:
-    """Wake some of the workers that ``wanted`` chunks need beyond those awake.
+    """Wake workers for ``wanted`` chunks: ``WOKEN`` of them, which wake others.
 
-    Those wake others. Where there are workers that do not take part, all are woken.
+    If the pool has more workers than a launch uses, all are woken, since a signal might
+    reach one that takes no part.
     """
     if wanted <= 0 or atomic_load(pool.sleepers) == 0:
         return
@@ -167,7 +168,7 @@ def pool_wake_some(pool: Pool, wanted: int) -> None:
 
 @native
 def pool_grow(pool: Pool, workers: int) -> None:
-    """Start workers up to a number; those the system refuses are done without."""
+    """Start workers until there are so many, or the system refuses one."""
     number = pool.started + 1
     thread = local(int, 1)
     while number <= workers:
@@ -183,7 +184,7 @@ def pool_grow(pool: Pool, workers: int) -> None:
 
 @native
 def pool_has_work(pool: Pool, worker: int) -> bool:
-    """Whether this worker may claim a chunk, or has to end."""
+    """Whether the worker of this number is to wake up: to claim a chunk, or to end."""
     if atomic_load(pool.stop):
         return True
     return (atomic_load(pool.ticket) & REMAINING) != 0 and worker < pool.threads
@@ -256,7 +257,7 @@ def pool_keep_apart(pool: Pool) -> None:
 
 @native
 def pool_claim(pool: Pool) -> int:
-    """Claim a chunk; return how many were left, this one included (0: none)."""
+    """Claim a chunk: the number of chunks left before, or 0 if there were none."""
     ticket = atomic_load(pool.ticket)
     while ticket & REMAINING:
         seen = atomic_exchange_if(pool.ticket, ticket, ticket - 1)
@@ -329,7 +330,7 @@ def pool_launch(
         spins += 1
         if spins > YIELD_AFTER:
             sched_yield()
-            look()  # workers may be in loops that end if it says so
+            check_signals()  # kernels of workers end early if a handler raised
 
 
 @native

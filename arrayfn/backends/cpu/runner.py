@@ -13,7 +13,7 @@ from arrayfn.backends.cpu.frames import (
 )
 from arrayfn.backends.cpu.heap import heap_give, heap_take
 from arrayfn.backends.cpu.image_layout import (
-    LOOK_AFTER,
+    CHECK_AFTER,
     PARALLEL,
     RELEASE_GIL,
     USES_BLAS,
@@ -27,7 +27,7 @@ from arrayfn.backends.cpu.image_layout import (
     StepKind,
 )
 from arrayfn.backends.cpu.pool import Pool, pool_enter, pool_launch, pool_leave
-from arrayfn.backends.cpu.signals import leave_stopped, look, use_pool
+from arrayfn.backends.cpu.signals import check_signals, leave_stopped, use_pool
 from arrayfn.backends.native import CFunction, cast, native
 from arrayfn.backends.native.python_objects import (
     PyErr_NoMemory,
@@ -110,10 +110,10 @@ def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -
                 pool_launch(pool, step.entry, own, step.items, step.grain)
             else:
                 step.entry(own, 0, step.items)
-            frame.since += step.weight
-            if frame.since >= LOOK_AFTER:
-                frame.since = 0
-                if look():
+            frame.unchecked += step.weight
+            if frame.unchecked >= CHECK_AFTER:
+                frame.unchecked = 0
+                if check_signals():
                     return True
         elif kind == StepKind.LOOP:
             if run_loop(frame, pool, own, step.loop):

@@ -1,10 +1,10 @@
 """Ends a run when a signal's handler has raised: native routines.
 
 Signals are handled by Python, in its main thread, and a plan runs without returning
-there. So the thread that runs it looks from time to time: it takes the GIL and lets the
-handlers of signals run that have come. Where one raises, as SIGINT's does, the plan is
-left at its next step or iteration. ``interrupts`` makes the state, one
-of the process.
+there. So the thread that runs it checks from time to time: it takes the GIL, and has
+Python run the handlers of signals that have come. If one raises, as SIGINT's does, the
+plan ends at its next step or iteration. ``interrupts`` makes the state, one for the
+process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Signals(Struct):
     """The state of signals that the threads which run plans share."""
 
     main: int  # the main thread
-    looked: int  # when it last looked, by the counter of cycles
+    checked: int  # when it last checked for signals, by the counter of cycles
     stopped: int  # 1 from the error on, until its plan is left
-    pool_user: int  # the thread whose plan uses the pool
+    pool_user: int  # the thread that runs the plan that uses the pool
 
 
 SYMBOL: Final = "arrayfn_signals"
 SIGNALS: Final = external(Signals, SYMBOL)
-PERIOD: Final = 1 << 27  # cycles between two looks: 30 to 130 ms
+PERIOD: Final = 1 << 27  # cycles between two checks: 30 to 130 ms
 
 pthread_self = CFunction[[], int]("pthread_self")
 PyGILState_GetThisThreadState = CFunction[[], int]("PyGILState_GetThisThreadState")
@@ -36,8 +36,11 @@ PyErr_CheckSignals = CFunction[[], i32]("PyErr_CheckSignals")
 
 
 @native
-def look() -> int:
-    """Whether the running plan is to end; may run handlers of signals first."""
+def check_signals() -> int:
+    """Whether this thread's plan must end, since a signal's handler has raised.
+
+    In the main thread it has Python run the handlers first, once in ``PERIOD``.
+    """
     if pthread_self() != SIGNALS.main:
         # A worker ends with the plan that it works for; another's goes on.
         if SIGNALS.stopped == 0 or SIGNALS.pool_user != SIGNALS.main:
@@ -46,9 +49,9 @@ def look() -> int:
     if SIGNALS.stopped:
         return 1
     now = cycles()
-    if now - SIGNALS.looked < PERIOD:
+    if now - SIGNALS.checked < PERIOD:
         return 0
-    SIGNALS.looked = now
+    SIGNALS.checked = now
     state = PyGILState_Ensure()
     raised = PyErr_CheckSignals()
     PyGILState_Release(state)

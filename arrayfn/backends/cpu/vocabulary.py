@@ -1,7 +1,7 @@
 """Registers the vocabulary of kernels with Numba for CPUs, when imported.
 
 The scalar functions are those of ``scalars``; here are the functions about memory
-(prefetches, and stores past the caches), ``interrupted``, which looks at signals, and
+(prefetches, and stores past the caches), ``interrupted``, which checks for signals, and
 the calls of libraries' functions (``libraries.foreign``). The first three are functions
 of their own in a kernel's LLVM module, for one element type; LLVM inlines what is
 short.
@@ -30,9 +30,9 @@ from arrayfn.backends.cpu.libraries.foreign import (
     address_of,
     c_function,
     fortran,
-    stack_words,
+    stack_integers,
 )
-from arrayfn.backends.cpu.signals import look
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
 from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS, interrupted
@@ -50,7 +50,7 @@ _POINTER: Final = ir.PointerType()
 _VOID: Final = ir.VoidType()
 
 
-FOREIGN: Final = fortran, c_function, stack_words, address_of
+FOREIGN: Final = fortran, c_function, stack_integers, address_of
 KNOWN: Final = *MEMORY.values(), interrupted, *FOREIGN
 """The functions about memory, signals and libraries."""
 _RESULTS: Final = {
@@ -74,7 +74,7 @@ def signature_of(
         return signature(types.boolean, types.int64)
     if function in (fortran, c_function, address_of):
         return signature(types.int64, *arguments)
-    if function is stack_words:
+    if function is stack_integers:
         return signature(types.CPointer(types.int64), types.int64)
     if isinstance(function, FunctionType) and function not in KNOWN:
         result = _RESULTS.get(str(function.__annotations__.get("return")))
@@ -125,10 +125,10 @@ def _lowering(function: Any) -> Callable[..., Any]:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         """Emit the call, whose arguments are LLVM values of the signature's types."""
         if function is interrupted:
-            if not getattr(context.active_code_library, "looks_at_signals", False):
+            if not getattr(context.active_code_library, "checks_signals", False):
                 return _I1(0)  # numba.njit compiles: Python sees to its signals
             return builder.call(interrupted_function(builder.module), args)
-        if function is stack_words:
+        if function is stack_integers:
             with builder.goto_entry_block():
                 return builder.alloca(_I64, args[0].constant)
         if function is address_of:
@@ -284,12 +284,12 @@ def _loop(
 def interrupted_function(module: ir.Module) -> Any:
     """The function ``interrupted`` of the vocabulary, defined in ``module``.
 
-    Once in some iterations it looks whether a signal has come.
+    Once in ``ITERATIONS_BETWEEN_LOOKS`` iterations it calls ``check_signals``.
     """
     known = module.globals.get("interrupted")
     if known is not None:
         return known
-    external = ir.Function(module, ir.FunctionType(_I64, []), look.symbol)
+    external = ir.Function(module, ir.FunctionType(_I64, []), check_signals.symbol)
     external.attributes.add("cold")
     external.attributes.add("nounwind")
     function = ir.Function(module, ir.FunctionType(_I1, [_I64]), "interrupted")

@@ -34,7 +34,7 @@ _RUNTIME: Final = ("numba_", "NRT_", "Py")
 class WrittenLibrary(codegen.JITCodeLibrary):
     """Links the functions that a kernel calls; optimises nothing, makes no code."""
 
-    looks_at_signals = True
+    checks_signals = True
 
     @override
     def _optimize_functions(self, ll_module: Any) -> None:

@@ -121,7 +121,7 @@ class Library:
         self.library = open_library("cublasLt", "dot_general", "nvidia-cublas")
         self.library.cublasLtGetVersion.restype = ctypes.c_size_t
         handle = ctypes.c_void_p()
-        device().enter()
+        device().make_current()
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)

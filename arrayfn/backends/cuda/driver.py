@@ -87,7 +87,7 @@ class Device:
         self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
         self.context = int(context.value or 0)
         self.number = found.value
-        self.enter()
+        self.make_current()
         self.arch = (
             self.attribute(_ATTRIBUTE_MAJOR),
             self.attribute(_ATTRIBUTE_MINOR),
@@ -112,7 +112,7 @@ class Device:
         )
         self._staged = int(staged.value or 0)
         self._staged_lock = threading.Lock()
-        self._launch_graph = self._function("cuGraphLaunch", 2)
+        self._call_launch = self._function("cuGraphLaunch", 2)
         self._wait = waiter(self.stream, self.address("cuStreamQuery"))
 
     @property
@@ -155,8 +155,8 @@ class Device:
                 break
         return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
-    def enter(self) -> None:
-        """Make the context the calling thread's."""
+    def make_current(self) -> None:
+        """Make this GPU's context current for the calling thread."""
         self.check(self.library.cuCtxSetCurrent(ctypes.c_void_p(self.context)))
 
     def check(self, status: int, what: str = "") -> None:
@@ -224,7 +224,7 @@ class Device:
 
         Raises OutOfMemoryError if it cannot.
         """
-        self.enter()
+        self.make_current()
         pointer = ctypes.c_uint64()
         arguments = (
             ctypes.byref(pointer),
@@ -269,7 +269,7 @@ class Device:
 
     def _card_bytes(self) -> tuple[int, int]:
         """The free bytes of the card's memory, and all of them."""
-        self.enter()
+        self.make_current()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check(
             self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
@@ -280,7 +280,7 @@ class Device:
 
     def fill(self, pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
         """Set ``nbytes`` at ``pointer`` to ``byte``; on ``stream`` if one is given."""
-        self.enter()
+        self.make_current()
         self.check(
             self.library.cuMemsetD8Async(
                 ctypes.c_uint64(pointer),
@@ -295,7 +295,7 @@ class Device:
 
         The source may change once this returns.
         """
-        self.enter()
+        self.make_current()
         self.check(
             self.waiting.cuMemcpyHtoDAsync_v2(
                 ctypes.c_uint64(pointer),
@@ -345,7 +345,7 @@ class Device:
 
     def _begin_copy_out(self, address: int, pointer: int, nbytes: int) -> None:
         """Enqueue a copy of ``nbytes`` from the GPU's ``pointer`` to the host."""
-        self.enter()
+        self.make_current()
         self.check(
             self.waiting.cuMemcpyDtoHAsync_v2(
                 ctypes.c_void_p(address),
@@ -357,7 +357,7 @@ class Device:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
         """Copy ``nbytes`` within the GPU's memory; on ``stream`` if one is given."""
-        self.enter()
+        self.make_current()
         self.check(
             self.library.cuMemcpyDtoDAsync_v2(
                 ctypes.c_uint64(target),
@@ -383,7 +383,7 @@ class Device:
         ``source`` is an address in the memory of ``other``, ``target`` one in this
         GPU's.
         """
-        self.enter()
+        self.make_current()
         self.check(
             self.library.cuMemcpyPeerAsync(
                 ctypes.c_uint64(target),
@@ -408,7 +408,7 @@ class Device:
                     check()  # raises if what is waited for cannot come
                 status = self._wait()
         if status == _NO_CONTEXT:
-            self.enter()
+            self.make_current()
             self.synchronize()
         elif status:
             self.check(status)
@@ -423,7 +423,7 @@ class Device:
 
     def _after(self, later: int, earlier: int) -> None:
         """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
-        self.enter()
+        self.make_current()
         event = ctypes.c_void_p()
         self.check(self.library.cuEventCreate(ctypes.byref(event), 2))  # no timing
         self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
@@ -432,17 +432,17 @@ class Device:
 
     # Graphs.
 
-    def capture(self, enqueue: Callable[[int], None]) -> int:
-        """The executable graph of what ``enqueue`` enqueues on the stream it gets."""
-        graph = self.record(enqueue)
+    def executable_graph(self, enqueue: Callable[[int], None]) -> int:
+        """Capture what ``enqueue`` enqueues, as ``capture`` does: a CUgraphExec."""
+        graph = self.capture(enqueue)
         try:
             return self.instantiate(graph)
         finally:
             self.library.cuGraphDestroy(ctypes.c_void_p(graph))
 
-    def record(self, enqueue: Callable[[int], None]) -> int:
-        """The graph of what ``enqueue`` enqueues on the stream that it gets."""
-        self.enter()
+    def capture(self, enqueue: Callable[[int], None]) -> int:
+        """Capture what ``enqueue`` enqueues on the stream that it gets: a CUgraph."""
+        self.make_current()
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
         with self.capture_lock:
             self.check(self.library.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED))
@@ -464,16 +464,16 @@ class Device:
         self.check(status, "for a graph")
         return int(made.value or 0)
 
-    def launch(self, graph: int) -> None:
+    def launch_graph(self, graph: int) -> None:
         """Enqueue an executable graph."""
-        self.enter()
-        status = self._launch_graph(graph, self.stream)
+        self.make_current()
+        status = self._call_launch(graph, self.stream)
         if status:
             self.check(status, "in a graph")
 
-    def forget(self, graph: int) -> None:
+    def destroy_graph(self, graph: int) -> None:
         """Destroy an executable graph; launches that are enqueued still run."""
-        self.enter()
+        self.make_current()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
 
 

@@ -24,12 +24,12 @@ from arrayfn.backends.cuda.plan_nodes import (
     NativeRun,
     Node,
     StepAccesses,
-    is_apart,
-    window_length,
+    slices_can_be_copied,
+    unrolled_iterations,
     writes_in,
     writes_of,
 )
-from arrayfn.backends.cuda.runner import Plan, Stage, StepKind
+from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -44,17 +44,21 @@ from arrayfn.lowering.plan import (
 
 _MAX_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
-# No memory: what the libraries' handles hold, the multiprocessors, and channels.
+# Addresses of no memory, at which steps that must not run concurrently conflict: in a
+# library's handle, on the multiprocessors, in a channel of collectives.
 _HANDLES: Final = (-1, 0)
 _PROCESSORS: Final = (-2, -1)
 _FIRST_CHANNEL: Final = -3
 
 
 class EncodedPlan:
-    """The words that the native runner reads, and all that they point to."""
+    """A plan for the native runner: its steps, and the memory that these point to.
+
+    ``nodes`` are the plan's steps in order; ``plan`` is the runner's.
+    """
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
-        self._own: dict[tuple[int, int], int] = {}
+        self._loop_memory: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
         self._gpu = gpu
         self._buffers = plan.buffers
@@ -68,7 +72,7 @@ class EncodedPlan:
         self._accesses: list[StepAccesses] = []  # by the steps
         self._kept: list[object] = []
         self._has_products = False
-        self._channels = _Channels()
+        self._channels: dict[str, tuple[int, int]] = {}
         self._slice_steps = dict(_slice_steps(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
@@ -84,8 +88,8 @@ class EncodedPlan:
             given["set_attribute"] = cublas.library().set_attribute
         self.plan = Plan(given, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
-            self.plan.overlap()
-        self._part = self.plan.of(self._steps)
+            self.plan.allow_early_launches()
+        self._partial_plan = self.plan.variant(self._steps)
         self._run = runner.runner()
 
     @property
@@ -95,8 +99,8 @@ class EncodedPlan:
 
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
         """Enqueue a run of steps on ``stream``, on the buffers at ``addresses``."""
-        self._part.part(node.first, node.count, stream)
-        self.run(self._part, addresses)
+        self._partial_plan.select(node.first, node.count, stream)
+        self.run(self._partial_plan, addresses)
 
     def run(self, plan: Plan, addresses: Any) -> None:
         """Have the runner launch ``plan`` on the buffers at ``addresses``."""
@@ -118,33 +122,38 @@ class EncodedPlan:
         self, node: NativeRun | HostCall, addresses: Any
     ) -> tuple[Access, ...]:
         """The memory that one step accesses, on the buffers at ``addresses``."""
-        step = self._step(node)
+        step = self._accesses_of(node)
         found: list[Access] = []
         for numbers, written in ((step.reads, False), (step.writes, True)):
             for number in numbers:
                 begin = self.address(number, addresses)
                 found.append((begin, begin + self._buffers[number].nbytes, written))
-        return (*found, (*step.own, True))
+        return (*found, (*step.workspace, True))
 
     @property
     def has_collectives(self) -> bool:
-        """Whether steps may run beside those that fill the GPU."""
-        return bool(self._channels.known)
+        """Whether the plan has collectives, which run concurrently with other steps."""
+        return bool(self._channels)
 
-    def occupancy(self, node: NativeRun | HostCall) -> tuple[Access, ...]:
-        """How one step uses the multiprocessors: alone if it fills them."""
-        step = self._step(node)
-        return () if step.beside else ((*_PROCESSORS, not step.small),)
+    def processor_access(self, node: NativeRun | HostCall) -> tuple[Access, ...]:
+        """One step's use of the multiprocessors, as an access of memory.
+
+        It is a write if the step fills the GPU: then no other step, but a collective,
+        runs concurrently with it.
+        """
+        step = self._accesses_of(node)
+        return () if step.is_collective else ((*_PROCESSORS, not step.small),)
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
-        """Whether one step leaves room on the GPU for others beside it."""
-        return self._step(node).small
+        """Whether one step leaves room on the GPU for another one."""
+        return self._accesses_of(node).small
 
-    def lasts(self, node: NativeRun | HostCall) -> int:
-        """How many launches one step takes as long as, at least."""
-        return self._step(node).lasts
+    def duration(self, node: NativeRun | HostCall) -> int:
+        """The minimum duration of one step, in launches; 0 if it is short."""
+        return self._accesses_of(node).duration
 
-    def _step(self, node: NativeRun | HostCall) -> StepAccesses:
+    def _accesses_of(self, node: NativeRun | HostCall) -> StepAccesses:
+        """What the step of a node accesses; a native run has one step here."""
         is_run = isinstance(node, NativeRun)
         return self._accesses[node.first] if is_run else node.accesses
 
@@ -163,19 +172,20 @@ class EncodedPlan:
         """The bytes of a buffer."""
         return self._buffers[buffer].nbytes
 
-    def own(self, node: LoopNode, number: int, nbytes: int) -> int:
+    def loop_memory(self, node: LoopNode, number: int, nbytes: int) -> int:
         """The address of ``nbytes`` of memory for a loop alone.
 
-        It is the same whenever it is asked for with the same ``number``.
+        They are allocated at the first call with this ``number``, and freed with the
+        plan.
         """
         key = id(node), number
-        if key not in self._own:
-            self._own[key] = self._gpu.allocate(nbytes)
-        return self._own[key]
+        if key not in self._loop_memory:
+            self._loop_memory[key] = self._gpu.allocate(nbytes)
+        return self._loop_memory[key]
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            for pointer in self._own.values():
+            for pointer in self._loop_memory.values():
                 self._gpu.free(pointer)
 
     # Encoding.
@@ -205,12 +215,12 @@ class EncodedPlan:
         return tuple(nodes)
 
     def _loop(self, loop: Loop) -> LoopNode:
-        """The node of ``loop``, with a window if its slices may be copied."""
+        """The node of ``loop``, unrolled in part if it is long and that is possible."""
         body = self._nodes(loop.body)
         written = writes_in(loop)
-        if not is_apart(loop, written, self._buffers):
+        if not slices_can_be_copied(loop, written, self._buffers):
             return LoopNode(loop, body)
-        return LoopNode(loop, body, window_length(loop.count, body), written)
+        return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
 
     def _address(self, slot: int) -> int:
         return self._values.ctypes.data + 8 * slot
@@ -269,22 +279,22 @@ class EncodedPlan:
 
         ``made`` is the step as the native runner gets it.
         """
-        own, nbytes = (0, 0), self._bytes(step)
-        lasts = _launches(nbytes)
-        small = not lasts
+        workspace, nbytes = (0, 0), self._bytes(step)
+        duration = _duration(nbytes)
+        small = not duration
         if made.kind == StepKind.KERNEL:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
-            lasts = _launches(nbytes * shares)
+            duration = _duration(nbytes * shares)
         if isinstance(made, runner.Product):
-            own = made.workspace, made.workspace + made.workspace_bytes
+            workspace = made.workspace, made.workspace + made.workspace_bytes
             kernel = self._kernels[step.kernel]
             assert isinstance(kernel, LibraryKernel)
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
-            lasts = 0 if small else max(1, lasts)
-        return StepAccesses(step.reads, writes_of(step), own, small, lasts)
+            duration = 0 if small else max(1, duration)
+        return StepAccesses(step.reads, writes_of(step), workspace, small, duration)
 
     def _bytes(self, step: KernelCall) -> int:
         """The bytes of all buffers that a step accesses."""
@@ -351,36 +361,39 @@ class EncodedPlan:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
-        lasts = 0 if call.beside else _launches(self._bytes(step))
-        own = self._channels.of(call.beside) if call.beside else _HANDLES
-        accesses = step.reads, writes_of(step), own, not lasts, lasts
-        made = StepAccesses(*accesses, beside=bool(call.beside))
-        return HostCall(call.enqueue, arguments, call.capturable, made)
+        is_collective = bool(call.channel)
+        duration = 0 if is_collective else _duration(self._bytes(step))
+        accesses = StepAccesses(
+            step.reads,
+            writes_of(step),
+            self._channel(call.channel) if is_collective else _HANDLES,
+            small=not duration,
+            duration=duration,
+            is_collective=is_collective,
+        )
+        return HostCall(call.enqueue, arguments, call.capturable, accesses)
+
+    def _channel(self, name: str) -> tuple[int, int]:
+        """What stands for a channel among the accesses of collectives, by its name.
+
+        No memory has these addresses.
+        """
+        begin = _FIRST_CHANNEL - len(self._channels)
+        return self._channels.setdefault(name, (begin, begin + 1))
 
 
-class _Channels:
-    """What the collectives along each axis of a mesh take turns at, by its name."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, tuple[int, int]] = {}
-
-    def of(self, name: str) -> tuple[int, int]:
-        """The channel of a name, as if it were memory."""
-        end = _FIRST_CHANNEL - len(self.known)
-        return self.known.setdefault(name, (end, end + 1))
-
-
-def _launches(nbytes: int) -> int:
-    """How many launches reading or writing ``nbytes`` lasts: none if they are few."""
+def _duration(nbytes: int) -> int:
+    """How many launches take as long as an access of ``nbytes``; 0 if they are few."""
     return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
 
 def _raise_status(status: int) -> None:
     """Raise the error that the native runner's ``status`` says."""
-    code, stage = status >> 8, Stage(status & 255)
-    if stage is Stage.MATMUL:
+    code, stage = status >> 8, status & 255
+    if stage == StepKind.PRODUCT + 1:
         cublas.library().check(code)
-    device().check(code, f"in {stage.name.lower()}")
+    what = StepKind(stage - 1).name.lower() if stage else "context"
+    device().check(code, f"in {what}")
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:

@@ -51,7 +51,7 @@ def load(
     which also holds the loads in flight.
     """
     gpu = device()
-    gpu.enter()
+    gpu.make_current()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     gpu.check(gpu.library.cuModuleLoadData(ctypes.byref(module), cubin))
     status = gpu.library.cuModuleGetFunction(
@@ -97,7 +97,7 @@ def unload_unused(minimum: int = 1) -> None:
         # What is dropped from here on may still be running after the wait.
         unused = [_unused.popleft() for _ in range(len(_unused))]
         gpu.synchronize()
-        gpu.enter()
+        gpu.make_current()
         for where, module in unused:
             if where is gpu:
                 gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))

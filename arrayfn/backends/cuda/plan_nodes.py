@@ -20,10 +20,10 @@ from arrayfn.lowering.plan import (
     Loop,
 )
 
-MAX_UNROLLED: Final = 1 << 9
-"""Launches of the longest loop that a graph unrolls whole."""
-WINDOW_LAUNCHES: Final = 1 << 7
-"""Launches that a graph unrolls of a longer loop; they are captured in some 3 ms."""
+MAX_UNROLLED_LAUNCHES: Final = 1 << 9
+"""Launches of the longest loop of which a graph holds all iterations."""
+PARTLY_UNROLLED_LAUNCHES: Final = 1 << 7
+"""Launches that a graph holds of a longer loop; their capture takes some 3 ms."""
 
 Access = tuple[int, int, bool]
 """Memory that a step accesses: its begin, its end, and whether the step writes it."""
@@ -31,20 +31,25 @@ Access = tuple[int, int, bool]
 
 @dataclass(frozen=True)
 class StepAccesses:
-    """The buffers that a step reads and writes, by number, and how long it runs.
+    """The memory that a step uses, and how long it runs.
 
-    ``own`` is a library's workspace (begin, end), which all of its steps write. A step
-    that is not ``small`` fills the GPU: running two of them concurrently would be
-    slower. A step runs at least as long as ``lasts`` launches take. A collective is
-    ``beside``: other steps run concurrently with it, as it needs no multiprocessor.
+    Attributes:
+        reads, writes: numbers of buffers.
+        workspace: other memory (begin, end) that the step writes, and that steps of the
+            same library share.
+        small: whether it leaves room on the GPU for another step. Two steps that do not
+            would be slower if they ran concurrently.
+        duration: the step runs at least as long as so many launches take the host.
+        is_collective: other steps run concurrently with it, whether small or not, as it
+            needs no multiprocessor.
     """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    own: tuple[int, int] = (0, 0)
+    workspace: tuple[int, int] = (0, 0)
     small: bool = True
-    lasts: int = 0
-    beside: bool = False
+    duration: int = 0
+    is_collective: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,14 @@ class HostCall:
 class LoopNode:
     """``loop``, with its body as nodes.
 
-    A graph unrolls ``window`` iterations of it, and repeats these; if that is 0 it
-    unrolls them all. ``written`` are the buffers that an iteration writes, if the loop
-    has a window.
+    A graph holds ``unrolled`` iterations of it, and repeats these; if that is 0 it
+    holds them all. ``written`` are the buffers that an iteration writes, of a loop that
+    is unrolled in part.
     """
 
     loop: Loop
     body: tuple[Node, ...]
-    window: int = 0
+    unrolled: int = 0
     written: frozenset[int] = frozenset()
 
 
@@ -139,10 +144,11 @@ def synchronizes(nodes: Iterable[Node]) -> bool:
     )
 
 
-def has_windows(nodes: Iterable[Node]) -> bool:
-    """Whether a graph of ``nodes`` repeats a window of a loop's iterations."""
+def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
+    """Whether a graph of ``nodes`` unrolls only some iterations of a loop."""
     return any(
-        isinstance(node, LoopNode) and (node.window > 0 or has_windows(node.body))
+        isinstance(node, LoopNode)
+        and (node.unrolled > 0 or has_partly_unrolled_loops(node.body))
         for node in nodes
     )
 
@@ -158,41 +164,43 @@ def launches(nodes: Iterable[Node]) -> int:
         elif isinstance(node, BranchNode):
             total += 1 + sum(map(launches, node.branches))
         else:
-            total += _unrolled(node) * max(1, launches(node.body))
+            total += _iterations_in_graph(node) * max(1, launches(node.body))
     return total
 
 
-def _unrolled(node: LoopNode) -> int:
+def _iterations_in_graph(node: LoopNode) -> int:
     """How many iterations of a loop a graph holds."""
     if node.loop.count is None:
         return 2
-    if node.window:
-        return node.window + node.loop.count % node.window
+    if node.unrolled:
+        return node.unrolled + node.loop.count % node.unrolled
     return node.loop.count
 
 
 # A graph has fixed addresses, and a node for each launch. A long loop is therefore a
-# conditional node that repeats a window of its iterations. The slices of a window lie
-# in memory of its own: they are copied there before each window, and the written ones
-# are copied back after it.
+# conditional node that repeats some unrolled iterations. The slices that these read and
+# write lie in memory of the loop's own: they are copied there before each repetition,
+# and the written ones are copied back after it.
 
 
-def window_length(count: int | None, body: Sequence[Node]) -> int:
-    """How many iterations of a long loop a graph unrolls; 0 if it unrolls them all.
+def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
+    """How many iterations of a long loop a graph holds; 0 if it holds them all.
+
+    ``count`` is the trip count, None if the loop ends by a predicate.
 
     The number is even, so that double-buffered carries end where they began. Loops with
     calls of libraries are unrolled whole: some calls synchronize in conditional nodes.
 
     >>> from arrayfn.backends.cuda.plan_nodes import NativeRun
-    >>> window_length(20_000, [NativeRun(0, 3)])
+    >>> unrolled_iterations(20_000, [NativeRun(0, 3)])
     42
-    >>> window_length(150, [NativeRun(0, 3)])
+    >>> unrolled_iterations(150, [NativeRun(0, 3)])
     0
     """
     each = max(1, launches(body))
-    if count is None or count * each <= MAX_UNROLLED or calls_host(body):
+    if count is None or count * each <= MAX_UNROLLED_LAUNCHES or calls_host(body):
         return 0
-    length = max(2, WINDOW_LAUNCHES // each // 2 * 2)
+    length = max(2, PARTLY_UNROLLED_LAUNCHES // each // 2 * 2)
     return length if count >= 2 * length else 0
 
 
@@ -210,13 +218,14 @@ def writes_in(loop: Loop) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_apart(
+def slices_can_be_copied(
     loop: Loop, written: AbstractSet[int], buffers: Sequence[BufferAllocation]
 ) -> bool:
-    """Whether the slices of ``loop`` may lie in a copy while a window of it runs.
+    """Whether iterations of ``loop`` may use copies of their slices.
 
-    No other slice and no step may access an array that is written in slices. No step
-    may write an array that is read in slices.
+    They may if no other slice and no step accesses an array that is written in slices,
+    and if no step writes an array that is read in slices. ``written`` are the buffers
+    that an iteration writes.
     """
 
     def roots(numbers: Iterable[int]) -> list[int]:

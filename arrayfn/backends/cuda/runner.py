@@ -4,7 +4,8 @@
 the plan. A kernel's pointer argument is read from its *slot*, which is written before
 each run. Steps are structures that begin with their kind.
 
-The result is 0, or ``status * 256 + stage`` of the first call that failed (``Stage``).
+The result is 0, or ``status * 256 + stage`` of the first call that failed: a stage is
+0 for making the context current, else 1 + the step's kind.
 The caller holds the GIL, so slots are not written by two threads at once.
 """
 
@@ -34,28 +35,15 @@ PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6  # a CUlaunchAttributeID
 
 
 class StepKind(IntEnum):
-    """What a step does."""
+    """What a step does: which class below has its fields."""
 
     KERNEL = 0
     PRODUCT = 1
     ZEROS = 2
-    COOPERATIVE = 3
+    COOPERATIVE = 3  # a Kernel whose blocks all run at once
     GRAPH = 4
     PARAMETERS = 5
     RECORDED = 6
-
-
-class Stage(IntEnum):
-    """Which call failed: the context's, or a step's, 1 and its kind."""
-
-    CONTEXT = 0
-    KERNEL = 1
-    MATMUL = 2
-    FILL = 3
-    COOPERATIVE = 4
-    GRAPH = 5
-    PARAMETERS = 6
-    RECORDED = 7
 
 
 class LaunchAttribute(Struct):
@@ -77,7 +65,10 @@ class LaunchConfig(Struct):
 
 
 class Slot(Struct):
-    """Where the address of a buffer, and an offset into it, is written to."""
+    """A pointer argument: ``address`` is where it is written before each run.
+
+    It points ``offset`` bytes into the buffer numbered ``buffer``.
+    """
 
     address: Array[int]
     buffer: int
@@ -101,7 +92,11 @@ class Kernel(Step):
 
 
 class Product(Step):
-    """A matrix product of cuBLASLt. Factors are addresses, arrays are slots."""
+    """A matrix product: the arguments of cublasLtMatmul, as it orders them.
+
+    ``alpha`` and ``beta`` are addresses of numbers. Matrices, the bias and an alpha in
+    the GPU's memory are slots: each holds the address of an array in each run.
+    """
 
     handle: int
     operation: int
@@ -136,7 +131,7 @@ class GraphLaunch(Step):
 
 
 class Parameters(Step):
-    """What a graph's kernel is given from now on: its CUDA_KERNEL_NODE_PARAMS."""
+    """An update of a kernel node: its CUDA_KERNEL_NODE_PARAMS from now on."""
 
     graph: int
     node: int
@@ -144,7 +139,7 @@ class Parameters(Step):
 
 
 class Recorded(Step):
-    """A launch of a kernel as it was recorded, without slots."""
+    """A launch of a kernel with the configuration and parameters of a capture."""
 
     config: LaunchConfig
     function: int
@@ -289,16 +284,16 @@ def product_run(plan: LaunchPlan, step: Product) -> int:
 
 
 class Plan:
-    """What the runner reads, ``launches``, and all that it points to.
+    """A ``LaunchPlan`` (``launches``) with the memory that it points to.
 
-    ``given`` are fields of it by name, ``slots`` and ``steps`` its tables. ``kept``
-    lives as long: what these point to. ``code`` are the loaded kernels, which variants
-    of the plan and their graphs hold, too.
+    ``fields`` are fields of it by name; ``slots`` are (address, buffer, offset) each.
+    ``kept`` and ``code`` are kept alive: what the steps point to, and the loaded
+    kernels, which variants of the plan hold too.
     """
 
     def __init__(
         self,
-        given: Mapping[str, int],
+        fields: Mapping[str, int],
         slots: Sequence[tuple[int, int, int]],
         steps: Sequence[Step],
         kept: object = None,
@@ -306,7 +301,7 @@ class Plan:
     ) -> None:
         self.steps = tuple(steps)
         self.code = code
-        self._given = given
+        self._fields = fields
         self._kept = kept
         self._slots = slots
         self._slot_table = (Slot * len(slots))(*slots)
@@ -317,33 +312,37 @@ class Plan:
             steps=ctypes.addressof(self._step_table),
             step_count=len(steps),
         )
-        self.launches.set(**given)
+        self.launches.set(**fields)
         self.address = ctypes.addressof(self.launches)
 
-    def overlap(self) -> None:
-        """Let kernels begin before what they wait for has ended."""
+    def allow_early_launches(self) -> None:
+        """Let each kernel begin before the one before it ends.
+
+        That is CUDA's programmatic dependent launch; the kernels wait themselves.
+        """
         attribute = self.launches.attribute
         attribute.number = PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value[0] = self.launches.attribute_count = 1
 
-    def of(
+    def variant(
         self,
         steps: Sequence[Step],
         slots: Sequence[tuple[int, int, int]] | None = None,
         kept: object = None,
     ) -> Plan:
-        """Another one of these ``steps``, with the same ``slots`` if none are given.
+        """A plan of these ``steps``, with this plan's fields and ``code``.
 
-        It keeps ``kept`` alive, to which the steps may point.
+        It has the same ``slots`` if none are given, and keeps ``kept`` alive, to which
+        the steps may point.
         """
         slots = self._slots if slots is None else slots
-        made = Plan(self._given, slots, steps, kept, self.code)
+        made = Plan(self._fields, slots, steps, kept, self.code)
         if self.launches.attribute_count:
-            made.overlap()
+            made.allow_early_launches()
         return made
 
-    def part(self, first: int, count: int, stream: int) -> None:
-        """Have only ``count`` steps from ``first`` on run, and on ``stream``."""
+    def select(self, first: int, count: int, stream: int) -> None:
+        """Make this plan run only ``count`` steps from ``first`` on, on ``stream``."""
         begin = (
             ctypes.addressof(self._step_table) + ctypes.sizeof(ctypes.c_int64) * first
         )

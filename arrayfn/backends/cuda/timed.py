@@ -156,7 +156,7 @@ class Events:
 
     def begin(self) -> None:
         """Record the event before a plan's first step."""
-        device().enter()
+        device().make_current()
         self.read()
         self.record(-1)
 

@@ -115,7 +115,7 @@ def alternating(
         shuffle(order)
         for k in order:
             graph, count = graphs[k]
-            took = _seconds(lambda graph=graph: device().launch(graph))
+            took = _seconds(lambda graph=graph: device().launch_graph(graph))
             times[k].append(took / count)
         medians = {k: statistics.median(t) for k, t in times.items()}
         if number + 1 >= CLEAR_ROUNDS:
@@ -124,7 +124,7 @@ def alternating(
         if len(times) == 1 < len(numbers):
             break
     for graph, _ in graphs.values():
-        device().forget(graph)
+        device().destroy_graph(graph)
     return {k: statistics.median(t) for k, t in times.items()}
 
 
@@ -147,13 +147,13 @@ def _graph(way: Way, count: int) -> int:
         for _ in range(count):
             way(stream)
 
-    return device().capture(enqueue)
+    return device().executable_graph(enqueue)
 
 
 def _seconds(enqueue: Callable[[], object]) -> float:
     """The seconds that the GPU takes for what ``enqueue`` enqueues."""
     gpu = device()
-    gpu.enter()
+    gpu.make_current()
     begin, end = ctypes.c_void_p(), ctypes.c_void_p()
     stream = ctypes.c_void_p(gpu.stream)
     for event in (begin, end):

@@ -32,7 +32,25 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 @dataclass
 class PartialColumnsPrinter(StagedPrinter):
-    """First half of a split reduction: an item is a chunk of rows of some columns."""
+    """First half of a split reduction: an item is a chunk of rows of some columns.
+
+    The sum of the columns of ``x`` is printed as ::
+
+        for item in range(begin, end):
+            blocks = (n1 + block - 1) // block
+            chunks = (n0 + chunk - 1) // chunk
+            start = item % blocks * block
+            stop = min_i64(start + block, n1)
+            part = item // blocks
+            first = part % chunks * chunk
+            last = min_i64(first + chunk, n0)
+            for i1 in range(start, stop):
+                a_part[part * n1 + i1] = f32(0)
+            for i0 in range(first, last):
+                for i1 in range(start, stop):
+                    x = x_in[i0 * n1 + i1]
+                    a_part[part * n1 + i1] = accumulate_add_f32(a_part[...], x)
+    """
 
     @override
     def body(self) -> None:
@@ -42,32 +60,8 @@ class PartialColumnsPrinter(StagedPrinter):
         column.
         """
         outer, reduced, inner = _column_axes(self)
-        first, inner_reduced = reduced[0], reduced[1:]
-        rows = self.nest.axes[first].extent
-        width = self.nest.axes[inner].extent
-        per_row = math.prod(self.nest.axes[k].extent for k in inner_reduced)
-        block = min(CPU.column_block, max(1, width))
-        size = chunk_size(rows, per_row * block)
-        totals = [partial.reduce for partial in self.partials]
-        size = chunk_rows(self.nest, reduced, size, totals)
         self.plan_stages()
-        chunks, blocks = -(-rows // size), -(-width // CPU.column_block)
-        self.items = (
-            math.prod(self.nest.axes[k].extent for k in outer) * chunks * blocks
-        )
-        self.grain = grain_of(self.nest, size * per_row * block)
-        n, chunk = self.extent(inner), self.integer("chunk", size)
-        name = self.integer("block", CPU.column_block)
-        min_i64 = self.use("min_i64")
-        self.open("for item in range(begin, end):")
-        self.line(f"blocks = ({n} + {name} - 1) // {name}")
-        self.line(f"chunks = ({self.extent(first)} + {chunk} - 1) // {chunk}")
-        self.line(f"start = item % blocks * {name}")
-        self.line(f"stop = {min_i64}(start + {name}, {n})")
-        self.line("part = item // blocks")
-        self.line(f"first = part % chunks * {chunk}")
-        self.line(f"last = {min_i64}(first + {chunk}, {self.extent(first)})")
-        variables = self.decompose("part // chunks", outer)
+        variables = self.open_chunks(outer, reduced, inner)
         column = f"i{inner}"
         self.open(f"for {column} in range(start, stop):")
         for k, partial in enumerate(self.partials):
@@ -75,10 +69,9 @@ class PartialColumnsPrinter(StagedPrinter):
             element = self.partial_element(k, inner)
             self.line(f"{element} = {self.narrow_partial(partial, identity)}")
         self.close()
-        self.open(f"for i{first} in range(first, last):")
-        variables[first] = f"i{first}"
-        for axis in inner_reduced:
-            self.open(f"for i{axis} in range({self.extent(axis)}):")
+        for axis in reduced:
+            bounds = "first, last" if axis == reduced[0] else self.extent(axis)
+            self.open(f"for i{axis} in range({bounds}):")
             variables[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
         variables[inner] = column
@@ -96,6 +89,37 @@ class PartialColumnsPrinter(StagedPrinter):
         self.close()
         self.close()
 
+    def open_chunks(
+        self, outer: Sequence[int], reduced: Sequence[int], inner: int
+    ) -> dict[int, str]:
+        """Opens the loop over items; returns the text of each outer axis's index.
+
+        An item has the rows from ``first`` to ``last`` of the first of the axes
+        ``reduced``, and the columns from ``start`` to ``stop`` of the axis ``inner``.
+        """
+        axes = self.nest.axes
+        rows, width = axes[reduced[0]].extent, axes[inner].extent
+        per_row = math.prod(axes[k].extent for k in reduced[1:])
+        width_of_block = min(CPU.column_block, max(1, width))
+        size = chunk_size(rows, per_row * width_of_block)
+        sums = [partial.reduce for partial in self.partials]
+        size = chunk_rows(self.nest, reduced, size, sums)
+        chunks, blocks = -(-rows // size), -(-width // CPU.column_block)
+        self.items = math.prod(axes[k].extent for k in outer) * chunks * blocks
+        self.grain = grain_of(self.nest, size * per_row * width_of_block)
+        n, chunk = self.extent(inner), self.integer("chunk", size)
+        block = self.integer("block", CPU.column_block)
+        min_i64 = self.use("min_i64")
+        self.open("for item in range(begin, end):")
+        self.line(f"blocks = ({n} + {block} - 1) // {block}")
+        self.line(f"chunks = ({self.extent(reduced[0])} + {chunk} - 1) // {chunk}")
+        self.line(f"start = item % blocks * {block}")
+        self.line(f"stop = {min_i64}(start + {block}, {n})")
+        self.line("part = item // blocks")
+        self.line(f"first = part % chunks * {chunk}")
+        self.line(f"last = {min_i64}(first + {chunk}, {self.extent(reduced[0])})")
+        return self.decompose("part // chunks", outer)
+
     def partial_element(self, k: int, inner: int) -> str:
         """The element with partial result ``k`` of the column ``i{inner}``."""
         return f"{self.partial_name(k)}[part * {self.extent(inner)} + i{inner}]"
@@ -103,7 +127,35 @@ class PartialColumnsPrinter(StagedPrinter):
 
 @dataclass
 class ColumnsPrinter(StagedPrinter, BlockPrinter):
-    """Whole reductions: an item computes all stages of a block of columns."""
+    """Whole reductions: an item computes all stages of a block of columns.
+
+    ``x / sum(x, axis=0)`` is printed as follows, with the sum cut into blocks of 64
+    rows, whose sums are added to a total in float64::
+
+        for item in range(begin, end):
+            blocks = (n1 + block - 1) // block
+            start = item % blocks * block
+            stop = min_i64(start + block, n1)
+            for i1 in range(start, stop):
+                a_total[i1 - start] = f64(0)
+            for near in range(0, n0, 64):
+                for i1 in range(start, stop):
+                    a_columns[i1 - start] = f32(0)
+                for i0 in range(near, min_i64(near + 64, n0)):
+                    for i1 in range(start, stop):
+                        x = x_in[i0 * n1 + i1]
+                        a_columns[i1 - start] = accumulate_add_f32(a_columns[...], x)
+                for i1 in range(start, stop):
+                    a_total[i1 - start] = a_total[...] + convert_f32_f64(a_columns[...])
+            for i1 in range(start, stop):
+                a_columns[i1 - start] = convert_f64_f32(a_total[i1 - start])
+            for i0 in range(n0):
+                for i1 in range(start, stop):
+                    x = x_in[i0 * n1 + i1]
+                    a = a_columns[i1 - start]
+                    c = div_f32(x, a)
+                    c_out[i0 * n1 + i1] = c
+    """
 
     @override
     def body(self) -> None:
@@ -206,15 +258,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         sums = [s for s in reduces if is_sum(s) or is_running_sum(s)]
         blocks = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
         sums = sums if blocks is not None else []
-        if reduces:
-            self.open(f"for {column} in range(start, stop):")
-            for s in reduces:
-                if s in sums:
-                    total = self.column_total(s, column)
-                    self.line(f"{total} = {self.total_identity(s)}")
-                else:
-                    self.column_set(s.result, column, self.constant(s.identity))
-            self.close()
+        self.begin_reductions(reduces, sums, column)
         inner_variables = dict(variables)
         for axis in reduced:
             bounds = self.extent(axis)
@@ -224,38 +268,75 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             inner_variables[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
         inner_variables[inner] = column
-        in_variables: set[str] = set()
-        for s in self.stage_bodies[stage]:
-            for value in uses(s):
-                self.fetch(value, in_variables, inner_variables, column)
-            if isinstance(s, Reduce) and s in sums and is_running_sum(s):
-                self.column_run(s, column)
-                in_variables.add(s.result.name)
-            elif isinstance(s, Reduce):
-                sum_so_far = self.column_value(s.result, column)
-                total = (
-                    f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
-                )
-                self.column_set(s.result, column, total)
-            else:
-                self.emit(s, inner_variables)
+        self.column_elements(stage, inner_variables, sums, column)
         self.close()
         for axis in reversed(reduced):
             self.close()
             if blocks is not None and blocks[0] == axis:
                 self.close_row_blocks(sums, column)
-        finished_sums = [s for s in sums if is_sum(s)]
-        if finished_sums:
-            self.open(f"for {column} in range(start, stop):")
-            for s in finished_sums:
-                value = self.from_total(s, self.column_total(s, column))
-                self.column_set(s.result, column, value)
-            self.close()
+        self.end_sums([s for s in sums if is_sum(s)], column)
+
+    def begin_reductions(
+        self, reduces: Sequence[Reduce], sums: Sequence[Reduce], column: str
+    ) -> None:
+        """Prints a loop over ``column`` that sets ``reduces`` to their identities.
+
+        For those among ``sums``, which are cut into blocks, it sets the totals.
+        """
+        if not reduces:
+            return
+        self.open(f"for {column} in range(start, stop):")
+        for s in reduces:
+            if s in sums:
+                total = self.column_total(s, column)
+                self.line(f"{total} = {self.total_identity(s)}")
+            else:
+                self.column_set(s.result, column, self.constant(s.identity))
+        self.close()
+
+    def column_elements(
+        self,
+        stage: int,
+        variables: dict[int, str],
+        sums: Sequence[Reduce],
+        column: str,
+    ) -> None:
+        """Prints the statements of ``stage`` on one element, and its reductions.
+
+        ``variables`` has the text of the index along each axis, ``column`` that of the
+        column. Running sums among ``sums``, which are cut into blocks, are variables.
+        """
+        in_variables: set[str] = set()
+        for s in self.stage_bodies[stage]:
+            for value in uses(s):
+                self.fetch(value, in_variables, variables, column)
+            if isinstance(s, Reduce) and s in sums and is_running_sum(s):
+                self.column_run(s, column)
+                in_variables.add(s.result.name)
+            elif isinstance(s, Reduce):
+                so_far = self.column_value(s.result, column)
+                total = f"{self.use(s.function)}({so_far}, {self.scalar(s.argument)})"
+                self.column_set(s.result, column, total)
+            else:
+                self.emit(s, variables)
+
+    def end_sums(self, sums: Sequence[Reduce], column: str) -> None:
+        """Prints a loop over ``column`` that makes sums of the totals of ``sums``."""
+        if not sums:
+            return
+        self.open(f"for {column} in range(start, stop):")
+        for s in sums:
+            value = self.from_total(s, self.column_total(s, column))
+            self.column_set(s.result, column, value)
+        self.close()
 
     def column_run(self, s: Reduce, column: str) -> None:
         """Prints the addition of a term to the running sum ``s`` of ``column``.
 
-        It is the total before the block of rows, plus the sum in the block.
+        It is the total before the block of rows, plus the sum in the block::
+
+            a_within[i1 - start] = a_within[i1 - start] + x
+            a = a_earlier[i1 - start] + a_within[i1 - start]
         """
         within, earlier = self.column_parts(s, column)
         total = self.expression(s.function, [within, self.scalar(s.argument)])

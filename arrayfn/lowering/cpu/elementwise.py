@@ -22,6 +22,14 @@ class BlockPrinter(KernelPrinter):
     ) -> dict[int, str]:
         """Opens the loop over work items; returns the text of each outer axis's index.
 
+        For one outer axis it prints ::
+
+            for item in range(begin, end):
+                blocks = (n1 + block - 1) // block
+                start = item % blocks * block
+                stop = min_i64(start + block, n1)
+                i0 = item // blocks
+
         Args:
             outer: the axes outside of the blocks.
             inner: the axis that is cut into blocks.
@@ -105,7 +113,21 @@ class ElementwisePrinter(BlockPrinter):
 
         An operand that is contiguous along ``crossing`` is first copied, line by line,
         into a transposed tile of scratch memory; the tile of the next item is
-        prefetched meanwhile. Results are stored by whole rows of the tile.
+        prefetched meanwhile. Results are stored by whole rows of the tile. ``x + y.T``
+        is printed as follows, inside the loop over items::
+
+            for i1 in range(start, stop):
+                prefetch_row(y_in, first + (i1 + block) * y_in_s1, block)
+                for i0 in range(first, last):
+                    y_in_tile[(i0 - first) * block + i1 - start] = y_in[...]
+            for i0 in range(first, last):
+                prefetch_row(x_in, i0 * n1 + (start + block), block)
+                for i1 in range(start, stop):
+                    x = x_in[i0 * n1 + i1]
+                    y = y_in_tile[(i0 - first) * block + i1 - start]
+                    b = x + y
+                    b_out_row[i1 - start] = b
+                store_row(b_out, i0 * n1 + start, b_out_row, stop - start, far)
         """
         outer = [k for k in range(inner) if k != crossing]
         tile = tile_of(self.nest)

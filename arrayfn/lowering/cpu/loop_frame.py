@@ -200,11 +200,8 @@ class LoopFrame(Body):
             value = self.own_value(root, value)
         if root.type.dtype == dtypes.bool_:
             value = f"{self.use('convert_bool_u8')}({value})"
-        if guard:
-            self.open(f"if {guard}:")
-        self.line(f"{self.stored(root, index)} = {value}")
-        if guard:
-            self.close()
+        with self.open_if(guard):
+            self.line(f"{self.stored(root, index)} = {value}")
 
     def own_value(self, root: Var, value: str) -> str:
         """A variable with ``value``, if the body reads the array ``root`` later.

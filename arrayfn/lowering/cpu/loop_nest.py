@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -41,10 +42,7 @@ class InlinePrinter(StagedPrinter):
     def body(self) -> None:
         """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
-        length = 1
-        for axis in self.reduced_axes:
-            length *= self.nest.axes[axis].extent
-        self.keep_rows(length)
+        self.keep_rows(math.prod(self.nest.axes[k].extent for k in self.reduced_axes))
         variables: dict[int, str] = {}
         kept_loops = [self.open_axis(axis, variables) for axis in self.kept_axes]
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -74,9 +72,10 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def extent(self, axis: int) -> str:
+        """The extent of ``axis`` as a number, so that LLVM unrolls short loops."""
         return str(self.nest.axes[axis].extent)
 
-    # Names and places.
+    # Names and memory.
 
     def root(self, operand: int) -> Var:
         """The Var in whose memory ``operand`` lies."""
@@ -84,16 +83,19 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def name_of(self, value: Value) -> str:
+        """The variable of ``value``, unique in the whole loop."""
         return self.frame.name_for((id(self.nest), value.name), value.name)
 
     @override
     def scalar(self, scalar: Scalar) -> str:
+        """The expression of ``scalar``; integer arguments are printed as numbers."""
         if isinstance(scalar, IntegerArgument):
             return str(scalar.value)
         return super().scalar(scalar)
 
     @override
     def index(self, operand: int, variables: dict[int, str]) -> str:
+        """The affine index of ``operand``, with strides as numbers: ``i0 * 4 + i1``."""
         array = self.nest.operands[operand]
         terms = [str(array.offset)] if array.offset else []
         for axis, stride in enumerate(array.strides):
@@ -104,6 +106,7 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
+        """The element of ``operand`` in the memory of the loop's array."""
         root = self.root(operand)
         if operand in self.written_operands():
             return self.frame.stored(root, self.index(operand, variables))
@@ -115,6 +118,7 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The element that ``s`` loads or stores, with computed terms of its index."""
         if not s.indices:
             return self.element_at(s.operand, variables)
         terms = [
@@ -127,6 +131,7 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
+        """The expression of an index term, with its stride as a number."""
         name = self.name_of(term.index)
         return name if term.stride == 1 else f"{name} * {term.stride}"
 
@@ -166,13 +171,8 @@ class InlinePrinter(StagedPrinter):
             guard = self.frame.guard(self.nest.operands[s.operand].array)
             if guard:
                 self.frame.own_value(root, self.scalar(s.value))
-                self.open(f"if {guard}:")
-            super().store(s, variables)
-            if guard:
-                self.close()
+            with self.open_if(guard):
+                super().store(s, variables)
             return
-        if s.where is not None:
-            self.open(f"if {self.name_of(s.where)}:")
-        self.line(f"{variable} = {self.scalar(s.value)}")
-        if s.where is not None:
-            self.close()
+        with self.open_if("" if s.where is None else self.name_of(s.where)):
+            self.line(f"{variable} = {self.scalar(s.value)}")

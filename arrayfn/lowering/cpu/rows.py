@@ -30,6 +30,17 @@ class Blocks:
 class BlockedRowsPrinter(StagedPrinter):
     """Kernels whose innermost axis is reduced, with long rows in blocks.
 
+    The sum of a row is printed as ::
+
+        a_total = f64(0)
+        for near in range(0, n1, 4096):
+            a = f32(0)
+            for i1 in range(near, min_i64(near + 4096, n1)):
+                x = x_in[row + i1]
+                a = accumulate_add_f32(a, x)
+            a_total = a_total + convert_f32_f64(a)
+        a = convert_f64_f32(a_total)
+
     ``within`` has the variable of each running sum's part inside its block.
     """
 
@@ -88,7 +99,8 @@ class BlockedRowsPrinter(StagedPrinter):
     def accumulate(self, s: Reduce) -> None:
         """Prints the addition of a term to the sum ``s``.
 
-        A running sum is the sum before the block, plus that in the block.
+        A running sum is the sum before the block, plus that in the block:
+        ``a_within = a_within + x`` and ``a = a_earlier + a_within``.
         """
         within = self.within.get(s.result.name)
         if within is None:
@@ -125,7 +137,31 @@ class BlockedRowsPrinter(StagedPrinter):
 
 @dataclass
 class RowsPrinter(BlockedRowsPrinter):
-    """An item is one row (one index of the kept axes), computed in stages."""
+    """An item is one row (one index of the kept axes), computed in stages.
+
+    A softmax is printed as follows; the second stage prefetches the next row, strip by
+    strip::
+
+        for i0 in range(begin, end):
+            row = i0 * n1
+            a = F32_NEG_INF
+            for i1 in range(n1):
+                x = x_in[row + i1]
+                a = accumulate_max_f32(a, x)
+            e = f32(0)
+            for near in range(0, n1, 256):
+                prefetch_row(x_in, row + n1 + near, 256)
+                for i1 in range(near, min_i64(near + 256, n1)):
+                    x = x_in[row + i1]
+                    c = x - a
+                    d = exp_f32(c)
+                    d_row[i1] = d
+                    e = accumulate_add_f32(e, d)
+            for i1 in range(n1):
+                d = d_row[i1]
+                g = div_f32(d, e)
+                g_out[row + i1] = g
+    """
 
     @override
     def body(self) -> None:
@@ -236,7 +272,18 @@ class RowsPrinter(BlockedRowsPrinter):
 
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
-    """An item is a chunk of rows, whose elements are also summed over the rows."""
+    """An item is a chunk of rows, whose elements are also summed over the rows.
+
+    Around the rows of ``RowsPrinter`` it prints ::
+
+        for item in range(begin, end):
+            first = item * chunk
+            last = min_i64(first + chunk, n0)
+            for i1 in range(n1):
+                t_part[item * n1 + i1] = f32(0)
+            for i0 in range(first, last):
+                ...
+    """
 
     @override
     def body(self) -> None:
@@ -283,7 +330,10 @@ class RowTotalsPrinter(RowsPrinter):
 
 @dataclass
 class PartialRowsPrinter(BlockedRowsPrinter):
-    """Reductions to one value: an item is a chunk of the first axis."""
+    """Reductions to one value: an item is a chunk of the first axis.
+
+    It prints the blocks of its chunk, and then ``a_part[item] = a``.
+    """
 
     @override
     def body(self) -> None:

@@ -4,11 +4,9 @@ Work items are independent, and their results do not depend on the threads that 
 them. There are three shapes of kernel:
 
 * elementwise: an item is a block of the innermost axis (an element, if there is only
-that axis);
-
+  that axis);
 * rows: the innermost axis is reduced; an item is one row, that is, one index of the
-kept axes;
-
+  kept axes;
 * columns: the innermost axis is kept; an item is a block of columns.
 
 A reduction in one stage with few results is split first: partial results of fixed

@@ -7,7 +7,23 @@ are indices. Extents are printed as numbers, so that short loops are unrolled: u
 other kernels, these are compiled again for other shapes (not for other lengths).
 
 A loop with ``lanes`` is such a kernel of arrays of any size: a work item is a block of
-elements, which go through all iterations (see ``lanes``).
+elements, which go through all iterations (see ``lanes``). ``scan(lambda x, s: x +
+sin(x)
+* s, x, steps)`` is printed as ::
+
+    for item in range(begin, end):
+        start = item * width
+        stop = min_i64(start + width, n)
+        for i0 in range(start, stop):
+            a_at[i0] = x_at[i0]
+        for iteration in range(iterations):
+            for i0 in range(start, stop):
+                x = a_at[i0]
+                a = sin_f32(x)
+                step = steps_at[iteration]
+                b = a * step
+                c = x + b
+                a_at[i0] = c
 """
 
 from __future__ import annotations
@@ -198,38 +214,15 @@ class LoopPrinter(LoopFrame):
 
     def loop(self, step: LoopStep) -> None:
         """Print a loop with its carried values and slices."""
-        of = self.of
         carries = [c for c in step.carries if self.enter(c)]
         depth = self.depth
         if step.predicate is not None:
-            iteration = ""
-            self.open_while(step, self.read(of(step.predicate)))
+            self.open_while(step, self.read(self.of(step.predicate)))
         else:
             iteration = self.name_for(id(step), "iteration")
             iterations = self.integer("iterations", step.count or 0)
             self.open_for(step, iteration, iterations)
-            reversed_iteration = ""
-            for s in step.slices:
-                size = s.inner.type.dtype.itemsize
-                count, iteration_variable = s.stride // size, iteration
-                if count < 0:
-                    if not reversed_iteration:
-                        reversed_iteration = self.name_for(
-                            (id(step), "back"), f"{iteration}_back"
-                        )
-                        self.line(
-                            f"{reversed_iteration} = {iterations} - 1 - {iteration}"
-                        )
-                    count, iteration_variable = -count, reversed_iteration
-                begin = (
-                    iteration_variable
-                    if count == 1
-                    else f"{iteration_variable} * {self.extent(count)}"
-                )
-                outer = self.location(of(s.outer))
-                if outer.begin:
-                    begin = f"{outer.begin} + {begin}"
-                self.locations[of(s.inner)] = Location(outer.array, begin)
+            self.locate_slices(step, iteration, iterations)
         line_count = len(self.lines)
         self.steps(step.body)
         for c in carries:
@@ -239,6 +232,27 @@ class LoopPrinter(LoopFrame):
         self.depth = depth
         for c in carries:
             self.leave(c)
+
+    def locate_slices(self, step: LoopStep, iteration: str, iterations: str) -> None:
+        """Record where the slices of an iteration lie: ``xs_at`` from ``iteration`` on.
+
+        ``iteration`` is the variable of the iteration, ``iterations`` the text of the
+        trip count. If the loop is reversed, it prints ``iteration_back = iterations - 1
+        - iteration``, which counts backwards.
+        """
+        backwards = ""
+        for s in step.slices:
+            count, number = s.stride // s.inner.type.dtype.itemsize, iteration
+            if count < 0:
+                if not backwards:
+                    backwards = self.name_for((id(step), "back"), f"{iteration}_back")
+                    self.line(f"{backwards} = {iterations} - 1 - {iteration}")
+                count, number = -count, backwards
+            begin = number if count == 1 else f"{number} * {self.extent(count)}"
+            outer = self.location(self.of(s.outer))
+            if outer.begin:
+                begin = f"{outer.begin} + {begin}"
+            self.locations[self.of(s.inner)] = Location(outer.array, begin)
 
     def open_while(self, step: LoopStep, condition: str) -> None:
         """Opens a loop while ``condition`` holds, which an interrupt ends."""

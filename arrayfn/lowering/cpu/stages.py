@@ -29,13 +29,13 @@ class StagedPrinter(KernelPrinter):
     """Kernels with reductions, whose element values may be kept between stages.
 
     Attributes:
-        kept: where a value that is dear to recompute is kept for later stages: a
-            scratch array, or ``@k`` for operand ``k``, in which it is stored.
+        kept: where a value that is dear to recompute is kept for later stages: the name
+            of a scratch array, or the number of the operand in which it is stored.
         home: the first stage that computes each value.
         stage_bodies: the statements that each stage runs for each element.
     """
 
-    kept: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str | int] = field(default_factory=dict[str, str | int])
     home: dict[str, int] = field(default_factory=dict)
     stage_bodies: list[list[Statement]] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ class StagedPrinter(KernelPrinter):
                 None,
             )
             if stored is not None:
-                self.kept[name] = f"@{stored}"
+                self.kept[name] = stored
             else:
                 scratch_array = f"{self.name_of(s.result)}_row"
                 self.kept[name] = scratch_array
@@ -184,28 +184,34 @@ class StagedPrinter(KernelPrinter):
         for s in self.stage_bodies[stage]:
             if isinstance(s, Reduce):
                 self.accumulate(s)
-                continue
-            if isinstance(s, Compute) and s.result.name in self.kept:
-                where_kept = self.kept[s.result.name]
-                in_scratch = not where_kept.startswith("@")
-                text = (
-                    f"{where_kept}[{row_index}]"
-                    if in_scratch
-                    else self.element_at(int(where_kept[1:]), variables)
-                )
-                is_bool = s.result.dtype == dtypes.bool_
-                if self.home[s.result.name] < stage:
-                    name = self.name_of(s.result)
-                    value = self.widen(s.result.dtype, text) if is_bool else text
-                    self.line(f"{name} = {value}")
-                    continue
-                self.compute(s)
-                if in_scratch:
-                    name = self.name_of(s.result)
-                    value = self.narrow(s.result.dtype, name) if is_bool else name
-                    self.line(f"{text} = {value}")
-                continue
-            self.emit(s, variables)
+            elif isinstance(s, Compute) and s.result.name in self.kept:
+                self.compute_or_fetch(s, stage, variables, row_index)
+            else:
+                self.emit(s, variables)
+
+    def compute_or_fetch(
+        self, s: Compute, stage: int, variables: dict[int, str], row_index: str
+    ) -> None:
+        """Prints a value that is kept between stages.
+
+        Its first stage prints ``d = exp_f32(c)`` and ``d_row[i1] = d``, later ones ``d
+        = d_row[i1]``. The parameters are those of ``stage_loop_body``.
+        """
+        location, name = self.kept[s.result.name], self.name_of(s.result)
+        is_in_scratch = isinstance(location, str)
+        if isinstance(location, str):
+            element = f"{location}[{row_index}]"
+        else:
+            element = self.element_at(location, variables)
+        is_bool = s.result.dtype == dtypes.bool_
+        if self.home[s.result.name] < stage:
+            value = self.widen(s.result.dtype, element) if is_bool else element
+            self.line(f"{name} = {value}")
+            return
+        self.compute(s)
+        if is_in_scratch:
+            value = self.narrow(s.result.dtype, name) if is_bool else name
+            self.line(f"{element} = {value}")
 
 
 def _is_element(s: Statement) -> bool:

@@ -1,13 +1,13 @@
 """Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
 
-The first block of a cluster claims a row, and sends its number to the others. Slot
-``t % SLOTS`` of the shared array ``numbers`` holds the row of iteration t, from an
+The first block of a cluster claims a row, and sends its number to the others. Slot ``t
+% SLOTS`` of the shared array ``numbers`` holds the row of iteration t, from an
 iteration before its copy begins; a number beyond the last row ends the loop. The first
 rows are assigned statically: cluster c has rows c, c + clusters, and so on.
 
-Two threads of different warps do this while the other warps combine their results:
-the *producers* of the pipeline. One begins the copy of a later row, the other claims
-the row after it.
+Two threads of different warps do this while the other warps combine their results: the
+*producers* of the pipeline. One begins the copy of a later row, the other claims the
+row after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
 SLOTS: Final = 8  # of row numbers: more than are in use at a time
+"""Row numbers in shared memory: more than are in use at a time."""
 NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
+"""Bytes of a row's number, as it is sent to other blocks."""
 
 
 @dataclass
@@ -36,27 +38,26 @@ class DynamicRowScheduler(SlicesPrinter):
 
     @property
     def claims_rows(self) -> str:
-        """The condition that holds for the thread that claims the cluster's rows."""
+        """The condition ``thread == 64``: this thread claims the cluster's rows."""
         return f"{self.thread} == {self.producer_thread(2)}"
 
     def producer_thread(self, warp: int) -> int:
         """The first thread of ``warp``, or of the last warp if the block has fewer.
 
-        Any but the first warp will do: others wait for its results.
+        Any warp but the first will do: others wait for the first one's results.
         """
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def slot_of(self, iteration: str) -> str:
-        """The index in ``numbers`` of the row number of ``iteration``.
-
-        Both are expressions of the kernel.
-        """
+        """``remainder(iteration, 8)``: the index in ``numbers`` for ``iteration``."""
         return f"remainder({iteration}, {SLOTS})"
 
     def wait_for_row_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived.
 
-        In a cluster another block sends it.
+        Prints, in a cluster, in which another block sends it:
+
+            mbarrier_wait(numbered, remainder(i, 8), remainder(quotient(i, 8), 2))
         """
         if self.schedule.cluster == 1:
             return
@@ -67,8 +68,15 @@ class DynamicRowScheduler(SlicesPrinter):
     def print_producers(self) -> None:
         """Print the producers' part, unless this iteration has it already.
 
+        Prints:
+
+            if member == 32:
+                (prefetch_next_row)
+            if thread == 64:
+                (claim_next_row)
+
         The block must have passed a barrier after it loaded this iteration's row, whose
-        slot is free then.
+        buffer is free then.
         """
         if not self.producers_pending:
             return
@@ -81,29 +89,46 @@ class DynamicRowScheduler(SlicesPrinter):
     def prefetch_next_row(self) -> None:
         """Begin to copy the row ``prefetch_rows`` iterations later, if there is one.
 
+        Prints, for two prefetched rows and clusters of one block:
+
+            if numbers[remainder(iteration + 1, 8)] < n0:
+                other = numbers[remainder(iteration + 2, 8)]
+                (copy_row of row other)
+            else:
+                numbers[remainder(iteration + 2, 8)] = n0
+
         After the end of the rows a number beyond them is passed on. The test for that
         is of the row one iteration earlier. If that is this iteration's, the test
         always holds; but with it ptxas peels the first try of each mbarrier wait, and a
         layer norm of long rows takes a tenth less time.
         """
-        distance, add = self.schedule.prefetch_rows, "iteration + {}".format
-        before = self.slot_of(add(distance - 1) if distance > 1 else "iteration")
-        following = self.slot_of(add(distance))
-        with self.open(f"if numbers[{before}] < {self.rows}:"):
-            self.wait_for_row_number(add(distance))
-            self.line(f"other = numbers[{following}]")
-            self.copy_row("other", add(distance))
+        distance = self.schedule.prefetch_rows
+        iteration = f"iteration + {distance}"
+        before = f"iteration + {distance - 1}" if distance > 1 else "iteration"
+        with self.open(f"if numbers[{self.slot_of(before)}] < {self.rows}:"):
+            self.wait_for_row_number(iteration)
+            self.line(f"other = numbers[{self.slot_of(iteration)}]")
+            self.copy_row("other", iteration)
         with self.open("else:"):
-            self.line(f"numbers[{following}] = {self.rows}")
+            self.line(f"numbers[{self.slot_of(iteration)}] = {self.rows}")
         if self.schedule.cluster > 1:
             # All threads have read the number of this iteration's row.
             this = self.slot_of("iteration")
             self.line(f"mbarrier_expect_tx(numbered, {this}, {NUMBER_BYTES})")
 
     def claim_next_row(self) -> None:
-        """Claim a row, unless the last was beyond the end; send it to the cluster.
+        """Claim a row and send its number to the cluster, until there are no more.
 
-        ``following`` is the row that was claimed last.
+        Prints, for clusters of 8 blocks, of which each has three rows at first:
+
+            if following < n0:
+                following = next_work_item(flag_buffer, 1, 1)
+                following = following + clusters * 3
+                for peer in range(8):
+                    dsmem_store_i64(numbers, slot, following, peer, numbered, slot)
+
+        ``following`` is the row that was claimed last; for ``slot`` see ``slot_of``. A
+        cluster of one block has ``numbers[slot] = following`` instead.
         """
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)

@@ -1,9 +1,12 @@
 """Rows two of whose stages share one exchange between warps: see ``merges``.
 
 Each warp computes the later stage's sums with a shift of its own, and exchanges both
-stages' results at once. Each lane then rescales one warp's results to the common shift,
+stages' results at once. Each lane then rescales one warp's results to the row's shift,
 before the lanes are combined. In a cluster the first warp does so for its block and
 sends the result; each warp of the cluster then rescales the results of the blocks.
+
+In the lines that are printed for a softmax, ``a`` is the maximum and ``e`` the sum of
+the exponentials ``d``; ``a_warp`` is the maximum of a warp.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from arrayfn.lowering.kernel_ir import (
 
 R = TypeVar("R", Rows, Pipeline)
 _WARP, _BLOCK = "warp", "block"
-"""Suffixes of variables for the maximum of a warp, or of a block."""
+"""What a part is; ``a_warp`` and ``a_block`` keep the maximum ``a`` of a part."""
 
 
 @dataclass
@@ -46,9 +49,9 @@ class MergedRowsPrinter(RowsPrinter[R]):
     """Prints rows of which some pairs of stages share one exchange."""
 
     normalizing_factors: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables by which kept exponentials are rescaled and divided by their sum.
+    """The variable that rescales a kept exponential and divides it by the sum of all.
 
-    They are by the exponentials' names, and only of those that are divided so.
+    By the exponential's name: ``d`` to ``d_share``. See ``fold_division``.
     """
 
     def __post_init__(self) -> None:
@@ -61,7 +64,8 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def exchanged_values(self, stage: int) -> Sequence[Value]:
         """The values that parts exchange after ``stage``.
 
-        Those of a merge are sent after its earlier stage, and none after the later one.
+        Those of both stages of a merge are sent at once: none is left for the later
+        one.
         """
         for merge in self.merges:
             if merge.stage == stage:
@@ -72,30 +76,44 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def stage(self, stage: int) -> None:
-        """Print stage number ``stage``; merged ones exchange after the second."""
-        for merge in self.merges:
-            if merge.stage == stage:
-                self.outer_stage(stage)
-                self.row_stage(stage)
-                self.combine_warp(self.reduces(stage))
-                self.set_partial_values(merge, _WARP)
-                return
-            if merge.stage + 1 == stage:
-                self.row_stage(stage)
-                self.combine_warp(self.reduces(stage))
-                parts = self.exchange_merged(merge)
-                self.combine_parts(merge.reduces, parts)
-                self.outer_stage(stage)
-                self.print_kept_factors(merge)
-                self.rescale(merge, parts)
-                self.fold_division(merge)
-                return
-        super().stage(stage)
+        """Print stage number ``stage``; the two of a merge exchange after the second.
+
+        The first one ends with each warp's own results. The second one goes on with
+        them as if they were the row's, and rescales afterwards.
+        """
+        merge = next((m for m in self.merges if stage - m.stage in (0, 1)), None)
+        if merge is None:
+            super().stage(stage)
+            return
+        is_first = merge.stage == stage
+        if is_first:
+            self.outer_stage(stage)
+        self.row_stage(stage)
+        self.combine_warp(self.reduces(stage))
+        if is_first:
+            self.set_partial_values(merge, _WARP)
+            return
+        parts = self.exchange_merged(merge)
+        self.combine_parts(merge.reduces, parts)
+        self.outer_stage(stage)
+        self.print_kept_factors(merge)
+        self.rescale(merge, parts)
+        self.fold_division(merge)
 
     def exchange_merged(self, merge: Merge) -> Exchanged:
         """Exchange the results of both stages of ``merge`` between the parts of a row.
 
-        In a cluster the first warp combines the results of the block, and sends them.
+        Prints, for a softmax by 16 warps:
+
+            a_warps = shared_f32(16)
+            e_warps = shared_f32(16)
+            if remainder(thread, 32) == 0:
+                a_warps[quotient(thread, 32)] = a_warp
+                e_warps[quotient(thread, 32)] = e
+            barrier()
+
+        In a cluster the first warp then combines the results of the block, and sends
+        them to the other blocks.
         """
         if self.combines_in_block:
             for s in merge.maxima:
@@ -112,9 +130,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """The expressions of a part's values that are exchanged, by value.
+        """The variable of each value that a part exchanges: ``a_warp`` for a maximum.
 
-        Maxima are in variables with ``suffix``: of a warp, or of a block.
+        Maxima are kept under that name, as the variable ``a`` is the part's shift.
+        ``suffix`` is that of a warp or of a block.
         """
         texts = {v: self.name_of(v) for v in merge.sent}
         maxima = (s.result for s in merge.maxima)
@@ -123,12 +142,17 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def set_partial_values(self, merge: Merge, suffix: str) -> None:
         """Set the part's shifts, and what the next stage computes from them.
 
-        The variable of each maximum becomes the part's shift, which is finite; the
-        maximum itself stays in ``MAXIMUM_suffix``. ``suffix`` says whether the part is
-        a warp or a block.
+        Prints, for a softmax (the clamp keeps ``-inf - -inf`` out of parts without a
+        finite element):
+
+            a_warp = a
+            a = accumulate_max_f32(a, f32(-3.4028234663852886e+38))
+
+        Args:
+            merge: The pair of stages.
+            suffix: That of a warp or of a block: what a part is.
         """
         for s in merge.maxima:
-            # -inf - -inf would be NaN in a part that has only -inf, or no elements.
             name = self.name_of(s.result)
             self.line(f"{name}_{suffix} = {name}")
             function, lowest = s.function, self.lowest(s.result)
@@ -136,15 +160,16 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.partial_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
-        """The expression of the lowest finite number of a value's dtype."""
+        """The lowest finite number of the dtype: ``f32(-3.4028234663852886e+38)``."""
         dtype = short_name(value.dtype)
         return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
     def partial_statements(self, merge: Merge, suffix: str) -> None:
         """Print the outer statements that the next stage needs, with the part's values.
 
-        ``suffix`` says whether the part is a warp or a block: means are over its
-        elements.
+        Prints, for a variance by warps of 512 elements each: ``c = div_f32(a,
+        f32(512))``, the mean of a warp's elements. ``suffix`` says whether the part is
+        a warp or a block.
         """
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
@@ -168,7 +193,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The expression of the mean of ``elements`` numbers whose sum is ``total``."""
+        """The mean of ``elements`` numbers whose sum is the expression ``total``.
+
+        For 512 elements, ``div_f32(a, f32(512))``. The dtype is that of the sum ``m``.
+        """
         dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
 
@@ -177,9 +205,9 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def print_kept_factors(self, merge: Merge) -> None:
         """Define factors for the exponentials that later stages read from registers.
 
-        They were computed with the maximum of a warp as their shift; the factor
-        rescales them to the row's. ``factors`` has the variables, by the exponentials'
-        names.
+        They were computed with a warp's maximum as their shift. Prints:
+
+            d_factor = exp_f32(accumulate_min_f32(a_warp - a, f32(0)))
         """
         for name, m in merge.scaled.items():
             if name in self.plan.kept:
@@ -190,7 +218,16 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.factors[name] = factor
 
     def rescale(self, merge: Merge, parts: Exchanged) -> None:
-        """Combine the later reductions of all parts, rescaled to the common shift.
+        """Combine the later stage's results of all parts, rescaled to the row's shift.
+
+        Prints, for the sum of a softmax by 16 warps (left out is the clamp of
+        ``difference``, see ``rescale_factor``):
+
+            e = f32(0)
+            difference = a_warps[remainder(thread, 16)] - a
+            e = accumulate_add_f32(e, e_warps[...] * exp_f32(difference))
+            for step in range(4):
+                e = accumulate_add_f32(e, shuffle_xor_f32(e, 8 >> step))
 
         ``parts`` says where shared memory has the parts' results.
         """
@@ -204,11 +241,14 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
     def rescale_factor(self, element: Compute, difference: str) -> str:
-        """The expression of ``exp(min(difference, 0))``.
+        """The expression ``exp_f32(accumulate_min_f32(difference, f32(0)))``.
 
-        The difference is positive only in a row with an infinite or NaN maximum, for
-        which Programs may take 0 as the shift.
-        ``element`` is the exponential whose dtype and precision it has.
+        The difference of a part's maximum and the shift is positive only in a row with
+        an infinite or NaN maximum, for which Programs may take 0 as the shift.
+
+        Args:
+            element: The exponential, whose dtype and precision the factor has.
+            difference: The expression of the difference.
         """
         dtype = short_name(element.result.dtype)
         clamped = f"accumulate_min_{dtype}({difference}, {dtype}(0))"
@@ -217,10 +257,15 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return f"{element.function}({clamped})"
 
     def rescaled_term(self, m: Rescaled, parts: Exchanged) -> str:
-        """The expression of one part's result of ``m``, rescaled to the common shift.
+        """The expression of one part's result of ``m``, rescaled to the row's shift.
 
-        ``parts`` says where shared memory has it. May print a line that defines
-        ``difference``, that of the part's shift and the common one.
+        For exponentials it is the second argument of ``accumulate_add_f32`` in
+        ``rescale``, after the line that defines ``difference``. For squares, of parts
+        of 512 elements:
+
+            g_warps[remainder(thread, 16)] + difference * difference * f32(512)
+
+        ``parts`` says where shared memory has the parts' results.
         """
         part = parts.of(self.name_of(m.reduce.result))
         if isinstance(m, Unshifted):
@@ -238,10 +283,11 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # Exponentials over their sum.
 
     def fold_division(self, merge: Merge) -> None:
-        """Define factors that rescale exponentials and divide them by their sum.
+        """Define factors that both rescale exponentials and divide them by their sum.
 
-        One product then does both, as in softmax, for exponentials of ``merge`` that
-        are only divided by their sum. The sum is at least 1, or NaN.
+        Prints, for a softmax: ``d_share = div_f32(d_factor, e)``. Its quotients then
+        are ``g = d * d_share``. That is for exponentials of ``merge`` that are only
+        divided by their sum, which is at least 1, or NaN.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
@@ -275,7 +321,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def compute(self, s: Compute) -> None:
-        """Print ``s``; a division that a factor replaces becomes a product."""
+        """Print ``s``; a division by the sum becomes ``g = d * d_share``."""
         factor = self.normalizing_factor(s)
         if factor is None:
             super().compute(s)

@@ -1,11 +1,12 @@
 """Merges: one exchange for two reductions, of which the second needs the first.
 
-The sum of ``exp(v - u)`` has a *shift* ``u``, the maximum of the row. A part of the
-row, a warp's or a block's, uses its own maximum ``p`` as the shift instead. The parts'
-results are then combined in one exchange, and each sum is *rescaled* from the part's
-shift to the row's: ``sum(exp(v - u)) = sum(exp(v - p)) * exp(p - u)``, the online
-softmax of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
-The factor is at most 1, as ``p <= u``.
+The sum of ``exp(v - u)`` has a *shift* ``u``, the maximum of the row. Threads would
+exchange maxima first, and sums later. Instead each part of the row, a warp's or a
+block's, takes its own maximum ``p`` as the shift, and the parts exchange both results
+at once. Each sum is then *rescaled* from the part's shift to the row's: ``sum(exp(v -
+u)) = sum(exp(v - p)) * exp(p - u)``. This is the online softmax of Milakov and
+Gimelshein, "Online normalizer calculation for softmax" (2018). The factor is at most 1,
+as ``p <= u``.
 
 Sums of squares are rescaled by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * (2 *
 sum(v - p) + n * (p - u))`` (Chan, Golub and LeVeque, "Algorithms for computing the
@@ -17,7 +18,7 @@ is left out: it changes the sum by no more than the rounding of ``u`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from arrayfn.lowering.kernel_ir import (
@@ -36,7 +37,7 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass(frozen=True, slots=True)
 class Unshifted:
-    """A reduction of the later stage that has no shift."""
+    """A reduction of the later stage that has no shift: it is combined as it is."""
 
     reduce: Reduce
 
@@ -79,9 +80,9 @@ class Merge:
     Args:
         stage: The earlier of the two.
         reduces: Its reductions.
-        rescaled: Those of the later stage.
-        provisional: Names of the later stage's element values that depend on a shift: a
-            part computes them with its own.
+        rescaled: Those of the later stage, and how they are rescaled.
+        provisional: Names of the element values (one for each element) that depend on a
+            shift: a part computes them with its own.
     """
 
     stage: int
@@ -91,7 +92,7 @@ class Merge:
 
     @property
     def maxima(self) -> tuple[Reduce, ...]:
-        """The earlier reductions that are the shifts of exponentials."""
+        """The earlier stage's maxima that are shifts of exponentials."""
         sums = (m.maximum for m in self.rescaled if isinstance(m, Exponentials))
         return tuple(dict.fromkeys(sums))
 
@@ -99,7 +100,7 @@ class Merge:
     def scaled(self) -> Mapping[str, Exponentials]:
         """The sums of exponentials, by the names of the exponentials.
 
-        A factor rescales the exponentials that are kept, too.
+        Exponentials that are kept in registers are rescaled by the same factor.
         """
         sums = (m for m in self.rescaled if isinstance(m, Exponentials))
         return {m.element.result.name: m for m in sums}
@@ -120,173 +121,157 @@ def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
     merges: list[Merge] = []
     stage = 0
     while stage + 1 < nest.stages:
-        merge = _merge_of(nest, stage, squares)
+        merge = _Pair(nest, stage).merge(squares)
         stage += 1 if merge is None else 2
         merges += [] if merge is None else [merge]
     return tuple(merges)
 
 
-def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
-    """The merge of ``stage`` and the next; None if a reduction cannot be rescaled.
+class _Pair:
+    """A stage of a nest and the next one, of which it is asked whether they merge."""
 
-    With ``squares`` False, a sum of squares cannot be.
-    """
-    earlier, later = _reduces(nest, stage), _reduces(nest, stage + 1)
-    stored = any(s.stage == stage + 1 for s in nest.statements if is_element_store(s))
-    if not earlier or not later or stored or nest.has_totals:
-        return None
-    producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
-    dependent = _dependents(nest, earlier)
-    candidates = [_rescaled(s, earlier, producers, dependent) for s in later]
-    rescaled = tuple(m for m in candidates if m is not None)
-    if len(rescaled) < len(later) or all(isinstance(m, Unshifted) for m in rescaled):
-        return None
-    if not squares and any(isinstance(m, Squares) for m in rescaled):
-        return None
-    elements = {
-        s.result.name
-        for s in nest.statements
-        if not isinstance(s, (Store, Reduce)) and s.level == "element"
-    }
-    provisional = frozenset(dependent & elements)
-    return Merge(stage, tuple(earlier), rescaled, provisional)
+    def __init__(self, nest: Nest, stage: int) -> None:
+        self.nest = nest
+        self.stage = stage
+        reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+        self.earlier = [s for s in reduces if s.stage == stage]
+        self.later = [s for s in reduces if s.stage == stage + 1]
+        self.producers = {
+            s.result.name: s for s in nest.statements if not isinstance(s, Store)
+        }
+        self.dependent = self._dependents()
+        """Names of the values that need a result of the earlier stage."""
 
+    def merge(self, squares: bool) -> Merge | None:
+        """The merge of the stages; None if a later reduction cannot be rescaled.
 
-def _reduces(nest: Nest, stage: int) -> list[Reduce]:
-    """The reductions of stage number ``stage``."""
-    return [s for s in nest.statements if isinstance(s, Reduce) and s.stage == stage]
+        Unless ``squares``, a sum of squares cannot be.
+        """
+        nest, stage = self.nest, self.stage
+        stores = [s for s in nest.statements if is_element_store(s)]
+        is_stored = any(s.stage == stage + 1 for s in stores)
+        if not self.earlier or not self.later or is_stored or nest.has_totals:
+            return None
+        candidates = [self.rescaled(s) for s in self.later]
+        rescaled = tuple(m for m in candidates if m is not None)
+        if len(rescaled) < len(self.later):
+            return None
+        if all(isinstance(m, Unshifted) for m in rescaled):
+            return None
+        if not squares and any(isinstance(m, Squares) for m in rescaled):
+            return None
+        elements = {
+            name
+            for name, s in self.producers.items()
+            if not isinstance(s, Reduce) and s.level == "element"
+        }
+        provisional = frozenset(self.dependent & elements)
+        return Merge(stage, tuple(self.earlier), rescaled, provisional)
 
+    def _dependents(self) -> set[str]:
+        """Names of the earlier stage's results and of what is computed from them.
 
-def _dependents(nest: Nest, reduces: Sequence[Reduce]) -> set[str]:
-    """Names of the results of ``reduces`` and of what is computed from them.
+        Later reductions and what needs them are left out.
+        """
+        names = {s.result.name for s in self.earlier}
+        for s in self.nest.statements:  # in an order in which values are defined
+            if not isinstance(s, (Store, Reduce)) and names & {v.name for v in uses(s)}:
+                names.add(s.result.name)
+        return names
 
-    Later reductions and what needs them are left out.
-    """
-    names = {s.result.name for s in reduces}
-    for s in nest.statements:  # in an order in which values are defined
-        if not isinstance(s, (Store, Reduce)) and names & {v.name for v in uses(s)}:
-            names.add(s.result.name)
-    return names
+    def rescaled(self, s: Reduce) -> Rescaled | None:
+        """How ``s``, a reduction of the later stage, is rescaled; None if it cannot be.
 
-
-def _rescaled(
-    s: Reduce,
-    earlier: Sequence[Reduce],
-    producers: Mapping[str, Statement],
-    dependent: set[str],
-) -> Rescaled | None:
-    """How ``s``, a reduction of the later stage, is rescaled; None if it cannot be.
-
-    Args:
-        s: The reduction.
-        earlier: The reductions of the earlier stage.
-        producers: The statement that computes each value, by the value's name.
-        dependent: Names of the values that need one of ``earlier``.
-    """
-    if not isinstance(s.argument, Value) or s.argument.name not in dependent:
-        return Unshifted(s)
-    element = _producer(s.argument, producers)
-    if not isinstance(element, Compute):
-        return None
-    operation, _, suffix = element.function.rpartition("_")
-    if s.function != f"accumulate_add_{suffix}":
-        return None
-    if operation == "exp":
-        (x,) = element.arguments
-        for _, shift, reduce in _differences(x, f"max_{suffix}", earlier, producers):
-            if _is_maximum(shift, reduce, producers):
-                return Exponentials(s, shift, reduce, element)
-    elif _is_square(element, producers) and suffix in ("f32", "f64"):
+        A sum of ``exp(v - shift)`` is, and one of ``(v - shift)**2``, if the earlier
+        stage has the maximum, or the sum, of ``v``. So is what needs no shift.
+        """
+        if not isinstance(s.argument, Value) or s.argument.name not in self.dependent:
+            return Unshifted(s)
+        element = self.producer(s.argument)
+        if not isinstance(element, Compute):
+            return None
+        operation, _, suffix = element.function.rpartition("_")
+        if s.function != f"accumulate_add_{suffix}":
+            return None
         x = element.arguments[0]
-        for d, shift, reduce in _differences(x, f"add_{suffix}", earlier, producers):
-            producer = producers[shift.name]
-            if isinstance(producer, Compute) and producer.level == "outer":
-                return Squares(s, shift, reduce, d)
-    return None
+        if operation == "exp":
+            for _, shift, maximum in self.differences(x, f"max_{suffix}"):
+                if self.is_maximum(shift, maximum):
+                    return Exponentials(s, shift, maximum, element)
+        elif self.is_square(element) and suffix in ("f32", "f64"):
+            for difference, shift, total in self.differences(x, f"add_{suffix}"):
+                mean = self.producers[shift.name]
+                if isinstance(mean, Compute) and mean.level == "outer":
+                    return Squares(s, shift, total, difference)
+        return None
 
+    def is_square(self, s: Compute) -> bool:
+        """Whether ``s`` computes the square of a value, as a square or as a product."""
+        same = len({self.resolved(x) for x in s.arguments}) == 1
+        return same and s.function.rpartition("_")[0] in ("square", "mul")
 
-def _is_square(s: Compute, producers: Mapping[str, Statement]) -> bool:
-    """Whether ``s`` computes the square of a value, as a square or as a product.
+    def differences(
+        self, x: Scalar, combine: str
+    ) -> Iterator[tuple[Compute, Value, Reduce]]:
+        """The ways in which ``x`` is ``v - shift``, with an earlier reduction of ``v``.
 
-    ``producers`` has the statement that computes each value, by the value's name.
-    """
-    same = len({_resolved(x, producers) for x in s.arguments}) == 1
-    return same and s.function.rpartition("_")[0] in ("square", "mul")
+        Yields the subtraction, the shift and the reduction, whose function is
+        ``accumulate_`` and ``combine``: ``max_f32`` for example.
+        """
+        difference = self.producer(x)
+        suffix = combine.rpartition("_")[2]
+        if (
+            not isinstance(difference, Compute)
+            or difference.function != f"sub_{suffix}"
+        ):
+            return
+        v, shift = map(self.resolved, difference.arguments)
+        for reduce in self.earlier:
+            combines = reduce.function == f"accumulate_{combine}"
+            is_of_v = self.resolved(reduce.argument) == v
+            if combines and is_of_v and isinstance(shift, Value):
+                yield difference, shift, reduce
 
+    def resolved(self, x: Scalar) -> Scalar:
+        """The value that ``x`` equals once identity functions are looked through."""
+        while isinstance(x, Value):
+            s = self.producers[x.name]
+            if not isinstance(s, Compute) or not s.function.startswith("identity_"):
+                break
+            (x,) = s.arguments
+        return x
 
-def _differences(
-    x: Scalar,
-    combine: str,
-    earlier: Sequence[Reduce],
-    producers: Mapping[str, Statement],
-) -> Iterator[tuple[Compute, Value, Reduce]]:
-    """The ways in which ``x`` is ``v - shift``, with an earlier reduction of ``v``.
+    def producer(self, x: Scalar) -> Statement | None:
+        """The statement that computes ``x``, once identities are looked through.
 
-    Yields the subtraction, the shift and the reduction: one of ``earlier`` with the
-    function ``accumulate_`` + ``combine``, where ``combine`` is ``max_f32`` for
-    example. ``producers`` has the statement that computes each value, by its name.
-    """
-    difference = _producer(x, producers)
-    suffix = combine.rpartition("_")[2]
-    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
-        return
-    v, shift = (_resolved(y, producers) for y in difference.arguments)
-    for reduce in earlier:
-        combines = reduce.function == f"accumulate_{combine}"
-        is_of_v = _resolved(reduce.argument, producers) == v
-        if combines and is_of_v and isinstance(shift, Value):
-            yield difference, shift, reduce
+        None if ``x`` is no value: a constant or an argument.
+        """
+        value = self.resolved(x)
+        return self.producers[value.name] if isinstance(value, Value) else None
 
+    def is_maximum(self, shift: Value, maximum: Reduce) -> bool:
+        """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
 
-def _resolved(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
-    """The value that ``x`` equals once identity functions are looked through.
-
-    ``producers`` has the statement that computes each value, by the value's name.
-    """
-    while isinstance(x, Value):
-        s = producers[x.name]
-        if not isinstance(s, Compute) or not s.function.startswith("identity_"):
-            break
-        (x,) = s.arguments
-    return x
-
-
-def _producer(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
-    """The statement that computes ``x``, once identity functions are looked through.
-
-    ``producers`` has the statement that computes each value, by the value's name. None
-    if ``x`` is no value: a constant or an argument.
-    """
-    value = _resolved(x, producers)
-    return producers[value.name] if isinstance(value, Value) else None
-
-
-def _is_maximum(
-    shift: Value, maximum: Reduce, producers: Mapping[str, Statement]
-) -> bool:
-    """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
-
-    Programs guard against infinite maxima: they take 0 in their place, or the maximum
-    with the lowest finite number. ``producers`` has the statement that computes each
-    value, by the value's name.
-    """
-    if shift == maximum.result:
-        return True
-    guard = producers[shift.name]
-    if not isinstance(guard, Compute):
-        return False
-    if guard.function == maximum.function:
-        x, y = guard.arguments
-        return x == maximum.result and isinstance(y, Constant)
-    if not guard.function.startswith("select_"):
-        return False
-    test, x, y = guard.arguments
-    tested = producers[test.name] if isinstance(test, Value) else None
-    return (
-        x == maximum.result
-        and isinstance(y, Constant)
-        and y.value == 0
-        and isinstance(tested, Compute)
-        and tested.function.startswith("isfinite_")
-        and tested.arguments == (maximum.result,)
-    )
+        Programs guard against infinite maxima: they take 0 in their place, or the
+        maximum with the lowest finite number.
+        """
+        if shift == maximum.result:
+            return True
+        guard = self.producers[shift.name]
+        if not isinstance(guard, Compute):
+            return False
+        if guard.function == maximum.function:
+            x, y = guard.arguments
+            return x == maximum.result and isinstance(y, Constant)
+        if not guard.function.startswith("select_"):
+            return False
+        test, x, y = guard.arguments
+        tested = self.producers[test.name] if isinstance(test, Value) else None
+        return (
+            x == maximum.result
+            and isinstance(y, Constant)
+            and y.value == 0
+            and isinstance(tested, Compute)
+            and tested.function.startswith("isfinite_")
+            and tested.arguments == (maximum.result,)
+        )

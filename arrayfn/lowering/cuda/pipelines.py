@@ -1,9 +1,20 @@
 """Kernels of long rows with prefetching: persistent blocks loop over rows.
 
 While a block computes a row in registers, bulk asynchronous copies bring the next rows
-to its shared memory. Broadcast operands, which are the same for all rows (weights),
-stay there. An mbarrier for each slot of rows, and one for all broadcast operands, says
-when copies have arrived.
+to its shared memory, to one of ``prefetch_rows`` row buffers. Broadcast operands, which
+are the same for all rows (weights), stay there. An mbarrier for each row buffer, and
+one for all broadcast operands, says when copies have arrived.
+
+    (shared memory, first copies)
+    iteration = i64(0)
+    item = start
+    while item < n0:
+        (wait for the row, load it into registers; the producers' part)
+        (the stages)
+        iteration = iteration + 1
+        item = numbers[remainder(iteration, 8)]
+    if thread == 64:
+        end_work_queue(flag_buffer, 1, clusters)
 """
 
 from __future__ import annotations
@@ -34,7 +45,11 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def body(self) -> None:
-        """Print the kernel's lines: set-up, loop over rows, end of the work queue."""
+        """Print the kernel's lines: set-up, loop over rows, end of the work queue.
+
+        See the module's docstring for them. Declarations of shared memory that stages
+        ask for are moved before the loop.
+        """
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
         self.flag_words = 2
@@ -58,12 +73,25 @@ class PipelinePrinter(DynamicRowScheduler):
         self.lines[loop_start:loop_start] = self.shared_declarations
 
     def lay_out_shared_memory(self) -> None:
-        """Declare shared memory: mbarriers, numbers of rows, slots, broadcast operands.
+        """Declare mbarriers, numbers of rows, row buffers and broadcast operands.
 
-        ``mbarriers`` has one for each slot, and then one for the broadcast operands. In
-        a cluster ``exchanged`` has one for each exchange, two if there is only one, and
-        ``numbered`` one for each row number. Also defines the thread's numbers (see
-        ``name_cluster_threads``) and ``size`` in ragged rows.
+        Prints, for blocks without clusters, one row operand with two buffers and a
+        broadcast operand:
+
+            member = thread_index()
+            start = block_index()
+            mbarriers = mbarriers_i64(3)
+            if member == 0:
+                mbarrier_init(mbarriers, 3)
+                fence_mbarrier_init()
+            numbers = shared_i64(16)
+            x_shared = dynamic_shared_f32(0, 32768)
+            w_shared = dynamic_shared_f32(131072, 16384)
+
+        ``mbarriers`` has one for each row buffer, and then one for the broadcast
+        operands. In a cluster ``exchanged`` has one for each exchange, two if there is
+        only one, and ``numbered`` one for each row number. In ragged rows ``size`` is
+        the number of elements that this block has.
         """
         schedule, first = self.schedule, self.first_rows
         if schedule.cluster > 1:
@@ -75,10 +103,8 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("size = i64(0)")
             with self.open_slices():
                 self.line("size = size + count")
-        mbarriers: dict[str, Sequence[int | None]] = {}
-        mbarriers["mbarriers"] = [None] * (
-            schedule.prefetch_rows + bool(schedule.broadcast_operands)
-        )
+        copies = schedule.prefetch_rows + bool(schedule.broadcast_operands)
+        mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
@@ -97,12 +123,12 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare the array ``VALUE_suffix`` before the loop over rows, which uses it.
+        """Declare ``a_warps = shared_f32(32)`` before the loop over rows.
 
-        It has ``count`` elements at least: its size is a multiple of a cache line. What
-        blocks of a cluster send each other, the mbarriers that count it and what a
-        block uses meanwhile must not share a line: softmax of rows of 131072 took up to
-        20 us more where they did.
+        The array is for value ``a``. Its size is a multiple of a line, at least
+        ``count`` elements. What blocks of a cluster send each other, the mbarriers that
+        count it and what a block uses meanwhile must not share a line: softmax of rows
+        of 131072 took up to 20 us more where they did.
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
@@ -113,9 +139,23 @@ class PipelinePrinter(DynamicRowScheduler):
     def prefetch_first_rows(self) -> None:
         """Begin to copy the cluster's first rows, then the broadcast operands.
 
-        The rows come first because they are needed first. A barrier of the block or
-        cluster follows: mbarriers are initialized then. Defines ``following``, in all
-        threads the last of these rows.
+        Prints, for one row buffer and clusters:
+
+            cluster_arrive()
+            griddepcontrol_wait()
+            griddepcontrol_launch_dependents()
+            if member == 0:
+                following = start
+                numbers[0] = following
+                (copy_row of row following)
+                following = following + clusters
+                numbers[1] = following
+            following = start + clusters * 1
+            cluster_wait()
+
+        The rows come first because they are needed first. ``following`` is the last of
+        these rows, in all threads. The barrier of the block or cluster comes last:
+        mbarriers are initialized then.
         """
         schedule = self.schedule
         clusters = self.integer("clusters", schedule.clusters)
@@ -144,6 +184,13 @@ class PipelinePrinter(DynamicRowScheduler):
     def copy_broadcasts(self) -> None:
         """Begin to copy the block's slices of the broadcast operands.
 
+        Prints, for 8 slices of 2048 float32 in a cluster of 4 blocks:
+
+            mbarrier_expect_tx(mbarriers, 2, 16384 * 4)
+            for vector in range(8):
+                begin = (vector * 4 + rank) * 2048
+                bulk_copy_f32(w_in, begin, w_shared, vector * 2048, 2048, mbarriers, 2)
+
         Slices that threads have in registers are left out.
         """
         schedule, mbarrier = self.schedule, str(self.schedule.prefetch_rows)
@@ -160,7 +207,7 @@ class PipelinePrinter(DynamicRowScheduler):
     def register_elements(self, operand: int) -> int:
         """Elements of a broadcast ``operand`` that a block's threads have in registers.
 
-        0 for all but the first of these operands.
+        0 for all but the first broadcast operand.
         """
         schedule = self.schedule
         if operand != next(iter(schedule.broadcast_operands), None):
@@ -168,11 +215,19 @@ class PipelinePrinter(DynamicRowScheduler):
         return schedule.broadcast_register_tiles * schedule.slice
 
     def register_name(self, operand: int) -> str:
-        """The name of the registers for vectors of a broadcast operand."""
+        """``w_registers``, for the vectors of a broadcast operand that stay there."""
         return f"{self.array_name(operand)}_registers"
 
     def load_register_tiles(self) -> None:
-        """Load the vectors of the first broadcast operand that stay in registers."""
+        """Load the vectors of the first broadcast operand that stay in registers.
+
+        Prints, for four vectors of each of 512 threads:
+
+            w_registers = registers_f32(16)
+            for vector in range(4):
+                first = (vector * 512 + member) * 4
+                load_f32x4(w_in, first, w_registers, vector * 4)
+        """
         schedule = self.schedule
         if not schedule.broadcast_register_tiles:
             return
@@ -196,7 +251,10 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def wait_for_shared_operands(self) -> None:
-        """Have the first iteration wait, in the first stage that needs the operands."""
+        """Wait for the broadcast operands, in the first stage that needs them.
+
+        Prints: ``if iteration == 0:`` and ``mbarrier_wait(mbarriers, 2, 0)``.
+        """
         if not self.broadcast_wait_printed:
             with self.open("if iteration == 0:"):
                 mbarrier = self.schedule.prefetch_rows
@@ -205,9 +263,19 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def load_shared_vector(self, operand: int) -> None:
-        """Load the current vector of a broadcast operand into registers.
+        """Load the current vector of a broadcast operand into its tile.
 
-        Its first vectors may be in registers already, which are copied then.
+        Prints, for blocks of 512 threads:
+
+            load_f32x4(w_shared, (vector * 512 + member) * 4, w_tile, 0)
+
+        If the first four vectors are in registers, the tile is a copy of those:
+
+            if vector < 4:
+                for lane in range(4):
+                    w_tile[lane] = w_registers[vector * 4 + lane]
+            else:
+                load_f32x4(w_shared, (vector * 512 + member) * 4 - 8192, w_tile, 0)
         """
         schedule, lanes = self.schedule, self.schedule.lanes
         load = f"load_{self.vector_name(operand, lanes)}"
@@ -216,14 +284,13 @@ class PipelinePrinter(DynamicRowScheduler):
         member = "member"
         if self.recompute_thread:
             member = f"remainder({self.recompute_thread}, {threads})"
-        at = f"(vector * {threads} + {member})" if schedule.tiles > 1 else member
-        at = f"{at} * {lanes}"
+        number = f"(vector * {threads} + {member})" if schedule.tiles > 1 else member
+        at = f"{number} * {lanes}"
         if not in_registers:
             self.line(f"{load}({source}, {at}, {tile}, 0)")
             return
-        each = f"for lane in range({lanes}):"
         test = f"if vector < {schedule.broadcast_register_tiles}:"
-        with self.open(test), self.open(each):
+        with self.open(test), self.open(f"for lane in range({lanes}):"):
             kept = f"{self.register_name(operand)}[vector * {lanes} + lane]"
             self.line(f"{tile}[lane] = {kept}")
         with self.open("else:"):
@@ -232,7 +299,19 @@ class PipelinePrinter(DynamicRowScheduler):
     # An iteration's row.
 
     def load_row(self) -> None:
-        """Wait for this iteration's row, and load it from its slot into registers."""
+        """Wait for this iteration's row, and load it from its buffer into registers.
+
+        Prints, for two row buffers of 5 slices of 2048 elements:
+
+            ring = remainder(iteration, 2)
+            mbarrier_wait(mbarriers, ring, remainder(quotient(iteration, 2), 2))
+            x_tile = registers_f32(20)
+            for vector in range(5):
+                first = (vector * 512 + member) * 4
+                load_f32x4(x_shared, (ring * 5 + vector) * 2048 + ..., x_tile, ...)
+
+        Rows that are kept in float32 are converted here, too.
+        """
         schedule = self.schedule
         slots = schedule.prefetch_rows
         phase = f"quotient(iteration, {slots})" if slots > 1 else "iteration"
@@ -268,9 +347,9 @@ class PipelinePrinter(DynamicRowScheduler):
     def float32_rows(self) -> frozenset[int]:
         """The fp16 and bf16 row operands that a thread keeps in float32.
 
-        They are those that several stages read, not counting stages that only take
-        maxima or minima, which is done in 16 bits. Rows that are written over are not
-        among them: the result needs registers of the stored dtype.
+        Those that several stages read, not counting stages that only take maxima or
+        minima, which is done in 16 bits. Rows that are written over are not among them:
+        the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.keeps_float32 or schedule.lanes == 1:
@@ -289,7 +368,7 @@ class PipelinePrinter(DynamicRowScheduler):
         )
 
     def float32_name(self, operand: int) -> str:
-        """The name of the registers for a row operand in float32."""
+        """``x_wide``, the registers for a row operand in float32."""
         return f"{self.array_name(operand)}_wide"
 
     @override
@@ -331,7 +410,8 @@ class PipelinePrinter(DynamicRowScheduler):
         """As in ``RowsPrinter``; double-buffered where a row has only one exchange.
 
         Its one barrier does not keep warps from writing the next row's results while
-        others still read this row's.
+        others still read this row's. For 16 warps: ``"remainder(iteration, 2) * 16 +
+        "`` and 32.
         """
         if len(self.exchanged_stages()) > 1:
             return super().warp_slots(warps)
@@ -343,19 +423,21 @@ class PipelinePrinter(DynamicRowScheduler):
 
         With several exchanges a row, each has its mbarrier, and a phase each row: all
         blocks have passed another exchange before the next phase begins. Where a row
-        has only one exchange, two mbarriers and slots alternate instead.
+        has only one exchange, two mbarriers and two buffers alternate instead.
         """
         if len(self.exchanged_stages()) > 1:
             return str(number), "remainder(iteration, 2)", ""
-        phase = "quotient(iteration, 2)"
-        slot = "remainder(iteration, 2)"
-        return slot, f"remainder({phase}, 2)", f"{slot} * {self.parts} + "
+        slot, parity = "remainder(iteration, 2)", "remainder(quotient(iteration, 2), 2)"
+        return slot, parity, f"{slot} * {self.parts} + "
 
     @override
     def after_exchange(self, stage: int, mbarrier: str) -> None:
         """Have ``mbarrier`` expect the bytes of the next row's exchange.
 
-        ``stage`` is the stage after which values are exchanged.
+        Prints, after the exchange that follows ``stage``:
+
+            if member == 0:
+                mbarrier_expect_tx(exchanged, 0, 64)
         """
         with self.open("if member == 0:"):
             size = self.exchanged_bytes(stage)

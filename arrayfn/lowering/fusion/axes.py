@@ -136,5 +136,8 @@ class AxisMatching(Recomputation):
         return varying == kept
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
-        """Whether a first reduction may join: all values vary over the whole domain."""
+        """Whether a first reduction, over the axes ``reduced``, may join ``group``.
+
+        It may if all values so far vary over the whole domain.
+        """
         return all(self.is_full(ids, group) for ids in group.domain_axes.values())

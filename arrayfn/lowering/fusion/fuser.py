@@ -68,42 +68,47 @@ class Fuser(Merging):
                 self.close_groups()
             if affine_view(equation) is not None:
                 continue
+            is_source = not any(isinstance(a, Var) for a in equation.inputs)
             if not is_fusible(equation):
-                self.place_sources(equation)
-                group = self.new_group(equation, is_open=False)
-                group.equations.append(equation)
-                self.note(group, equation)
-                self.note_overwritten(group, equation)
-                if has_effect(equation):
-                    if self.last_effect is not None:
-                        self.order(self.last_effect, group)
-                    self.last_effect = group
-                continue
-            if equation in self.chained:
+                self.place_single(equation)
+            elif equation in self.chained:
                 if equation in self.chains:
                     self.place_chain(self.chains[equation])
-                continue
-            is_source = not any(isinstance(a, Var) for a in equation.inputs)
-            if is_source and not is_reduction(equation):
+            elif is_source and not is_reduction(equation):
                 # Iota and constants are made where they are used.
                 self.sources[equation.outputs[0]] = equation
-                continue
-            self.place_sources(equation, only_odd=True)
-            self.place(equation)
+            else:
+                self.place_sources(equation, only_indexed=True)
+                self.place(equation)
         for atom in self.program.outputs:
             if isinstance(atom, Var):
                 self.place_source(self.reads[atom].base)
         return self.finish()
 
-    def place_sources(self, equation: Equation, only_odd: bool = False) -> None:
+    def place_single(self, equation: Equation) -> None:
+        """Make a closed group of ``equation``, which is lowered by itself.
+
+        It runs after the readers of what it writes over, and after earlier effects.
+        """
+        self.place_sources(equation)
+        group = self.new_group(is_open=False)
+        group.equations.append(equation)
+        self.record(group, equation)
+        self.order_after_readers(group, equation)
+        if has_effect(equation):
+            if self.last_effect is not None:
+                self.order(self.last_effect, group)
+            self.last_effect = group
+
+    def place_sources(self, equation: Equation, only_indexed: bool = False) -> None:
         """Give groups to the iotas and constants among the operands of ``equation``.
 
-        With ``only_odd``, to those that are read through more than a permutation.
+        With ``only_indexed``, to those that are read through a slice or a reversal.
         """
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 read = self.reads[atom]
-                if not (only_odd and self.is_plain(read)):
+                if not (only_indexed and self.is_plain(read)):
                     self.place_source(read.base)
 
     def place_source(self, var: Var) -> None:
@@ -126,7 +131,7 @@ class Fuser(Merging):
         for number in self.siblings(equation):
             if self.join(equation, self.groups[number]):
                 return
-        group = self.new_group(equation, is_open=True)
+        group = self.new_group(is_open=True)
         group.extents = domain
         if not self.join(equation, group):
             # A value that is needed at two indices is computed once and read twice.
@@ -138,7 +143,7 @@ class Fuser(Merging):
     def place_alone(self, equation: Equation) -> None:
         """Make a group of ``equation`` that nothing else joins."""
         self.place_sources(equation)
-        group = self.new_group(equation, is_open=True)
+        group = self.new_group(is_open=True)
         group.extents = domain_of(equation)
         assert self.join(equation, group)
         group.open = False
@@ -147,7 +152,7 @@ class Fuser(Merging):
         """Make a group of ``chain`` that nothing else joins."""
         for equation in chain:
             self.place_sources(equation)
-        group = self.new_group(chain[-1], is_open=True)
+        group = self.new_group(is_open=True)
         group.extents = domain_of(chain[-1])
         for equation in chain:
             if not self.join(equation, group):
@@ -216,16 +221,16 @@ class Fuser(Merging):
         """
         for atom in equation.inputs:
             if isinstance(atom, Var):
-                self.take(atom, group, operand_ids)
+                self.use(atom, group, operand_ids)
         stage = self.stage(equation, group.stages)
         group.equations.append(equation)
         for var in equation.outputs:
             group.domain_axes[var] = ids
             group.stages[var] = stage
-        self.note(group, equation)
+        self.record(group, equation)
 
-    def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Has ``group`` load or recompute ``atom``, which another group computes.
+    def use(self, atom: Var, group: Group, ids: AxisIds) -> None:
+        """Has ``group`` load or recompute ``atom``, unless it computes it in place.
 
         ``ids`` are the domain axes over which the group uses it.
         """
@@ -242,7 +247,7 @@ class Fuser(Merging):
         base_ids = moved_ids(read, ids)
         for operand in equation.inputs:
             if isinstance(operand, Var):
-                self.take(operand, group, base_ids)
+                self.use(operand, group, base_ids)
         group.equations.append(equation)
         group.domain_axes[base] = base_ids
         group.stages[base] = 0
@@ -335,6 +340,7 @@ class _Alone(Fuser):
 
     @override
     def place(self, equation: Equation) -> None:
+        """Make a group of ``equation``."""
         self.place_alone(equation)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.aliasing import overwritten
@@ -19,6 +21,11 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+
+MAX_RECOMPUTED_COST: Final = 5
+"""The cost of an operation, in additions, up to which it is recomputed."""
+MOVED_EQUATIONS: Final = 32
+"""The equations of a value up to which its one reader computes it, at any cost."""
 
 AxisIds = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain that it varies along."""
@@ -67,7 +74,14 @@ class Groups:
         reader_groups: the numbers of the groups that read an array.
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
+        moved: values that their reader computes, if it is in another group.
         of_bytes: what is computed, element by element, from arrays of bytes alone.
+        clonable: the answers of ``Recomputation.clone_arrays``.
+        views_of: the bases that share the memory of a base (``same_memory``).
+        kept: arrays that are in memory in any case, since a library reads them.
+        count: the number of the next group.
+        closed: how many groups, from the first, take no more equations.
+        last_effect: the last group with an effect, which later ones must follow.
     """
 
     def __init__(
@@ -103,7 +117,6 @@ class Groups:
             if isinstance(atom := eq.inputs[number], Var)
             for view in self.views_of[self.reads[atom].base]
         }
-        # What is in memory in any case: a library reads it.
         self.kept = {
             self.reads[atom].base
             for eq in program.equations
@@ -111,15 +124,13 @@ class Groups:
             for atom in eq.inputs
             if isinstance(atom, Var)
         }
+        self.moved = self.moved_values()
         self.count = 0
-        self.closed = 0  # how many groups, from the first, take no more equations
+        self.closed = 0
         self.last_effect: Group | None = None
 
-    def new_group(self, equation: Equation, *, is_open: bool) -> Group:
-        """Begins a group for ``equation``.
-
-        Only one that ``is_open`` takes others later.
-        """
+    def new_group(self, *, is_open: bool) -> Group:
+        """Begin a group; only one that ``is_open`` takes equations later."""
         group = Group(self.count, is_open)
         self.groups[group.number] = group
         self.count += 1
@@ -132,7 +143,7 @@ class Groups:
                 self.groups[number].open = False
         self.closed = self.count
 
-    def note(self, group: Group, equation: Equation) -> None:
+    def record(self, group: Group, equation: Equation) -> None:
         """Record ``equation`` in ``group``, and the arrays that it makes and reads."""
         for var in equation.outputs:
             self.producer_group[var] = group.number
@@ -146,6 +157,36 @@ class Groups:
                     base not in group.domain_axes or base in arrays
                 ):
                     self.order(self.groups[number], group)
+
+    def moved_values(self) -> set[Var]:
+        """Values that their one reader may compute instead of loading them.
+
+        They are made of small arrays alone, by few equations. Cheap ones among these
+        may have other readers; a costly value is read once, and no element twice.
+        """
+        counts: dict[Var, int] = {}  # of the equations that make a value
+        for equation in self.program.equations:
+            if len(equation.outputs) != 1 or not is_fusible(equation):
+                continue
+            (made,) = equation.outputs
+            count = 1
+            for base in self.bases(equation):
+                is_small = base.type.size * 8 <= made.type.size
+                count += 0 if is_small else counts.get(base, MOVED_EQUATIONS)
+            if count <= MOVED_EQUATIONS and not is_reduction(equation):
+                counts[made] = count
+        if not counts:
+            return set()
+        readers: Counter[Var] = Counter()
+        for equation in self.program.equations:
+            if affine_view(equation) is None:
+                readers.update(set(self.bases(equation)).intersection(counts))
+                for atom in equation.inputs:
+                    if isinstance(atom, Var) and atom.type.size != (
+                        self.reads[atom].base.type.size
+                    ):
+                        readers[self.reads[atom].base] += 2
+        return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
         """For each base of a read, the bases that share its memory.
@@ -171,8 +212,8 @@ class Groups:
                 found[view] = aliases
         return found
 
-    def note_overwritten(self, group: Group, equation: Equation) -> None:
-        """Order the readers of an array before ``equation``, which writes over it."""
+    def order_after_readers(self, group: Group, equation: Equation) -> None:
+        """Order ``group`` after the readers of arrays that ``equation`` writes over."""
         for number in overwritten(equation):
             atom = equation.inputs[number]
             assert isinstance(atom, Var)
@@ -203,7 +244,10 @@ class Groups:
         return list(found.values())
 
     def is_between(self, first: Group, second: Group) -> bool:
-        """Whether some group must run after ``first`` and before ``second``."""
+        """Whether some group must run after ``first`` and before ``second``.
+
+        The two cannot become one group then: it would run before and after that one.
+        """
         return any(
             second.ancestors >> number & 1
             for number in first.needed_by
@@ -232,6 +276,7 @@ class Groups:
         return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
 
     def in_program_order(self, equations: list[Equation]) -> list[Equation]:
+        """``equations``, sorted by their positions in the Program."""
         return sorted(equations, key=self.position.__getitem__)
 
     def sorted_groups(self) -> list[Group]:
@@ -272,8 +317,9 @@ def is_fusible(equation: Equation) -> bool:
 def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
     """Whether a value reads its base at the index at which the base is computed.
 
-    The value varies over the domain axes ``ids``; its base, computed in the same group,
-    over ``base_ids``. ``read`` says which elements of the base it reads.
+    ``x + 1`` and ``x.T + 1`` do, over the axes (0, 1) and (1, 0); ``x[::-1] + 1`` does
+    not. The value varies over the domain axes ``ids``; its base, computed in the same
+    group, over ``base_ids``. ``read`` says which elements of the base it reads.
     """
     axes = zip(read.axes, base_ids, read.base.type.shape, strict=True)
     return all(
@@ -325,11 +371,11 @@ def is_reduction(equation: Equation) -> bool:
     return isinstance(primitive_of(equation).kernel, Reduction)
 
 
-def recompute_cost(equation: Equation) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it is too dear."""
-    primitive = primitive_of(equation)
-    if isinstance(primitive.kernel, Convert):
+def recompute_cost(equation: Equation, most: float = MAX_RECOMPUTED_COST) -> int | None:
+    """The cost of recomputing an elementwise equation; None if it is over ``most``."""
+    kernel = primitive_of(equation).kernel
+    if isinstance(kernel, Convert):
         return 1
-    if isinstance(primitive.kernel, Scalar) and primitive.kernel.cost <= 5:
-        return primitive.kernel.cost
+    if isinstance(kernel, Scalar) and kernel.cost <= most:
+        return kernel.cost
     return None

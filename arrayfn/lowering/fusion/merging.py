@@ -35,7 +35,9 @@ class Merging(AxisMatching):
     def merge(self, equation: Equation, other: Group, group: Group) -> None:
         """Move the equations of ``other`` into ``group``, if that is allowed.
 
-        ``equation``, a member of ``group``, reads a value of ``other``.
+        ``equation``, a member of ``group``, reads a value of ``other``. It is allowed
+        if no group must run between the two, their axes correspond, and the merged
+        group computes and loads each value at one index.
         """
         if (
             len(other.equations) + len(group.equations) > MAX_STATEMENTS
@@ -50,15 +52,16 @@ class Merging(AxisMatching):
             return
 
         def moved(axes: AxisIds) -> AxisIds:
+            """Domain axes of ``other`` as those of ``group``."""
             return tuple(None if i is None else ids[i] for i in axes)
 
-        maps = dict(group.domain_axes)
+        domain_axes = dict(group.domain_axes)
         if any(
-            maps.setdefault(v, moved(a)) != moved(a)
-            for v, a in other.domain_axes.items()
+            domain_axes.setdefault(v, moved(axes)) != moved(axes)
+            for v, axes in other.domain_axes.items()
         ):
             return
-        arrays = self.merged_arrays(other, group, maps, moved)
+        arrays = self.merged_arrays(other, group, domain_axes, moved)
         if arrays is None:
             return
         members = dict.fromkeys([*other.equations, *group.equations])
@@ -66,12 +69,12 @@ class Merging(AxisMatching):
         stages = self.restaged(equations)
         if other.reduced and self.is_flat(group):
             element_values = [
-                v for v, axes in maps.items() if self.is_full(axes, group)
+                v for v, axes in domain_axes.items() if self.is_full(axes, group)
             ]
             if any(stages[v] for v in element_values):
                 return
-        group.equations, group.domain_axes, group.stages = equations, maps, stages
-        group.arrays = arrays
+        group.equations, group.stages = equations, stages
+        group.domain_axes, group.arrays = domain_axes, arrays
         group.operands.update((v, moved(a)) for v, a in other.operands.items())
         group.crossing |= other.crossing
         for var in other.domain_axes:
@@ -86,14 +89,14 @@ class Merging(AxisMatching):
         self,
         other: Group,
         group: Group,
-        maps: dict[Var, AxisIds],
+        domain_axes: dict[Var, AxisIds],
         moved: Callable[[AxisIds], AxisIds],
     ) -> dict[Var, AxisIds] | None:
         """The arrays that the merged group loads, with their domain axes.
 
-        None if one of them is computed in the group, but at another index. ``maps`` are
-        the domain axes of all values, and ``moved`` turns axes of ``other`` into those
-        of ``group``.
+        None if one of them is computed in the group, but at another index.
+        ``domain_axes`` are those of all values, and ``moved`` turns axes of ``other``
+        into those of ``group``.
         """
         arrays = dict(group.arrays)
         for atom, axes in other.arrays.items():
@@ -101,10 +104,10 @@ class Merging(AxisMatching):
                 group.crossing.add(atom)
         for atom, axes in list(arrays.items()):
             read = self.reads[atom]
-            if read.base not in maps:
+            if read.base not in domain_axes:
                 continue
             crosses = atom in group.crossing or atom in other.crossing
-            if not crosses and reads_in_place(read, maps[read.base], axes):
+            if not crosses and reads_in_place(read, domain_axes[read.base], axes):
                 del arrays[atom]
             elif self.producer_group.get(read.base) in (group.number, other.number):
                 return None
@@ -142,9 +145,8 @@ class Merging(AxisMatching):
             theirs = other.domain_axes.get(read.base)
             if theirs is None:
                 continue
-            if read.base.type.shape != equation.outputs[0].type.shape:
-                return None
-            if not read.is_identity:
+            is_same_shape = read.base.type.shape == equation.outputs[0].type.shape
+            if not is_same_shape or not read.is_identity:
                 return None
             pairs = {
                 a: b
@@ -153,16 +155,25 @@ class Merging(AxisMatching):
             }
             if len(pairs) != sum(n != 1 for n in other.extents):
                 return None
-            free = [i for i in range(len(group.extents)) if i not in pairs.values()]
-            for axis, extent in enumerate(other.extents):
-                if axis not in pairs:
-                    match = next((i for i in free if group.extents[i] == extent), None)
-                    if match is None:
-                        return None
-                    free.remove(match)
-                    pairs[axis] = match
-            return pairs
+            return self.with_free_axes(pairs, other, group)
         return None
+
+    def with_free_axes(
+        self, pairs: dict[int, int], other: Group, group: Group
+    ) -> dict[int, int] | None:
+        """``pairs`` with an axis of ``group`` for those of ``other`` that have none.
+
+        It is the first free one of the same extent. None if there is none.
+        """
+        free = [i for i in range(len(group.extents)) if i not in pairs.values()]
+        for axis, extent in enumerate(other.extents):
+            if axis not in pairs:
+                match = next((i for i in free if group.extents[i] == extent), None)
+                if match is None:
+                    return None
+                free.remove(match)
+                pairs[axis] = match
+        return pairs
 
     def same_reduction(
         self, equation: Equation, other: Group, group: Group

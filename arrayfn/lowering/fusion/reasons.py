@@ -27,13 +27,17 @@ Refusals = dict[tuple[Equation, Equation], str]
 
 def refusals(program: Program) -> Refusals:
     """Why equations of ``program`` are not in the unit of what they use."""
-    fuser = _Recording(program, (), CLONE_COST, 0)
+    fuser = _Recording(program)
     fuser.run()
     return fuser.refused
 
 
 class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, (), CLONE_COST, 0)
+        self.refused: Refusals = {}
 
     @override
     def place(self, equation: Equation) -> None:
@@ -48,11 +52,6 @@ class _Recording(Fuser):
         for maker, why in reasons:
             if why:
                 self.refused[maker, equation] = why
-
-    @property
-    def refused(self) -> Refusals:
-        """The reasons recorded so far."""
-        return vars(self).setdefault("_refused", {})
 
     def why_apart(self, equation: Equation, group: Group) -> str:
         """Why ``equation`` cannot join ``group``; "" if it can.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.fusion.groups import (
+    MAX_RECOMPUTED_COST,
     AxisIds,
     Group,
     Groups,
@@ -17,13 +19,14 @@ from arrayfn.lowering.fusion.groups import (
 from arrayfn.passes.reads import Read
 
 CLONE_ARRAYS = 2  # full-size arrays that a recomputed value may be computed from
+SMALL = 8  # times smaller than the recomputed value: what is read of it counts little
 
 
 class Recomputation(Groups):
     """Groups that may recompute values of other groups: *clones*."""
 
     def is_plain(self, read: Read) -> bool:
-        """Whether ``read`` only permutes and broadcasts axes."""
+        """Whether ``read`` only permutes and broadcasts axes: it is no slice."""
         return read.is_identity or all(
             m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
             for m, n in zip(read.axes, read.base.type.shape, strict=True)
@@ -49,13 +52,24 @@ class Recomputation(Groups):
 
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
-        alone may cost as much for each byte that it would take in memory.
+        alone may cost as much for each byte that it would take in memory. Any cost is
+        right for what is computed from small arrays alone and read once: nothing of it
+        is left in the group that made it.
+        """
+        if base in self.moved and base not in self.kept:
+            return self.walk_back(base, moved=True)
+        return self.walk_back(base)
+
+    def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
+        """The arrays from which ``base`` would be recomputed; None if it is too dear.
+
+        If it is ``moved``, any cost is right, but only small arrays are.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
         times = base.type.dtype.itemsize if base in self.of_bytes else 1
-        limit = times * self.clone_cost
-        cost, arrays, pending = 0, dict[Var, None](), [base]
+        limit = math.inf if moved else times * self.clone_cost
+        cost, arrays, pending = 0, list[Var](), [base]
         seen: set[Var] = set()
         while pending:
             var = pending.pop()
@@ -67,36 +81,52 @@ class Recomputation(Groups):
                 return None
             if var in self.sources and var not in self.producer_group:
                 continue
-            maker = self.definitions.get(var)
-            alone = maker is None or maker in self.chained
-            price = None if maker is None or alone else recompute_cost(maker)
-            small = var.type.size * 8 <= base.type.size
-            if var is not base and (small or price is None or var in self.outputs):
-                exists = (
-                    small
-                    or maker is None
-                    or var in self.outputs
-                    or alone
-                    or not is_fusible(maker)
-                )
-                if not exists:
+            is_small = var.type.size * SMALL <= base.type.size
+            price = self.price(var, moved)
+            if var is not base and (is_small or price is None or var in self.outputs):
+                if not is_small and not self.is_stored(var):
                     return None
-                arrays[var] = None
+                arrays.append(var)
                 continue
-            if price is None or maker is None:
+            if price is None:
                 return None
             cost += price
-            full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > limit or full > CLONE_ARRAYS:
+            if cost > limit or self.large_count(arrays, base) > CLONE_ARRAYS:
                 return None
-            for atom in maker.inputs:
-                if isinstance(atom, Var):
-                    if not self.is_plain(self.reads[atom]):
-                        return None
-                    pending.append(self.reads[atom].base)
-        full = sum(v.type.size * 8 > base.type.size for v in arrays)
-        most = 1 if base in self.kept else CLONE_ARRAYS
-        return list(arrays) if full <= most else None
+            operands = [
+                self.reads[atom]
+                for atom in self.definitions[var].inputs
+                if isinstance(atom, Var)
+            ]
+            if not all(map(self.is_plain, operands)):
+                return None
+            pending += (read.base for read in operands)
+        most = 0 if moved else 1 if base in self.kept else CLONE_ARRAYS
+        return arrays if self.large_count(arrays, base) <= most else None
+
+    def price(self, var: Var, moved: bool) -> int | None:
+        """The cost of recomputing ``var`` from operands; None if it must be read.
+
+        With ``moved`` any cost is right where nothing else reads it.
+        """
+        equation = self.definitions.get(var)
+        if equation is None or equation in self.chained:
+            return None
+        is_any_right = moved and var in self.moved
+        return recompute_cost(
+            equation, math.inf if is_any_right else MAX_RECOMPUTED_COST
+        )
+
+    def is_stored(self, var: Var) -> bool:
+        """Whether ``var`` is in memory in any case."""
+        equation = self.definitions.get(var)
+        if equation is None or equation in self.chained or var in self.outputs:
+            return True
+        return not is_fusible(equation)
+
+    def large_count(self, arrays: Iterable[Var], base: Var) -> int:
+        """How many of ``arrays`` are not small beside ``base``."""
+        return sum(v.type.size * SMALL > base.type.size for v in arrays)
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
         """Whether the arrays that ``equation`` would load in ``group`` exist by then.

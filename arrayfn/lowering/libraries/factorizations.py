@@ -158,12 +158,12 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     rows, columns = x.shape[-2:]
     inner, k = q.type.shape[-1], min(rows, columns)
     size = x.dtype.itemsize
-    words = BLOCK * max(columns, inner, 1)
+    lwork = BLOCK * max(columns, inner, 1)
     name, integers = "gelqf", {"rows": rows, "columns": columns, "inner": inner}
     scratch = {
         "a": rows * columns * size,
         "tau": max(1, k) * size,
-        "work": words * size,
+        "work": lwork * size,
     }
     if is_small(x):
         name = "small_qr"
@@ -171,7 +171,7 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             own=rows * columns, vectors=rows * inner, column=rows, tau=k, total=1
         )
     else:
-        integers["words"] = words
+        integers["lwork"] = lwork
     yield _call(
         name,
         x,
@@ -188,7 +188,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
-    words = (columns + 1) * BLOCK + 2 * columns
+    lwork = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
         reads={"x": pointer_of(equation.inputs[0], reads)},
@@ -196,11 +196,11 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         scratch={
             "a": rows * columns * size,
             "tau": max(1, min(rows, columns)) * size,
-            "work": words * size,
+            "work": lwork * size,
             "real_work": 2 * max(1, columns) * size,
             "integers": columns * INTEGER_BYTES,
         },
-        integers={"rows": rows, "columns": columns, "words": words},
+        integers={"rows": rows, "columns": columns, "lwork": lwork},
         items=math.prod(x.shape[:-2]),
         grain=grain_of(2 * rows * columns * min(rows, columns)),
         library="LAPACK",
@@ -228,8 +228,8 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     real = dtypes.real_of(x.dtype).itemsize
     is_complex = x.dtype in dtypes.COMPLEX
-    real_words = 1 + 4 * n + 2 * n * n
-    words = BLOCK * n if is_complex else real_words + BLOCK * n
+    lrwork = 1 + 4 * n + 2 * n * n
+    lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
     reflectors = Var(ArrayType((n, n), x.dtype))
     taus = Var(ArrayType((n,), x.dtype))
@@ -244,15 +244,15 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
         },
         scratch={
             "e": n * real,
-            "work": words * size,
-            "real_work": (real_words if is_complex else 1) * real,
+            "work": lwork * size,
+            "real_work": (lrwork if is_complex else 1) * real,
             "integer_work": integers * INTEGER_BYTES,
         },
         integers={
             "n": n,
-            "words": words,
-            "real_words": real_words,
-            "integer_words": integers,
+            "lwork": lwork,
+            "lrwork": lrwork,
+            "liwork": integers,
         },
         items=1,
         library="LAPACK",
@@ -263,7 +263,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
         reads={"reflectors": Pointer(reflectors), "taus": Pointer(taus)},
         writes={"a": Pointer(vectors)},
         scratch={"work": BLOCK * (columns + BLOCK + 1) * size},
-        integers={"n": n, "columns": columns, "words": BLOCK * (columns + BLOCK + 1)},
+        integers={"n": n, "columns": columns, "lwork": BLOCK * (columns + BLOCK + 1)},
         items=-(-n // columns),
         library="LAPACK",
     )
@@ -294,11 +294,11 @@ def _syevd(
     if not n:
         return
     if x.dtype in dtypes.COMPLEX:
-        words = 2 * n + n * n + BLOCK * n
-        real_words = 1 + 5 * n + 2 * n * n
+        lwork = 2 * n + n * n + BLOCK * n
+        lrwork = 1 + 5 * n + 2 * n * n
     else:
-        words = 1 + 6 * n + 2 * n * n + BLOCK * n
-        real_words = 1
+        lwork = 1 + 6 * n + 2 * n * n + BLOCK * n
+        lrwork = 1
     integers = 3 + 5 * n
     yield _call(
         name,
@@ -307,15 +307,15 @@ def _syevd(
         writes,
         {
             **scratch,
-            "work": words * size,
-            "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
+            "work": lwork * size,
+            "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
         },
         {
             "n": n,
-            "words": words,
-            "real_words": real_words,
-            "integer_words": integers,
+            "lwork": lwork,
+            "lrwork": lrwork,
+            "liwork": integers,
         },
         5 * n**3,
     )
@@ -350,7 +350,7 @@ def _geev(
     """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
-    words = (BLOCK + 4) * n
+    lwork = (BLOCK + 4) * n
     if n:
         yield _call(
             name,
@@ -361,9 +361,9 @@ def _geev(
                 "copied": n * n * size,
                 **scratch,
                 "split_values": 2 * n * size,
-                "work": words * size,
+                "work": lwork * size,
             },
-            {"n": n, "words": words},
+            {"n": n, "lwork": lwork},
             20 * n**3,
         )
 
@@ -401,10 +401,10 @@ def _gesdd(
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
-    words = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
-    real_words = 1
+    lwork = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
+    lrwork = 1
     if x.dtype in dtypes.COMPLEX:
-        real_words = small * max(5 * small + 7, 2 * large + 2 * small + 1) + 1
+        lrwork = small * max(5 * small + 7, 2 * large + 2 * small + 1) + 1
     size = x.dtype.itemsize
     if small:
         yield _call(
@@ -414,11 +414,11 @@ def _gesdd(
             writes,
             {
                 "copied": rows * columns * size,
-                "work": words * size,
-                "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
+                "work": lwork * size,
+                "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
                 "integer_work": 8 * small * INTEGER_BYTES,
             },
-            {"rows": rows, "columns": columns, **extents, "words": words},
+            {"rows": rows, "columns": columns, **extents, "lwork": lwork},
             10 * rows * columns * small,
         )
 
@@ -458,13 +458,13 @@ def _reduced(
     ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
     """
     n = x.shape[-1]
-    words = (BLOCK + 3) * max(1, n)
+    lwork = (BLOCK + 3) * max(1, n)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(x.dtype)}",
         reads={},
         writes=writes,
-        scratch={"work": words * x.dtype.itemsize, **scratch},
-        integers={"n": n, "words": words},
+        scratch={"work": lwork * x.dtype.itemsize, **scratch},
+        integers={"n": n, "lwork": lwork},
         items=math.prod(x.shape[:-2]) if n else 0,
         grain=grain_of(work * n**3),
         library="LAPACK",

@@ -53,13 +53,15 @@ def provider_of(name: str) -> Provider:
     return PROVIDERS[stem]
 
 
-def provider_words(name: str) -> tuple[int, ...]:
-    """The arguments of a provider's kernel before those of the plan.
+def provider_arguments(name: str) -> tuple[int, ...]:
+    """The first arguments of a provider's kernel, which no call of a plan gives.
+
+    Constants are not among them.
 
     ``name`` is the provider's with its dtype, as "gemm_f32".
     """
     constants = provider_constants(name)
-    return tuple(x for k, x in enumerate(known_values(name)) if k not in constants)
+    return tuple(x for k, x in enumerate(leading_values(name)) if k not in constants)
 
 
 def provider_constants(name: str) -> dict[int, int]:
@@ -69,17 +71,17 @@ def provider_constants(name: str) -> dict[int, int]:
     """
     kernel = provider_of(name).kernel
     kinds = parameters_of(kernel, name.rpartition("_")[2]) if kernel else ()
-    values = zip(kinds, known_values(name), strict=False)
+    values = zip(kinds, leading_values(name), strict=False)
     return {k: x for k, (p, x) in enumerate(values) if p.kind == "constant"}
 
 
 @cache
-def known_values(name: str) -> tuple[int, ...]:
-    """The values of a provider's first parameters, which no call gives.
+def leading_values(name: str) -> tuple[int, ...]:
+    """The values of a provider's first parameters, constants included.
 
     ``name`` is the provider's with its dtype. Raises BackendError for an unknown one.
     """
     try:
-        return provider_of(name).words(name.rpartition("_")[2])
+        return provider_of(name).leading_arguments(name.rpartition("_")[2])
     except KeyError:
         raise BackendError(f"the CPU backend has no library kernel {name!r}") from None

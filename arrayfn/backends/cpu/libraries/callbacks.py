@@ -137,8 +137,8 @@ def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
     step = _call_of(kind, number.value)
     types = (*step.operands, *step.results)
     pointers = arguments + ctypes.sizeof(number)
-    words = (ctypes.c_int64 * len(types)).from_address(pointers)
-    arrays = [_array(at, type) for at, type in zip(words, types, strict=True)]
+    addresses = (ctypes.c_int64 * len(types)).from_address(pointers)
+    arrays = [_array(at, type) for at, type in zip(addresses, types, strict=True)]
     operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
     if _failure.error is None:
         try:
@@ -170,8 +170,8 @@ _ENTRIES: Final = {kind: _ENTRY_TYPE(partial(_dispatch, kind)) for kind in _CALL
 def _provider(kind: str) -> Provider:
     """The provider of the calls of a kind; its names end in their numbers."""
 
-    def words(number: str) -> tuple[int, ...]:
-        """The words before the arguments: the call's ``number``.
+    def leading_arguments(number: str) -> tuple[int, ...]:
+        """The first argument of the call: its ``number``.
 
         Raises an error if this process has no such call.
         """
@@ -196,7 +196,7 @@ def _provider(kind: str) -> Provider:
 
     address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
     assert address is not None
-    return Provider(None, words, unjitted, entry=address)
+    return Provider(None, leading_arguments, unjitted, entry=address)
 
 
 def calls_python(kernel: Kernel | LibraryKernel) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from arrayfn.backends.cpu.libraries.foreign import Array, c_function, stack_words
+from arrayfn.backends.cpu.libraries.foreign import Array, c_function, stack_integers
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.clocks import FIRST, LAST, READING
 
@@ -28,7 +28,7 @@ def read_clock(
     ``state`` holds nanoseconds (``lowering.clocks``). ``begin`` and ``end`` bound the
     items, of which there is one.
     """
-    moment = stack_words(2)  # a timespec: seconds and nanoseconds
+    moment = stack_integers(2)  # a timespec: seconds and nanoseconds
     c_function(clock_gettime, monotonic, moment)
     now = moment[0] * SECOND + moment[1]
     if step >= 0:
@@ -40,7 +40,7 @@ def read_clock(
     state[READING] = state[READING] + state[LAST] - now
 
 
-def words(dtype: str) -> tuple[int, ...]:
+def leading_arguments(dtype: str) -> tuple[int, ...]:
     """The clock's function, and its number; ``dtype`` is that of times, i64.
 
     Raises KeyError for other dtypes.
@@ -61,4 +61,4 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
     state[LAST] = now
 
 
-PROVIDERS: Final = {"clock": Provider(read_clock, words, unjitted)}
+PROVIDERS: Final = {"clock": Provider(read_clock, leading_arguments, unjitted)}

@@ -28,7 +28,7 @@ __all__ = [
     "c_function",
     "fortran",
     "i32",
-    "stack_words",
+    "stack_integers",
     "u8",
 ]
 
@@ -66,7 +66,7 @@ def c_function(function: int, *arguments: int | Array[Any]) -> int:
     raise _only_compiled()
 
 
-def stack_words(count: int) -> Array[int]:
+def stack_integers(count: int) -> Array[int]:
     """``count`` (a constant) integers on the kernel's stack."""
     raise _only_compiled()
 

@@ -21,7 +21,7 @@ from arrayfn.backends.cpu.libraries.foreign import (
     Constant,
     address_of,
     c_function,
-    stack_words,
+    stack_integers,
     u8,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -67,17 +67,17 @@ def transform(
     first = begin * each
     last = min_i64(end * each, rows)
     if first < last:
-        pointers = stack_words(3)
-        scale = stack_words(1)
+        pointers = stack_integers(3)
+        scale = stack_integers(1)
         scale[0] = factor
         pointers[0] = address_of(x + first * input_length * input_bytes)
         pointers[1] = address_of(scale)
         pointers[2] = address_of(transformed + first * output_length * output_bytes)
-        extents = stack_words(3)
+        extents = stack_integers(3)
         extents[0] = last - first
         extents[1] = input_length
         extents[2] = output_length
-        strides = stack_words(5)
+        strides = stack_integers(5)
         strides[0] = input_length * input_bytes
         strides[1] = 0
         strides[2] = output_length * output_bytes
@@ -109,20 +109,20 @@ def _loop(name: str, dtype: str) -> tuple[int, int]:
     return functions, data
 
 
-def _words(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
-    """The words of a kind of transform, by the operand's dtype.
+def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
+    """What gives the first arguments of a kind of transform, by the operand's dtype.
 
     ``name`` is the ufunc for even lengths, ``odd`` that for odd ones.
     """
 
-    def words(dtype: str) -> tuple[int, ...]:
+    def leading_arguments(dtype: str) -> tuple[int, ...]:
         """The loops' addresses, and the bytes of an input's and an output's element."""
         kind = BY_SHORT_NAME[dtype]
         half = real_of(kind).itemsize
         given = half if name == "irfft" else 2 * half
         return *_loop(name, dtype), *_loop(odd, dtype), kind.itemsize, given
 
-    return words
+    return leading_arguments
 
 
 def _unjitted(
@@ -149,7 +149,7 @@ def _unjitted(
 
 
 PROVIDERS: Final = {
-    name: Provider(transform, _words(*loops), _unjitted(function, back))
+    name: Provider(transform, _leading_arguments(*loops), _unjitted(function, back))
     for name, loops, function, back in (
         ("fft", ("fft", "fft"), np.fft.fft, False),
         ("ifft", ("ifft", "ifft"), np.fft.ifft, True),

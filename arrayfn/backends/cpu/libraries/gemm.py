@@ -164,7 +164,7 @@ def multiply_vector(
         )  # fmt: skip
 
 
-def words(dtype: str) -> tuple[int, ...]:
+def leading_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of products of ``dtype``: functions, constants, and parts."""
     gemm, gemv = addresses(dtype, "gemm", "gemv")
     return gemm, gemv, constant(dtype, 1), constant(dtype, 0), parts_of(dtype)
@@ -196,4 +196,6 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
         matrix("c", batch, m, n)[...] = product
 
 
-PROVIDERS: Final = {"gemm": Provider(gemm_tiles, words, unjitted, uses_blas=True)}
+PROVIDERS: Final = {
+    "gemm": Provider(gemm_tiles, leading_arguments, unjitted, uses_blas=True)
+}

@@ -11,12 +11,12 @@ from typing import Any
 class Provider:
     """What is behind ``LibraryKernel.provider``, less its dtype's suffix.
 
-    ``kernel`` is a function as ``foreign`` describes. Its first parameters have the
-    values ``words(dtype)``: addresses of library functions, sizes, and what else does
-    not depend on the call. The kernel's parameters in the plan follow, by name, then
-    ``begin`` and ``end``. ``words`` raises KeyError for a dtype that the library does
-    not have. Instead of a kernel there may be a C function with its uniform entry, at
-    the address ``entry``.
+    ``kernel`` is a function as ``foreign`` describes. Its first arguments are
+    ``leading_arguments(dtype)``: addresses of library functions, sizes, and what else
+    does not depend on the call; KeyError for a dtype that the library does not have.
+    The arguments of the plan's call follow, in order, then ``begin`` and ``end``.
+    Instead of a kernel there may be a C function with its uniform entry, at the address
+    ``entry``.
 
     ``unjitted`` does all work items on ``Pointer``s and integers, by the parameters'
     names. While a plan with a provider that ``uses_blas`` runs, BLAS has one thread;
@@ -24,7 +24,7 @@ class Provider:
     """
 
     kernel: Callable[..., None] | None
-    words: Callable[[str], tuple[int, ...]]
+    leading_arguments: Callable[[str], tuple[int, ...]]
     unjitted: Callable[[Mapping[str, Any], int], None]
     uses_blas: bool = False
     uses_threaded_blas: bool = False

@@ -7,7 +7,7 @@ sorts.
 
 Elements come as the integers that hold their bits (``Array[Bits]``). A float's *code*
 is a signed integer of its size, and its *key* one of 64 bits. Both order as floats do,
-with all NaNs last; keys of 0.0 and -0.0 are equal. In words, ``sign`` is the sign bit
+with all NaNs last; keys of 0.0 and -0.0 are equal. ``sign`` is the sign bit
 to exchange of an unsigned integer, and ``magnitude`` the mask of all bits of a float
 but its sign, ``infinity`` its infinity. Each is 0 for other dtypes.
 """
@@ -44,7 +44,7 @@ LARGEST: Final = (1 << 63) - 1
 def sort(
     function: int,
     short_function: int,
-    words: Constant,
+    size: Constant,
     x: Array[Bits],
     sorted: Array[Bits],
     n: int,
@@ -53,18 +53,19 @@ def sort(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks: each is copied, then sorted in place. Elements have ``words``.
+    """Sort chunks: each is copied, then sorted in place.
 
     ``function`` is the address of NumPy's sort of the dtype, ``short_function`` of the
-    one for short chunks. A row of ``n`` elements has ``chunks`` of ``chunk`` elements.
-    Items ``begin`` to ``end`` are computed.
+    one for short chunks. An element has ``size`` integers (``Bits``): 2 for complex128,
+    else 1. A row of ``n`` elements has ``chunks`` of ``chunk`` elements. Items
+    ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
-        offset = (item // chunks * n + first) * words
+        offset = (item // chunks * n + first) * size
         if count > 0:
-            copy(sorted + offset, x + offset, count * words)
+            copy(sorted + offset, x + offset, count * size)
             used = short_function if count < SHORT else function
             c_function(used, sorted + offset, count, 0)
 
@@ -209,7 +210,7 @@ def argsort(
 
 def argsort_complex(
     argsort_function: int,
-    words: Constant,
+    size: Constant,
     x: Array[Bits],
     sorted: Array[int],
     n: int,
@@ -218,14 +219,14 @@ def argsort_complex(
 ) -> None:
     """Argsort rows of ``n`` complex numbers by NumPy's stable sort.
 
-    ``argsort_function`` is its address. Elements have ``words`` of 64 bits or less.
+    ``argsort_function`` is its address. An element has ``size`` integers (``Bits``).
     Items ``begin`` to ``end`` are computed.
     """
     for row in range(begin, end):
         order = sorted + row * n
         for k in range(n):
             order[k] = k
-        c_function(argsort_function, x + row * n * words, order, n, 0)
+        c_function(argsort_function, x + row * n * size, order, n, 0)
 
 
 def order_ties(
@@ -500,13 +501,13 @@ def _bits(number: float, dtype: str) -> int:
     return int(np.array(number, kind).view(f"i{kind.itemsize}"))
 
 
-def sort_words(dtype: str) -> tuple[int, ...]:
+def sort_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``sort`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return *_sorts(kind), max(1, kind.itemsize // 8)
 
 
-def sort_codes_words(dtype: str) -> tuple[int, ...]:
+def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``sort_codes`` for ``dtype``."""
     integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
     flip = 0
@@ -515,17 +516,17 @@ def sort_codes_words(dtype: str) -> tuple[int, ...]:
     return *_sorts(integers), *_masks(dtype)[1:], _bits(np.nan, dtype), flip
 
 
-def packed_words(dtype: str) -> tuple[int, ...]:
+def packed_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``argsort_packed`` and ``top_k``."""
     return numpy_sort(dtypes.int64, SORT + QUICK), *_masks(dtype)
 
 
-def keys_words(dtype: str) -> tuple[int, ...]:
+def keys_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``argsort`` and ``top_k_wide``."""
-    return numpy_sort(dtypes.int64, ARGSORT + QUICK), *packed_words(dtype)
+    return numpy_sort(dtypes.int64, ARGSORT + QUICK), *packed_arguments(dtype)
 
 
-def merge_words(dtype: str) -> tuple[int, ...]:
+def merge_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``merge`` for ``dtype``.
 
     Narrow unsigned integers need no ``sign``.
@@ -534,7 +535,7 @@ def merge_words(dtype: str) -> tuple[int, ...]:
     return min(sign, 0), magnitude
 
 
-def complex_words(dtype: str) -> tuple[int, ...]:
+def complex_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``argsort_complex`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
@@ -618,12 +619,12 @@ def top_k_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "sort": Provider(sort, sort_words, sort_unjitted),
-    "sort_codes": Provider(sort_codes, sort_codes_words, sort_unjitted),
-    "argsort_packed": Provider(argsort_packed, packed_words, argsort_unjitted),
-    "argsort": Provider(argsort, keys_words, argsort_unjitted),
-    "argsort_complex": Provider(argsort_complex, complex_words, argsort_unjitted),
-    "merge": Provider(merge, merge_words, merge_unjitted),
-    "top_k": Provider(top_k, packed_words, top_k_unjitted),
-    "top_k_wide": Provider(top_k_wide, keys_words, top_k_unjitted),
+    "sort": Provider(sort, sort_arguments, sort_unjitted),
+    "sort_codes": Provider(sort_codes, sort_codes_arguments, sort_unjitted),
+    "argsort_packed": Provider(argsort_packed, packed_arguments, argsort_unjitted),
+    "argsort": Provider(argsort, keys_arguments, argsort_unjitted),
+    "argsort_complex": Provider(argsort_complex, complex_arguments, argsort_unjitted),
+    "merge": Provider(merge, merge_arguments, merge_unjitted),
+    "top_k": Provider(top_k, packed_arguments, top_k_unjitted),
+    "top_k_wide": Provider(top_k_wide, keys_arguments, top_k_unjitted),
 }

@@ -203,7 +203,7 @@ def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
     return run
 
 
-def _words(dtype: str) -> tuple[int, ...]:
+def _leading_arguments(dtype: str) -> tuple[int, ...]:
     return {"f32": (), "f64": ()}[dtype]
 
 
@@ -215,7 +215,9 @@ def _providers(layout: str, kernel: Kernel) -> dict[str, Provider]:
     """
     kernels = {"i32": _with_short_indices(kernel), "i64": kernel}
     return {
-        f"sparse_{layout}_{index}": Provider(made, _words, _unjitted(layout))
+        f"sparse_{layout}_{index}": Provider(
+            made, _leading_arguments, _unjitted(layout)
+        )
         for index, made in kernels.items()
     }
 

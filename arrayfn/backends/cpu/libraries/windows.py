@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, Rest
-from arrayfn.backends.cpu.libraries.gemm import multiply, words
+from arrayfn.backends.cpu.libraries.gemm import leading_arguments, multiply
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.scalars import min_i64
@@ -287,7 +287,11 @@ def right_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 PROVIDERS: Final = {
-    "windows_right": Provider(windows_right, words, right_unjitted, uses_blas=True),
-    "windows": Provider(windows, words, unjitted, uses_blas=True),
-    "window_sums": Provider(window_sums, words, sums_unjitted, uses_blas=True),
+    "windows_right": Provider(
+        windows_right, leading_arguments, right_unjitted, uses_blas=True
+    ),
+    "windows": Provider(windows, leading_arguments, unjitted, uses_blas=True),
+    "window_sums": Provider(
+        window_sums, leading_arguments, sums_unjitted, uses_blas=True
+    ),
 }

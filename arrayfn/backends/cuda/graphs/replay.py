@@ -103,7 +103,7 @@ class CapturedGraph:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             if self._executable:
-                self._gpu.forget(self._executable)
+                self._gpu.destroy_graph(self._executable)
             self._gpu.library.cuGraphDestroy(ctypes.c_void_p(self.handle))
 
     def launch(
@@ -145,10 +145,10 @@ def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -
             graph_nodes.extend(capture_info(stream)[1])
         steps.join()
 
-    graph = CapturedGraph(device().record(enqueue), encoded.plan.code)
+    graph = CapturedGraph(device().capture(enqueue), encoded.plan.code)
     kernels = [KernelNodeParams.of(row) for row in rows]
     updates = list(zip(graph_nodes, kernels, strict=True))
-    return encoded.plan.of(graph.launch(updates), kept=(graph, kernels))
+    return encoded.plan.variant(graph.launch(updates), kept=(graph, kernels))
 
 
 def graph_or_launches(
@@ -161,12 +161,12 @@ def graph_or_launches(
     two graphs the GPU idles for 1 to 2 us (H200), between two kernels of a stream it
     does not.
     """
-    graph = CapturedGraph(device().record(enqueue), plan.code)
+    graph = CapturedGraph(device().capture(enqueue), plan.code)
     launches = _RecordedLaunches()
     nodes = _chain(graph.handle, max_launches)
     if nodes and all(map(launches.add, nodes)):
-        return plan.of(launches.steps, (), (graph, launches))
-    return plan.of(graph.launch(), (), graph)
+        return plan.variant(launches.steps, (), (graph, launches))
+    return plan.variant(graph.launch(), (), graph)
 
 
 def _chain(graph: int, most: int) -> list[int]:

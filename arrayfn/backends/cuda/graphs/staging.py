@@ -106,10 +106,10 @@ class Staging:
             enqueue(staged, stream)
             nodes.append(copy_out.capture(stream))
 
-        graph = CapturedGraph(device().record(enqueue_all), plan.code)
+        graph = CapturedGraph(device().capture(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
-        return plan.of(graph.launch(updates), slots, self)
+        return plan.variant(graph.launch(updates), slots, self)
 
     def _allocate(self, addresses: Any) -> Any:
         """Allocate the staging buffers: the addresses of all buffers."""

@@ -38,7 +38,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     Node,
     calls_host,
-    has_windows,
+    has_partly_unrolled_loops,
     is_capturable,
     launches,
     one_by_one,
@@ -121,7 +121,7 @@ def _strategy(
     it has few launches: then a call launches it without entering Python.
     """
     count = launches(nodes)
-    at_once = synchronizes(nodes) or has_windows(nodes)
+    at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
     few = count < _MIN_GRAPH and not calls_host(nodes)
     duration = _duration_of_long_kernels(encoded, nodes)
     if (
@@ -152,7 +152,7 @@ def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> in
     if launches(nodes) > _MAX_LONG:
         return 0
     times = [
-        0 if isinstance(step, (LoopNode, BranchNode)) else encoded.lasts(step)
+        0 if isinstance(step, (LoopNode, BranchNode)) else encoded.duration(step)
         for step in one_by_one(nodes)
     ]
     return sum(times) if all(times) else 0

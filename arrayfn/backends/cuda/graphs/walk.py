@@ -175,17 +175,18 @@ class CapturingWalk(Walk):
     ) -> None:
         """Enqueue ``nodes``; small steps that are independent run concurrently.
 
-        Collectives run beside all that is independent of them. ``condition`` is set at
-        the end, and waits only for what writes its scalar.
+        In a plan with collectives this holds for large steps too, which wait for each
+        other, but not for collectives. ``condition`` is set at the end, and waits only
+        for what writes its scalar.
         """
-        beside = self.encoded.has_collectives
-        steps = self.graph.concurrent(stream, MAX_ORDERED if beside else MAX_STEPS)
+        all_steps = self.encoded.has_collectives
+        steps = self.graph.concurrent(stream, MAX_ORDERED if all_steps else MAX_STEPS)
         for node in one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
-            if is_step and (beside or self.encoded.is_small(node)):
+            if is_step and (all_steps or self.encoded.is_small(node)):
                 accesses = self.encoded.accesses(node, self.addresses)
-                if beside:
-                    accesses += self.encoded.occupancy(node)
+                if all_steps:
+                    accesses += self.encoded.processor_access(node)
                 steps.add(accesses, partial(super().run, (node,), stream))
             elif isinstance(node, BranchNode):
                 self._switch(node, stream, steps)
@@ -221,37 +222,44 @@ class CapturingWalk(Walk):
 
     @override
     def counted_loop(self, node: LoopNode, stream: int) -> None:
-        """A loop with a trip count: unrolled, or a WHILE node where it has a window.
+        """Capture a loop with a trip count: unrolled, or in part, as a WHILE node.
 
-        An iteration of the WHILE node is a window of the plan's iterations, unrolled.
-        Addresses in a graph are fixed, so the slices of a window are copied to memory
-        of its own, and the written ones back. The remainder is unrolled after it.
+        An iteration of the WHILE node is ``node.unrolled`` of the plan's iterations.
+        Addresses in a graph are fixed, so the slices of these are copied to memory of
+        the loop's own, and the written ones back. The remaining iterations are unrolled
+        after the node.
         """
-        if not node.window:
+        if not node.unrolled:
             super().counted_loop(node, stream)
             return
-        loop, length, count = node.loop, node.window, node.loop.count or 0
+        loop, length, count = node.loop, node.unrolled, node.loop.count or 0
         origins = [self.address(s.source) + s.offset for s in loop.slices]
         seconds = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
-        counter = self.encoded.own(node, 0, _COUNTER_BYTES)
-        windows = [
-            _Window(self.encoded.own(node, 1 + k, size), origin, s.stride, length, size)
+        counter = self.encoded.loop_memory(node, 0, _COUNTER_BYTES)
+        copies = [
+            _SliceCopy(
+                self.encoded.loop_memory(node, 1 + k, size),
+                origin,
+                s.stride,
+                length,
+                size,
+            )
             for k, (s, origin) in enumerate(zip(loop.slices, origins, strict=True))
             for size in [(length - 1) * abs(s.stride) + self.encoded.nbytes(s.buffer)]
         ]
 
         def body(inner: int) -> None:
-            """Enqueue one window: slices in, its iterations, written slices out."""
-            for w in windows:
-                self.graph.copy_strided(inner, w.window, w.source, counter, w.nbytes)
-            begins = [w.begin for w in windows]
+            """Enqueue copies of slices, the iterations, copies of written slices."""
+            for c in copies:
+                self.graph.copy_strided(inner, c.target, c.source, counter, c.nbytes)
+            begins = [c.begin for c in copies]
             self.iterate(node, range(length), seconds, begins, inner)
-            for s, w in zip(loop.slices, windows, strict=True):
+            for s, c in zip(loop.slices, copies, strict=True):
                 if s.buffer in node.written:
                     self.graph.copy_strided(
-                        inner, w.source, w.window, counter, w.nbytes
+                        inner, c.source, c.target, counter, c.nbytes
                     )
 
         self.graph.counted_loop(stream, counter, count // length, body)
@@ -308,10 +316,10 @@ class CapturingWalk(Walk):
 
 
 @dataclass(frozen=True)
-class _Window:
-    """A copy at ``address`` of what ``length`` iterations of a loop slice.
+class _SliceCopy:
+    """A copy at ``address`` of the slices that ``length`` iterations of a loop use.
 
-    The slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
+    In the array the slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
     """
 
     address: int
@@ -331,13 +339,13 @@ class _Window:
         return self.address - self._lowest
 
     @property
-    def window(self) -> StridedAddress:
-        """The address of the copy, the same in all iterations."""
+    def target(self) -> StridedAddress:
+        """The address of the copy, the same in all iterations of the graph's loop."""
         return self.address, 0
 
     @property
     def source(self) -> StridedAddress:
-        """The address of what is copied."""
+        """The address of what is copied, in iteration 0, and its stride."""
         return self.origin + self._lowest, self.length * self.stride
 
 

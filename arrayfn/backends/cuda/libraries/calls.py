@@ -10,12 +10,13 @@ from dataclasses import dataclass
 class Call:
     """``enqueue(stream, *addresses)`` of ``arrays``, by their names in the call.
 
-    ``capturable`` says that it can be captured into a graph. In a graph, a call with a
-    name ``beside`` waits for what writes its arrays and for calls of the same name, and
-    otherwise runs beside all else.
+    ``capturable`` says whether a stream capture can include it. A collective has a
+    ``channel``: calls of one channel run one after the other. In a graph a collective
+    waits for what writes its arrays and for its channel, and runs concurrently with all
+    other steps, as it needs no multiprocessor.
     """
 
     enqueue: Callable[..., None]
     arrays: tuple[str, ...]
     capturable: bool = True
-    beside: str = ""
+    channel: str = ""

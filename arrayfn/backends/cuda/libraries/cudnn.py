@@ -37,7 +37,7 @@ def refusals() -> tuple[type[Exception], ...]:
 @per_device
 def handle() -> Any:
     """cuDNN's handle."""
-    device().enter()
+    device().make_current()
     return library().create_handle()
 
 
@@ -62,7 +62,7 @@ def create_plans(graph: Any) -> None:
 def on_stream(stream: int) -> Any:
     """cuDNN's handle, which enqueues on ``stream``."""
     library().set_stream(handle(), stream)
-    device().enter()
+    device().make_current()
     return handle()
 
 

@@ -31,7 +31,7 @@ def _plan(kind: int, length: int, rows: int) -> int:
 
     ``kind`` is a cufftType.
     """
-    device().enter()
+    device().make_current()
     plan = ctypes.c_int()
     n, none = (ctypes.c_int * 1)(length), ctypes.c_void_p()
     layouts = none, 1, 0, none, 1, 0
@@ -51,7 +51,7 @@ def transform(kind: str, dtype: str, integers: Mapping[str, int]) -> Call:
 
     def enqueue(stream: int, x: int, transformed: int) -> None:
         """Enqueue the transform of the array at the address ``x``."""
-        device().enter()
+        device().make_current()
         _CUFFT.call("cufftSetStream", plan, ctypes.c_void_p(stream))
         arrays = map(ctypes.c_void_p, (x, transformed))
         _CUFFT.call(function, plan, *arrays, *last)

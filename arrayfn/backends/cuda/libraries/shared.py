@@ -58,7 +58,7 @@ class Library:
         """The object that the function ``create`` makes for each GPU: a handle, say."""
         key = current_number(), create
         if key not in self._made:
-            device().enter()
+            device().make_current()
             result = ctypes.c_void_p()
             self.call(create, ctypes.byref(result))
             self._made[key] = result
@@ -67,7 +67,7 @@ class Library:
     def routine(self, function: str, stream: int) -> Callable[..., None]:
         """``function``, which enqueues on ``stream``; BackendError if it fails."""
         handle = self.handle
-        device().enter()
+        device().make_current()
         self.call(self._set_stream, handle, ctypes.c_void_p(stream))
         return partial(self.call, function, handle)
 

@@ -79,18 +79,18 @@ for iteration in range(batches_each * heads_each * rows_each):
         {zero_logits}
         {logits}
         {dp}
-        {terms}
-        {limits}
+        {scale_and_mask}
+        {hide_outside}
         for lane_row in range({lane_rows}):
             for i in range({row_logits}):
                 at = {logit_at}
                 weight = approximate_exp2_f32(logits[at] - row_lse[lane_row])
                 ds = weight * (dp[at] - row_delta[lane_row])
                 sums[at] = sums[at] + ds
-{give}
+{store_results}
 """
 
-_GIVE: Final = """
+_STORE_TILE: Final = """
 out_base = (tile_batch * bias_heads + tile_head) * bias_rows
 for lane_row in range({lane_rows}):
     row = tile_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
@@ -102,7 +102,7 @@ for lane_row in range({lane_rows}):
 """
 
 # Where all queries share a row: the rows of a warp, then its lanes', then the warps'.
-_GIVE_ROW: Final = """
+_STORE_ROW: Final = """
 rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
 for i in range({row_logits}):
@@ -129,8 +129,8 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     """The body of the kernel that computes the bias's cotangent.
 
     Parameters of the kernel are the arrays of ``calls`` and their strides. Each block
-    stores its tile of ``bias_out``. ``one_row`` says that all queries share a row of
-    the bias.
+    stores its tile of ``bias_out``, from ``sums``. ``one_row`` says that all queries
+    share a row of the bias.
     """
     text = Text(form, tiles)
     columns, line = tiles.columns, form.line
@@ -146,8 +146,8 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         for x, rows in arrays
     ]
     value = "part" if one_row else "sums[at]"
-    give = text.fill(
-        _GIVE_ROW if one_row else _GIVE,
+    store_results = text.fill(
+        _STORE_ROW if one_row else _STORE_TILE,
         COLUMN=COLUMN,
         all_columns=tiles.warps * columns,
         warps=tiles.warps,
@@ -168,6 +168,6 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         zero_logits=text.zeros("logits", "dp", width=columns),
         logits=text.multiply_transposed("logits", "q_tile", "k_tile"),
         dp=text.multiply_transposed("dp", "cotangent_tile", "v_tile"),
-        limits=text.limits("left", "right", "query_end", "key_end"),
-        give=give,
+        hide_outside=text.hide_outside("left", "right", "query_end", "key_end"),
+        store_results=store_results,
     )

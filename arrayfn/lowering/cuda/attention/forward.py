@@ -1,9 +1,10 @@
-"""Attention as one kernel: a block has a tile of queries, and goes along the keys.
+"""Attention as one kernel: a block has a tile of queries, and loops over tiles of keys.
 
-The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
-softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
-the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
-keys, the values are copied; while it multiplies by the values, the next keys are.
+The softmax is computed online (Milakov and Gimelshein, Online normalizer calculation
+for softmax, 2018): results of earlier keys are rescaled when a larger logit is met.
+Tensor cores compute the products (Dao, FlashAttention-2, 2023). While a block
+multiplies by keys, the values are copied; while it multiplies by the values, the next
+keys are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles that were fastest for logits of ``queries`` by ``keys``.
+    """The fastest tiles for logits of ``queries`` by ``keys``, as measured.
 
     Their accumulators fit into registers.
     """
@@ -88,8 +89,8 @@ while start < end:
     {zero_logits}
     # Logits: products of queries and keys.
     {by_keys}
-    {terms}
-    {limits}
+    {scale_and_mask}
+    {hide_outside}
     # The values are there, and the next keys are copied meanwhile.
     cp_async_wait(0)
     barrier()
@@ -134,15 +135,16 @@ for lane_row in range({lane_rows}):
 barrier()
 out_step = heads * {H}
 out_base = batch * queries * out_step + member * {H}
-{give}
+{store_results}
 """
 
 
 def forward(form: Form, tiles: Tiles) -> str:
     """The body of the kernel, which computes ``out`` and ``logarithms_out``.
 
-    A block has a tile of queries of one head. The logarithms are those of the sums of
-    weights (logsumexp), which the gradient needs.
+    The latter are the logarithms of each query's sum of weights (logsumexp), which the
+    gradient needs. Logits that have no bias are scaled after their maximum is taken, by
+    the FMA that subtracts it.
     """
     text = Text(form, tiles)
     line, columns = form.line, tiles.columns
@@ -174,14 +176,14 @@ def forward(form: Form, tiles: Tiles) -> str:
         zero_output=text.zeros("output", width=form.padded),
         zero_logits=text.zeros("logits", width=columns),
         by_keys=text.multiply_transposed("logits", "q_tile", "k_tile"),
-        limits=text.limits(*reach),
+        hide_outside=text.hide_outside(*reach),
         row_output=form.padded // 4,
-        output_at=text.register(form.padded),
+        output_at=text.accumulator(form.padded),
         base=base,
         rescale=rescale,
         weight=weight,
         over_values=text.multiply("output", "logits", "v_tile"),
         in_logarithm=f"f32({in_logarithm!r})",
         round_output=text.round_to_tile("output", "row_sum[lane_row]", "q_tile"),
-        give=text.store_rows("out", "q_tile", "out_base", "out_step"),
+        store_results=text.store_rows("out", "q_tile", "out_base", "out_step"),
     )

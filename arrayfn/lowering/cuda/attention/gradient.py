@@ -2,10 +2,13 @@
 
 A first kernel computes ``delta``, the product of each result with its cotangent, and
 ``lse``, the logsumexp of each query's logits in base 2. Then one kernel computes dq: a
-block has a tile of queries and loops over keys. Another computes dk and dv: a block has
-a tile of keys and loops over the queries of all heads that share them. Without atomic
-additions, each sum has a fixed order. Algorithm 2 of Dao, FlashAttention-2, 2023.
+block has a tile of queries and loops over tiles of keys. Another computes dk and dv: a
+block has a tile of keys and loops over tiles of the queries of all heads that share
+them. Without atomic additions, each sum has a fixed order. Algorithm 2 of Dao,
+FlashAttention-2, 2023.
 
+Both have one text: *rows* of a tile of logits are what a block keeps, *columns* what it
+loops over (see ``_Side``). While it multiplies one tile of columns, the next is copied.
 In the texts ``dp`` are the cotangents of weights and, later, of logits (``ds``).
 """
 
@@ -55,7 +58,8 @@ def query_statistics(form: Form) -> str:
     """The body of the first kernel: a warp has a query.
 
     It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
-    attends to no key.
+    attends to no key. ``first`` and ``second`` hold pieces of the result and of its
+    cotangent.
     """
     p = form.piece
     if p > 1:
@@ -114,8 +118,8 @@ def _long_head_tiles(form: Form) -> Tiles:
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
     """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns.
 
-    ``with_dp`` says that the kernel computes cotangents of weights: that of dv does
-    not.
+    ``with_dp`` says that the kernel computes cotangents of weights; that of dv alone
+    does not, and has no tile of values.
     """
     arrays = 2 if with_dp else 1
     lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
@@ -171,8 +175,8 @@ for number in range(count + 1):
         # Logits, and dp: products of cotangents and values.
         {zero_logits}
         {products}
-        {terms}
-        {limits}
+        {scale_and_mask}
+        {hide_outside}
         # Weights, and the cotangents of logits.
         for lane_row in range({lane_rows}):
             for i in range({row_logits}):
@@ -181,12 +185,12 @@ for number in range(count + 1):
                 weight = approximate_exp2_f32({weight})
                 logits[at] = weight
                 {ds}
-        {add}
+        {multiply_columns}
 cp_async_wait(0)
 barrier()
 out_step = {row_heads} * {H}
 out_base = batch * {row_extent} * out_step + row_head * {H}
-{give}
+{store_results}
 """
 
 
@@ -194,7 +198,7 @@ out_base = batch * {row_extent} * out_step + row_head * {H}
 class _Side:
     """Which operands are rows of a kernel's tiles, and which are columns.
 
-    All fields are texts of the kernel.
+    All fields are names or expressions of the kernel.
 
     Args:
         row_extent: The number of rows.
@@ -281,7 +285,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     columns = tiles.columns
     dp = results != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
-    limits = (side.before, side.after, side.row_end, side.column_end)
+    reach = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
     if not form.scales_first:
         weight = f"fma_f32(logits[at], factor, -{side.bound})"
@@ -299,26 +303,35 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
         **asdict(side),
         H=form.head,
         row_bases=_bases(row_arrays, "row_head"),
-        tiles=_tiles(text, side, row_arrays),
+        tiles=_declare_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
-        sums=_sums(text, results),
+        sums=_declare_sums(text, results),
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
         column_bases=_bases(side.column_arrays, side.column_head),
-        copy_columns=_copied(text, side, dp),
+        copy_columns=_copy_columns(text, side, dp),
         zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
-        limits=text.limits(*limits),
+        hide_outside=text.hide_outside(*reach),
         weight=weight,
         ds=ds,
-        add=_added(text, side, results),
-        give=_given(text, row_arrays, results),
+        multiply_columns=_multiply_columns(text, side, results),
+        store_results=_store_results(text, row_arrays, results),
     )
 
 
-def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
+def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     """Lines that declare all tiles in shared memory, and copy those of rows.
+
+    For the cotangents of keys, with 128 rows and 64 columns:
+
+        k_tile = dynamic_shared_u16(0, 25600)
+        q_tile = dynamic_shared_u16(51200, 25600)
+        cotangent_tile = dynamic_shared_u16(102400, 25600)
+        lse_tile = dynamic_shared_f32(153600, 128)
+        delta_tile = dynamic_shared_f32(154112, 128)
+        (zero_padding of the tiles, copy_rows of k)
 
     ``row_arrays`` are the arrays whose tiles a block keeps.
     """
@@ -348,16 +361,21 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _sums(text: Text, results: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for the cotangents ``results``, all zeros."""
+def _declare_sums(text: Text, results: Sequence[str]) -> list[str]:
+    """Lines that declare accumulators for the cotangents ``results``, all zeros.
+
+    dq = registers_f32(96)
+    (zeros)
+    """
     count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in results]
     return [*lines, text.zeros(*results, width=text.form.padded)]
 
 
-def _copied(text: Text, side: _Side, dp: bool) -> str:
+def _copy_columns(text: Text, side: _Side, dp: bool) -> str:
     """Lines that begin to copy the next tile of columns, with statistics of queries.
 
+    They are ``copy_rows`` of each array of columns, into the buffer at ``stage``.
     ``dp`` says that cotangents of weights are computed, which need ``delta``.
     """
     columns = text.tiles.columns
@@ -366,12 +384,15 @@ def _copied(text: Text, side: _Side, dp: bool) -> str:
         for x in side.column_arrays
     ]
     if side is _OF_KEYS:
-        lines.append("\n" + _copied_statistics(text.tiles, dp))
+        lines.append("\n" + _copy_statistics(text.tiles, dp))
     return "".join(lines)
 
 
-def _added(text: Text, side: _Side, results: Sequence[str]) -> str:
-    """Lines that add the current tile's products to the accumulators of ``results``."""
+def _multiply_columns(text: Text, side: _Side, results: Sequence[str]) -> str:
+    """Lines that add the current tile's products to the accumulators of ``results``.
+
+    ``dv += weights @ cotangent``; ``dk += dp @ q``; ``dq += dp @ k``.
+    """
     by_logits, by_weights = side.column_arrays
     return "\n".join(
         text.multiply("dv", "logits", f"{by_weights}_tile", "stage + ")
@@ -381,10 +402,12 @@ def _added(text: Text, side: _Side, results: Sequence[str]) -> str:
     )
 
 
-def _given(text: Text, row_arrays: Sequence[str], results: Sequence[str]) -> str:
+def _store_results(
+    text: Text, row_arrays: Sequence[str], results: Sequence[str]
+) -> str:
     """Lines that round the accumulators of ``results`` into tiles, and store these.
 
-    The tiles of ``row_arrays`` are free by then.
+    The tiles of ``row_arrays`` are free by then, and a barrier is between the two.
     """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
@@ -402,13 +425,25 @@ def _given(text: Text, row_arrays: Sequence[str], results: Sequence[str]) -> str
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
     """Lines that define where the current head of each of ``arrays`` begins.
 
-    ``head`` is the expression of the head's number.
+    ``q_base = batch * q_batch + row_head * q_head`` for q and the expression ``head``
+    of the head's number.
     """
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
 def row_statistics(text: Text) -> str:
-    """Lines that load ``row_lse`` and ``row_delta`` of a lane's queries."""
+    """Lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
+
+    For four rows a lane:
+
+        row_lse = registers_f32(4)
+        row_delta = registers_f32(4)
+        for lane_row in range(4):
+            row = first_row + warp * 32 + lane_row * 8 + quotient(lane, 4)
+            at = (batch * heads + row_head) * queries + min_i64(row, queries - 1)
+            row_lse[lane_row] = lse[at]
+            row_delta[lane_row] = delta[at]
+    """
     return f"""
 row_lse = registers_f32({text.lane_rows})
 row_delta = registers_f32({text.lane_rows})
@@ -420,8 +455,18 @@ for lane_row in range({text.lane_rows}):
 """
 
 
-def _copied_statistics(tiles: Tiles, dp: bool) -> str:
+def _copy_statistics(tiles: Tiles, dp: bool) -> str:
     """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries.
+
+    For 64 queries:
+
+        if thread < 64:
+            column = thread
+            from_row = min_i64(start + column, queries - 1)
+            at = (batch * heads + member) * queries + from_row
+            place = remainder(number, 2) * 64 + column
+            cp_async_f32x1(lse, at, lse_tile, place, 1)
+            cp_async_f32x1(delta, at, delta_tile, place, 1)
 
     ``delta`` is copied only if ``dp``: if cotangents of weights are computed.
     """

@@ -1,9 +1,10 @@
 """Pieces of text that the kernels of attention share.
 
 Tiles of fp16 or bf16 are in shared memory, ``Form.line`` elements from row to row. A
-warp has ``m_fragments`` fragments of 16 rows of a block's rows. In the accumulators of
-a product each lane has pairs of neighbouring columns, 8 apart, of ``2 * m_fragments``
-rows, which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's columns.
+warp has ``m_fragments`` fragments of 16 rows of a block's rows. The accumulators of a
+product are registers in the layout of ``mma.m16n8k16``: each lane has pairs of
+neighbouring columns, 8 apart, of ``2 * m_fragments`` rows, which are 8 apart too.
+``lane_row`` counts these rows, ``i`` a lane's columns (or pairs of them).
 """
 
 from __future__ import annotations
@@ -18,36 +19,58 @@ from arrayfn.lowering.cuda.handwritten import filled, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
-"""The text of the tile's column that is a lane's i-th."""
+"""The expression of the tile's column that is a lane's i-th."""
 
 
-_TERMS: Final = """
+_SCALE_AND_MASK: Final = """
 {before}
 for lane_row in range({lane_rows}):
+    row = warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
+    row = min_i64(first_row + row, {rows} - 1)
     {of_row}
     for i in range({pairs}):
+        at = {at}
+        column = start + i * 8 + remainder(lane, 4) * 2
         {of_pair}
         for side in range(2):
             {of_each}
 """
 
 
-def _memory(dtype: str) -> str:
-    """The name of ``dtype``, a short name, in functions that access memory."""
-    return "u16" if dtype in HALF_PRECISION else dtype
+@dataclass(frozen=True)
+class _Term:
+    """How the logits' bias, or their mask, is read: expressions and lines.
+
+    Args:
+        value: The expression of the element for a logit, in float32 if it is a bias.
+        before: Lines that declare registers.
+        of_row: The line that finds a row of the bias or mask.
+        of_pair: Lines that read a pair of neighbouring elements; none if they are read
+            one by one.
+    """
+
+    value: str
+    before: Sequence[str]
+    of_row: str
+    of_pair: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Text:
-    """Pieces of the text of one kernel; methods return lines of it.
+    """Pieces of the text of one kernel; methods return lines of it, without barriers.
 
-    ``rows`` and ``columns`` are the kernel's integers for how many rows and columns the
-    logits have: ``"queries"`` and ``"keys"``, or the reverse. The lines share these
-    names: ``thread``, ``lane`` and ``warp``; ``first_row`` and ``start``, the first row
-    and column of the block's tile; ``batch`` and ``member``, the head of queries;
-    ``left_part`` and ``right_part``, registers for fragments; and those that
-    ``fragment_offsets``, ``sequence_ends`` and ``bias_and_mask_bases`` define. They
-    contain no barriers.
+    The lines share these names: ``thread``, ``lane`` and ``warp``; ``first_row`` and
+    ``start``, the first row and column of the block's tile of logits; ``batch`` and
+    ``member``, the head of queries; ``left_part`` and ``right_part``, registers for
+    fragments; and those that ``fragment_offsets``, ``sequence_ends`` and
+    ``bias_and_mask_bases`` define.
+
+    Args:
+        form: What the text depends on, besides the tiles.
+        tiles: The sizes of tiles.
+        rows: The kernel's integer for how many rows the logits have: ``"queries"``, or
+            ``"keys"`` in the kernel of the keys' cotangents.
+        columns: That for how many columns they have: the other one.
     """
 
     form: Form
@@ -64,7 +87,7 @@ class Text:
         """``template`` with ``parts`` for the names in braces (see ``filled``).
 
         Parts that all kernels have need not be given: sizes of tiles and of registers,
-        ``terms``, and the lines that define the common names.
+        ``scale_and_mask``, and the lines that define the common names.
         """
         tiles = self.tiles
         common: dict[str, str | int] = {
@@ -75,22 +98,27 @@ class Text:
             "warp_rows": tiles.warp_rows,
             "lane_rows": self.lane_rows,
             "row_logits": tiles.columns // 4,
-            "logit_at": self.register(tiles.columns),
+            "logit_at": self.accumulator(tiles.columns),
             "logits_size": tiles.m_fragments * tiles.columns // 2,
             "left_size": 8 * tiles.m_fragments,
             "factor": self.form.factor,
-            "terms": self.terms(),
+            "scale_and_mask": self.scale_and_mask(),
             "fragment_offsets": self.fragment_offsets(),
             "sequence_ends": self.sequence_ends(),
             "bias_and_mask_bases": self.bias_and_mask_bases(),
         }
         return filled(template, **common, **parts)
 
-    def register(self, width: int, *, pair: bool = False) -> str:
+    def accumulator(self, width: int, *, pair: bool = False) -> str:
         """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
 
-        ``width`` is the number of the accumulators' columns. If ``pair``, i counts
-        pairs of columns.
+        For 64 columns:
+
+            ((lane_row // 2) * 8 + i // 2) * 4 + (lane_row % 2) * 2 + i % 2
+
+        Args:
+            width: The number of columns of the product.
+            pair: Whether i counts pairs of columns: then it is the index of the first.
         """
         column = "i) * 4" if pair else "i // 2) * 4"
         index = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
@@ -107,9 +135,23 @@ class Text:
     ) -> str:
         """Copy ``count`` rows of ``array`` from row ``start`` on into its tile.
 
-        Row n is token n of the head at ``base``; those from ``limit`` on become zeros.
-        They come to the tile's rows from element ``first`` on. ``base``, ``limit``,
-        ``start`` and ``first`` are expressions; the last ends in `` + `` or is empty.
+        For 64 rows of heads of 40 elements, as 5 pieces of 8, by 128 threads:
+
+            for at in range(thread, 320, 128):
+                row = quotient(at, 5)
+                column = remainder(at, 5) * 8
+                live = select_i64(start + row < end, 1, 0)
+                cp_async_u16x8(k, k_base + (start + row) * k_token + column,
+                               k_tile, row * 56 + column, live)
+
+        Args:
+            array: The name of the array, here ``k``; the tile is ``k_tile``.
+            base: Where the head begins in it, an expression.
+            limit: The number of the first token that is not copied: zeros are stored.
+            count: How many rows.
+            start: The token that is the first row, an expression.
+            first: Where the rows begin in the tile: an expression and `` + ``, or
+                empty.
         """
         form, threads, step = self.form, self.tiles.threads, f"{array}_token"
         pieces, p, line = form.head // form.piece, form.piece, form.line
@@ -148,6 +190,13 @@ for at in range(thread, {count * pieces}, {threads}):
     def zero_padding(self, tiles: Sequence[tuple[str, int]]) -> str:
         """Store zeros between the end of a head and the padded end of tiles' rows.
 
+        For heads of 40 elements, padded to 48, and 64 rows:
+
+            for at in range(thread, 512, 128):
+                row = quotient(at, 8)
+                column = 40 + remainder(at, 8)
+                q_tile[row * 56 + column] = u16(0)
+
         ``tiles`` are names of shared arrays, and how many rows each has.
         """
         form, threads = self.form, self.tiles.threads
@@ -164,7 +213,13 @@ for at in range(thread, {count * pieces}, {threads}):
         return "\n".join(parts)
 
     def zeros(self, *sums: str, width: int) -> str:
-        """Set the accumulators ``sums``, of ``width`` columns, to zero."""
+        """Set the accumulators ``sums``, of ``width`` columns, to zero.
+
+        For one fragment of 64 columns:
+
+            for i in range(32):
+                logits[i] = f32(0)
+        """
         count = self.tiles.m_fragments * width // 2
         lines = [f"for i in range({count}):"]
         lines += [f"    {name}[i] = f32(0)" for name in sums]
@@ -175,9 +230,22 @@ for at in range(thread, {count * pieces}, {threads}):
     ) -> str:
         """``sums += left @ right.T``, over the elements of a head, by tensor cores.
 
-        ``sums`` are accumulators. ``left`` and ``right`` are tiles in shared memory;
-        the latter begins at element ``first``, an expression that ends in `` + `` or is
-        empty.
+        For heads of 48 elements and 64 columns:
+
+            for step in unrolled(3):
+                for m in range(1):
+                    at = row_at + m * 896 + step * 16
+                    ldmatrix_u16(q_tile, at, left_part, m * 8)
+                for pair in range(4):
+                    at = column_at + pair * 896 + step * 16
+                    ldmatrix_u16(k_tile, at, right_part, 0)
+                    (mma_f16 of each fragment of rows with the two of columns)
+
+        Args:
+            sums: The name of the accumulators, here ``logits``.
+            left: The tile of rows in shared memory, here ``q_tile``.
+            right: The tile of columns, here ``k_tile``.
+            first: Where the latter begins: an expression and `` + ``, or empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -199,9 +267,25 @@ for step in unrolled({self.form.padded // 16}):
     def multiply(self, sums: str, weights: str, tile: str, first: str = "") -> str:
         """``sums += weights @ tile``, over the columns of logits, by tensor cores.
 
-        ``sums`` and ``weights`` are accumulators; the latter are rounded to fp16 or
-        bf16. ``tile`` is in shared memory from element ``first`` on, an expression that
-        ends in `` + `` or is empty.
+        For 64 columns, one fragment of rows and heads of 48 elements:
+
+            for step in range(4):
+                for m in range(1):
+                    for pair in range(4):
+                        at = (m * 8 + step * 2) * 4 + pair * 2
+                        place = m * 8 + pair * 2
+                        pack_f16(logits[at], logits[at + 1], left_part, place)
+                for pair in range(3):
+                    at = across_at + step * 896 + pair * 16
+                    ldmatrix_trans_u16(v_tile, at, right_part, 0)
+                    (mma_f16 of each fragment of rows with the two of columns)
+
+        Args:
+            sums: The name of the accumulators of the result.
+            weights: Those of the left factor, here ``logits``; they are rounded to 16
+                bits.
+            tile: The right factor in shared memory, here ``v_tile``.
+            first: Where it begins: an expression and `` + ``, or empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -223,10 +307,15 @@ for step in range({self.tiles.columns // 16}):
 """
 
     def fragment_offsets(self) -> str:
-        """Define where a lane's rows for ``ldmatrix`` begin in tiles.
+        """Define where in a tile a lane's row for ``ldmatrix`` begins.
 
-        ``row_at`` is for left operands, ``column_at`` for right ones that are
-        transposed, ``across_at`` for right ones that are not.
+        ``row_at`` is for left factors, ``column_at`` for right ones that are
+        transposed, ``across_at`` for right ones that are not. For rows of 56 elements:
+
+            row_at = (warp * 16 + remainder(lane, 16)) * 56 + quotient(lane, 16) * 8
+            column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * 56
+            column_at = column_at + remainder(quotient(lane, 8), 2) * 8
+            across_at = remainder(lane, 16) * 56 + quotient(lane, 16) * 8
         """
         line, rows = self.form.line, self.tiles.warp_rows
         return f"""
@@ -237,7 +326,12 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
 """
 
     def sequence_ends(self) -> str:
-        """Define ``query_end`` and ``key_end``, the lengths of a batch's sequences."""
+        """Define ``query_end`` and ``key_end``, the lengths of a batch's sequences.
+
+        ``key_end = keys`` or, with given lengths:
+
+            key_end = min_i64(keys, i64(key_lengths[batch]))
+        """
         form = self.form
         queries = "min_i64(queries, i64(query_lengths[batch]))"
         keys = "min_i64(keys, i64(key_lengths[batch]))"
@@ -247,82 +341,120 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def bias_and_mask_bases(self) -> str:
-        """Define ``bias_base`` and ``mask_base``, where those of a head begin."""
+        """Define where the bias and the mask of a head begin, if there are any.
+
+        bias_base = batch * bias_batch + member * bias_head
+        """
         return "\n".join(
             f"{x}_base = batch * {x}_batch + member * {x}_head"
             for x, is_there in (("bias", self.form.bias), ("mask", self.form.mask))
             if is_there
         )
 
-    def terms(self) -> str:
+    @property
+    def is_transposed(self) -> bool:
+        """Whether rows of the tile are keys and columns queries."""
+        return self.rows == "keys"
+
+    def scale_and_mask(self) -> str:
         """Scale ``logits``, add the bias and apply the mask, where there are any.
 
-        The bias and the mask are read element by element, or two columns at once if the
-        form has them ``paired``. Where columns of the tile are queries, as for the
-        cotangents of keys, their rows and columns are exchanged, and nothing is paired.
+        For a float32 bias:
+
+            for lane_row in range(4):
+                row = warp * 32 + lane_row * 8 + quotient(lane, 4)
+                row = min_i64(first_row + row, queries - 1)
+                bias_at = bias_base + row * bias_row
+                for i in range(8):
+                    at = ((lane_row // 2) * 8 + i) * 4 + (lane_row % 2) * 2
+                    column = start + i * 8 + remainder(lane, 4) * 2
+                    for side in range(2):
+                        place = min_i64(column + side, keys - 1)
+                        added = bias[bias_at + place * bias_column] * f32(1.44...)
+                        logits[at + side] = fma_f32(logits[at + side], factor, added)
         """
         form = self.form
         if not (form.scales_first or form.mask):
             return ""
-        across = self.rows == "keys"  # the bias's rows are this kernel's columns
-        rows, columns = ("column", "row") if across else ("row", "column")
-        paired = () if across else form.paired
-        before: list[str] = []
-        of_row = [
-            f"row = warp * {self.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)",
-            f"row = min_i64(first_row + row, {self.rows} - 1)",
-        ]
-        of_pair = [
-            f"at = {self.register(self.tiles.columns, pair=True)}",
-            "column = start + i * 8 + remainder(lane, 4) * 2",
-        ]
+        dtypes = {"bias": form.bias, "mask": "u8" * form.mask}
+        terms = {name: self._term(name, t) for name, t in dtypes.items() if t}
         of_each: list[str] = []
-        if (form.bias and "bias" not in paired) or (form.mask and "mask" not in paired):
+        if any(not term.of_pair for term in terms.values()):
             of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
-        for name, kind in (("bias", _memory(form.bias)), ("mask", "u8" * form.mask)):
-            if not kind:
-                continue
-            of_row.append(f"{name}_at = {name}_base + row * {name}_{rows}")
-            value = f"{name}[{name}_at + place * {name}_{columns}]"
-            if name in paired:
-                value = f"{name}_pair[side]"
-                before.append(f"{name}_pair = registers_{kind}(2)")
-                of_pair += [
-                    f"place = {name}_at + min_i64(column, {self.columns} - 2)",
-                    f"load_{kind}x2({name}, place, {name}_pair, 0)",
-                ]
-            if name == "bias":
-                if kind != "f32":
-                    value = f"convert_{form.bias}_f32({value})"
-                of_each += [
-                    f"added = {value} * f32({LOG2_E!r})",
-                    "logits[at + side] = fma_f32(logits[at + side], factor, added)",
-                ]
-        if form.scales_first and not form.bias:
-            of_each.append("logits[at + side] = logits[at + side] * factor")
-        if form.mask:
-            index = f"mask_at + place * mask_{columns}"
-            shown = "mask_pair[side]" if "mask" in paired else f"mask[{index}]"
+        if "bias" in terms:
             of_each += [
-                f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
+                f"added = {terms['bias'].value} * f32({LOG2_E!r})",
+                "logits[at + side] = fma_f32(logits[at + side], factor, added)",
+            ]
+        elif form.scales_first:
+            of_each.append("logits[at + side] = logits[at + side] * factor")
+        if "mask" in terms:
+            is_hidden = f"{terms['mask'].value} == 0"
+            of_each += [
+                f"logit = select_f32({is_hidden}, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
             ]
         return filled(
-            _TERMS,
-            before=before,
+            _SCALE_AND_MASK,
+            before=[line for term in terms.values() for line in term.before],
             lane_rows=self.lane_rows,
-            of_row=of_row,
+            warp_rows=self.tiles.warp_rows,
+            rows=self.rows,
+            of_row=[term.of_row for term in terms.values()],
             pairs=self.tiles.columns // 8,
-            of_pair=of_pair,
+            at=self.accumulator(self.tiles.columns, pair=True),
+            of_pair=[line for term in terms.values() for line in term.of_pair],
             of_each=of_each,
         )
 
-    def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
+    def _term(self, name: str, dtype: str) -> _Term:
+        """How the lines of ``scale_and_mask`` read an element of the bias or mask.
+
+        Where columns of the tile are queries, as for the cotangents of keys, its rows
+        and columns are exchanged, and nothing is read by pairs.
+
+        Args:
+            name: "bias" or "mask".
+            dtype: Its short dtype.
+        """
+        row, column = ("column", "row") if self.is_transposed else ("row", "column")
+        stored = "u16" if dtype in HALF_PRECISION else dtype
+        of_row = f"{name}_at = {name}_base + row * {name}_{row}"
+        value = f"{name}[{name}_at + place * {name}_{column}]"
+        before: list[str] = []
+        of_pair: list[str] = []
+        if name in self.form.paired and not self.is_transposed:
+            value = f"{name}_pair[side]"
+            before = [f"{name}_pair = registers_{stored}(2)"]
+            of_pair = [
+                f"place = {name}_at + min_i64(column, {self.columns} - 2)",
+                f"load_{stored}x2({name}, place, {name}_pair, 0)",
+            ]
+        if dtype in HALF_PRECISION:
+            value = f"convert_{dtype}_f32({value})"
+        return _Term(value, before, of_row, of_pair)
+
+    def hide_outside(
+        self, before: str, after: str, row_end: str, column_end: str
+    ) -> str:
         """Set ``logits`` outside of the window and of the sequences to -inf.
+
+        For a tile of 64 by 64 queries and keys, which lies inside or else:
+
+            if not inside:
+                for lane_row in range(2):
+                    row = warp * 16 + lane_row * 8 + quotient(lane, 4)
+                    row = first_row + row
+                    last = min_i64(row + right + 1, key_end)
+                    last = select_i64(row < query_end, last, 0)
+                    for i in range(16):
+                        at = (accumulator)
+                        column = start + (COLUMN)
+                        beyond = (column < row - left) | (column >= last)
+                        logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
 
         A row attends to columns from ``before`` it to ``after`` it, of those below
         ``column_end``; rows from ``row_end`` on attend to none. All are expressions.
-        Tiles that lie inside skip this.
         """
         rows, columns = self.tiles.rows, self.tiles.columns
         return f"""
@@ -336,14 +468,26 @@ if not inside:
         last = min_i64(row + {after} + 1, {column_end})
         last = select_i64(row < {row_end}, last, 0)
         for i in range({columns // 4}):
-            at = {self.register(columns)}
+            at = {self.accumulator(columns)}
             column = start + {COLUMN}
             beyond = (column < row - {before}) | (column >= last)
             logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
 """
 
     def round_to_tile(self, sums: str, factor: str, tile: str) -> str:
-        """Store the accumulators ``sums`` times ``factor`` in a tile, rounded.
+        """Round the accumulators ``sums`` times ``factor``, and store them in a tile.
+
+        For one fragment of rows and heads of 48 elements:
+
+            for lane_row in range(2):
+                line = warp * 16 + lane_row * 8 + quotient(lane, 4)
+                for i in range(6):
+                    place = (accumulator of pair i)
+                    first = dq[place] * f32(0.125)
+                    pack_f16(first, dq[place + 1] * f32(0.125), left_part, 0)
+                    at = line * 56 + i * 8 + remainder(lane, 4) * 2
+                    q_tile[at] = left_part[0]
+                    q_tile[at + 1] = left_part[1]
 
         ``tile`` is in shared memory; ``factor`` is an expression.
         """
@@ -352,7 +496,7 @@ if not inside:
 for lane_row in range({self.lane_rows}):
     line = warp * {self.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)
     for i in range({form.padded // 8}):
-        place = {self.register(form.padded, pair=True)}
+        place = {self.accumulator(form.padded, pair=True)}
         first = {sums}[place] * {factor}
         pack_{form.dtype}(first, {sums}[place + 1] * {factor}, left_part, 0)
         at = line * {form.line} + i * 8 + remainder(lane, 4) * 2
@@ -362,6 +506,16 @@ for lane_row in range({self.lane_rows}):
 
     def store_rows(self, array: str, tile: str, base: str, step: str) -> str:
         """Store the rows of the shared array ``tile`` in the result ``array``.
+
+        For heads of 40 elements, as pieces of 8:
+
+            for at in range(thread, 320, 128):
+                row = quotient(at, 5)
+                column = remainder(at, 5) * 8
+                if first_row + row < queries:
+                    load_u16x8(q_tile, row * 56 + column, right_part, 0)
+                    place = out_base + (first_row + row) * out_step + column
+                    store_u16x8(out, place, right_part, 0)
 
         ``base`` is the index of row 0 of the head in the result, ``step`` the distance
         from row to row.

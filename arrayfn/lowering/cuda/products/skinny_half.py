@@ -18,15 +18,17 @@ from typing_extensions import override
 from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 
-PIECE: Final = 8  # 16-bit elements of an access of 16 bytes
-_ROWS: Final = 16  # rows of a fragment of a; its extent along k, too
+PIECE: Final = 8
+"""16-bit elements of an access of 16 bytes: a piece of a line."""
+_ROWS: Final = 16
+"""Rows of a fragment of a; its extent along k, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfTile(SkinnyTile):
     """A block has ``width`` columns; a warp takes ``k_tile`` of k at a time.
 
-    Elements are of ``dtype``, fp16 or bf16.
+    ``dtype`` is that of a and b: fp16 or bf16.
     """
 
     itemsize = 2
@@ -48,18 +50,25 @@ class HalfTile(SkinnyTile):
 
     @property
     @override
-    def stage(self) -> int:
+    def stage_elements(self) -> int:
         """Elements of a warp's tiles of a and b, which follow each other."""
         return (_ROWS + self.width) * self.k_tile
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes of shared memory for the sums of all warps, after the ring."""
+        """Bytes of shared memory for the sums of all warps, after the stages."""
         return 4 * self.warps * self.accumulators
 
 
 def half_text(tile: HalfTile) -> Handwritten:
-    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share."""
+    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
+
+    A warp multiplies fragments of 16 rows of a and 16 columns of b. ``ldmatrix`` takes
+    the address of a line's piece from each lane: ``row_at`` and ``side_at`` are the
+    lane's line and piece in a fragment of a, ``line_at`` and ``column_piece`` in one of
+    b. ``sums`` are the accumulators in registers, ``held`` those of all warps in shared
+    memory.
+    """
     lines, line = (
         (tile.width, tile.k_tile) if tile.transposed else (tile.k_tile, tile.width)
     )
@@ -81,13 +90,13 @@ for i in unrolled({tile.k_tile // 16}):
         {load}_u16(buffer, from_b + line * {line} + swizzled * {PIECE}, b_part, 0)
         mma_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
         mma_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
-    body = f"""{tile.begin}
+    body = f"""{tile.prologue}
 row_at = {row}
 side_at = {side}
 line_at = {line_at}
 column_piece = {column_piece}
-buffer = dynamic_shared_u16(0, {tile.ring})
-held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.accumulators})
+buffer = dynamic_shared_u16(0, {tile.ring_elements})
+held = dynamic_shared_f32({2 * tile.ring_elements}, {tile.warps * tile.accumulators})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
@@ -100,14 +109,19 @@ for i in unrolled({tile.columns // 2}):
     if m < {tile.rows}:
         held[warp * {tile.accumulators} + m * {tile.columns} + column] = sums[i]
 {tile.reduction("held")}"""
-    return tile.kernel(body, 2 * tile.ring + tile.sum_bytes)
+    return tile.kernel(body, 2 * tile.ring_elements + tile.sum_bytes)
 
 
 def _swizzled(line: str, piece: str, length: int) -> str:
-    """The expression of the place of a piece of a line in shared memory.
+    """The expression of the swizzled number of a piece in its line in shared memory.
 
-    Pieces are swizzled over banks. ``piece`` and ``line`` are expressions of their
-    numbers; ``length`` is the number of elements of a line.
+    ``piece ^ remainder(row, 8)`` for a line of 64 elements: the same piece of eight
+    lines lies in different banks.
+
+    Args:
+        line: The expression of the line's number.
+        piece: The expression of the piece's number in the line.
+        length: Elements of a line.
     """
     pieces = length // PIECE
     lines = max(1, PIECE // pieces)  # lines of all banks once
@@ -116,10 +130,27 @@ def _swizzled(line: str, piece: str, length: int) -> str:
 
 
 def _copies(tile: HalfTile, lines: int, line: int) -> str:
-    """Lines that begin to copy the tiles from ``begin`` on to ``place``.
+    """Lines that begin to copy the tiles from ``begin`` along k to ``place``.
 
-    They are one commit group. Zeros are stored beyond ``end``. The tile of b has
-    ``lines`` lines of ``line`` elements.
+    For a transposed b, in lines of 64 k's (the tile of a likewise before it):
+
+        for iteration in unrolled(8):
+            at = iteration * 32 + lane
+            row = quotient(at, 8)
+            piece = remainder(at, 8)
+            near = min_i64(first_column + row, n - 1)
+            live = select_i64(begin + piece * 8 < end, 1, 0)
+            swizzled = piece ^ remainder(row, 8)
+            target = place + 1024 + row * 64 + swizzled * 8
+            cp_async_u16x8(b_in, near * ldb + begin + piece * 8, buffer, target, live)
+        cp_async_commit()
+
+    They are one commit group. Zeros are stored beyond ``end``.
+
+    Args:
+        tile: The tile.
+        lines: Lines of the tile of b.
+        line: Elements of such a line.
     """
     k_pieces, pieces = tile.k_tile // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"

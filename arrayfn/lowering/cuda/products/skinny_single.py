@@ -21,7 +21,8 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-LANES: Final = 4  # floats of an access of 16 bytes
+LANES: Final = 4
+"""Floats of an access of 16 bytes: a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,14 @@ class SingleTile(SkinnyTile):
     """The tile of float32.
 
     Args:
-        k_vectors: How much of k a lane takes at a time.
-        groups: Groups of lanes that split k.
-        vectors: A lane has so many times four columns. With more it reads ``a`` less
+        k_vectors: The extent along k that a group of lanes takes at a time.
+        groups: Groups of lanes of a warp, which split k.
+        vectors: Vectors of four columns that a lane has. With more it reads ``a`` less
             often.
-        contiguous: ``a`` is contiguous along k. Otherwise it is along its rows, of
-            which there are four or more.
-        unaligned: Rows of such an ``a`` are copied one by one, not four at a time.
+        contiguous: Whether ``a`` is contiguous along k. Otherwise it is along its rows,
+            of which there are four or more.
+        unaligned: Whether rows of such an ``a`` are copied one by one, not four at a
+            time.
     """
 
     itemsize = 4
@@ -69,30 +71,31 @@ class SingleTile(SkinnyTile):
 
     @property
     def a_words(self) -> int:
-        """Words of a warp's tile of ``a``.
+        """Words (of 32 bits) of a warp's tile of ``a``.
 
-        If it is not contiguous along k, four words of padding follow each four k's,
+        If ``a`` is not contiguous along k, four words of padding follow each four k's,
         so that different groups read from different banks.
         """
         return (self.rows if self.contiguous else self.rows + 1) * self.depth
 
     @property
     @override
-    def stage(self) -> int:
+    def stage_elements(self) -> int:
         """Words of a warp's tiles of ``a`` and ``b``, which follow each other."""
         return self.a_words + self.k_vectors * self.lane_columns * WARP
 
     @property
     def words(self) -> int:
         """Words of shared memory: for the ring of copies, and later for the sums."""
-        return max(self.ring, self.warps * self.accumulators)
+        return max(self.ring_elements, self.warps * self.accumulators)
 
 
 def single_text(tile: SingleTile) -> Handwritten:
     """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
     ``group`` is four times the number of the lane's group, ``within`` the lane's first
-    column in the block.
+    column in the block. ``buffer`` is the shared memory of all stages, ``held`` has the
+    lane's vectors of b, ``near`` its vector of a, and ``sums`` its sums, [row, column].
     """
     rows, columns = tile.rows, tile.lane_columns
     group, within = (
@@ -103,7 +106,7 @@ def single_text(tile: SingleTile) -> Handwritten:
         # Neighbouring lanes copy neighbouring parts of a line along k.
         group = f"remainder(lane, {tile.groups})"
         within = f"quotient(lane, {tile.groups})"
-    body = f"""{tile.begin}
+    body = f"""{tile.prologue}
 group = {group} * {LANES}
 within = {within} * {columns if tile.transposed else LANES}
 buffer = dynamic_shared_f32(0, {tile.words})
@@ -122,9 +125,18 @@ place = warp * {tile.accumulators} + within
 def _multiply(tile: SingleTile) -> str:
     """Lines that add the products of a warp's tiles of a and b to ``sums``.
 
-    The tiles are at ``place`` in shared memory: first ``a``'s (see ``_accumulate``),
-    then ``b``'s, in which neighbouring lanes' vectors of four are neighbours. A lane
-    reads the vectors that it copied, for four k's at a time, to ``held``.
+    For tiles of a of 64 words, 8 columns a lane and 8 k's at a time:
+
+        from_b = place + 64 + lane * 4
+        for i in unrolled(2):
+            for j in unrolled(8):
+                at = from_b + (i * 8 + j) * 128
+                load_f32x4(buffer, at, held, j * 4)
+            (_accumulate)
+
+    The tiles are at ``place`` in shared memory: first that of a, then that of b, in
+    which neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that
+    it copied itself, for four k's at a time.
     """
     columns = tile.lane_columns
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
@@ -136,14 +148,21 @@ for i in unrolled({tile.k_vectors // LANES}):
 
 
 def _accumulate(tile: SingleTile) -> str:
-    """Lines that add to ``sums`` the products of a by four k's of b, in ``held``.
+    """Lines that add to ``sums`` the products of a by the four k's of b in ``held``.
 
-    Iteration ``i`` takes for the lane's group the k's from ``i * groups * 4 + group``
-    on, where ``group`` is four times the group's number. The tile of a, at ``place`` in
-    shared memory, is [row, k] if a is contiguous along k; else it is [k, row], with
-    four words of padding after each four k's: ``rows + 1`` words a k. Its elements are
-    loaded into ``near``, four at a time. ``held`` is [column, k] if b is transposed,
-    else [k, column]; ``sums`` is [row, column].
+    For four rows of a that are contiguous along k:
+
+        from_a = place + i * 8 + group
+        for m in unrolled(4):
+            load_f32x4(buffer, from_a + m * 16, near, 0)
+            for k in unrolled(4):
+                for l in unrolled(8):
+                    at = m * 8 + l
+                    sums[at] = fma_f32(near[k], held[k * 8 + l], sums[at])
+
+    The tile of a is then [row, k]. Otherwise it is [k, row], with four words of padding
+    after each four k's. ``held`` is [column, k] if b is transposed, else [k, column].
+    Iteration ``i`` takes for a group the four k's from ``i * groups * 4 + group`` on.
     """
     rows, columns = tile.rows, tile.lane_columns
     b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {columns} + l]"
@@ -166,12 +185,18 @@ for k in unrolled({LANES}):
 
 
 def _copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tiles of a and b to shared memory.
+    """Lines that begin to copy a warp's tiles of a and b, from ``begin`` along k on.
 
-    They begin at ``begin`` along k and go to ``place``: see ``SkinnyTile`` for the
-    names that lines share. They are one commit group. Zeros are stored for k's from
-    ``end`` on. Iteration ``i`` copies four k's of b for each group, from the lane's
-    ``k`` on: see ``_accumulate``.
+    They go to ``place`` and are one commit group:
+
+        (_a_copies)
+        for i in unrolled(2):
+            k = begin + i * 32 + group
+            target = place + 256 + lane * 4 + i * 512
+            (_b_copies)
+        cp_async_commit()
+
+    Iteration ``i`` copies four k's of b for each group: see ``_accumulate``.
     """
     columns = tile.lane_columns
     return f"""{_a_copies(tile)}
@@ -185,9 +210,18 @@ cp_async_commit()"""
 def _a_copies(tile: SingleTile) -> str:
     """Lines that begin to copy a warp's tile of a, from ``begin`` along k on.
 
-    The tile is [row, k] at ``place`` if a is contiguous along k, else [k, row] with
-    padding: see ``SingleTile.a_words``. Rows beyond the last are read from the last
-    ones; their sums are not stored. k's from ``end`` on become zeros (``live``).
+    For 8 rows that are contiguous along k, and a tile of 16 k's:
+
+        for iteration in unrolled(1):
+            at = iteration * 32 + lane
+            k = remainder(at, 4) * 4
+            m = quotient(at, 4)
+            source = min_i64(m, rows - 1) * a_row + begin + k
+            live = select_i64(begin + k < end, 1, 0)
+            cp_async_f32x4(a_in, source, buffer, place + m * 16 + k, live)
+
+    The layout of the tile is in ``_accumulate``. Rows beyond the last are read from the
+    last ones; their sums are not stored. k's from ``end`` on become zeros (``live``).
     """
     rows, depth = tile.rows, tile.depth
     if tile.contiguous:
@@ -210,12 +244,19 @@ def _a_copies(tile: SingleTile) -> str:
 
 
 def _b_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a lane's part of b, four elements of k from ``k`` on.
+    """Lines that begin to copy a lane's part of b, four k's from ``k`` on.
 
-    They go to ``target`` in shared memory; neighbouring lanes' vectors are neighbours
-    there. The text reads ``first_column`` of the block, and ``within``, the lane's
-    first column in the block. Columns beyond the last are read from the last ones;
-    their sums are not stored. k's from ``end`` on become zeros (``live``).
+    They go to ``target``. For a transposed b and 8 columns a lane, each with a vector
+    along k:
+
+        live = select_i64(k < end, 1, 0)
+        for j in unrolled(8):
+            line = min_i64(first_column + within + j, n - 1)
+            cp_async_f32x4(b_in, line * ldb + k, buffer, target + j * 128, live)
+
+    Otherwise each k has vectors along the columns. Columns beyond the last are read
+    from the last ones; their sums are not stored. k's from ``end`` on become zeros
+    (``live``).
     """
     if tile.transposed:
         return f"""live = select_i64(k < end, 1, 0)
@@ -232,14 +273,27 @@ for j in unrolled({tile.lane_columns}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups of ``tile``, and store them in ``buffer``.
+    """Lines that add the sums of all groups, and store them in ``buffer``.
 
     Lanes of different groups have sums of the same elements of c, over other parts of
-    k. ``place``, a variable of the kernel, is the index of the lane's first total.
+    k. A butterfly: of two lanes with the same vectors of sums, each keeps one half of
+    them, and sends the other half. For two groups, four rows and 8 columns a lane:
 
-    A butterfly: two lanes with the same vectors of sums each keep one half of them, and
-    send the other half. When one vector is left, lanes add and all keep it; one of them
-    stores.
+        is_upper = remainder(quotient(lane, 16), 2) == 1
+        for i in unrolled(16):
+            mine = select_f32(is_upper, sums[i + 16], sums[i])
+            given = select_f32(is_upper, sums[i], sums[i + 16])
+            sums[i] = mine + shuffle_xor_f32(given, 16)
+        from_vector = 0 + remainder(quotient(lane, 16), 2) * 4
+        for i in unrolled(4):
+            m = quotient(from_vector + i, 2)
+            v = remainder(from_vector + i, 2)
+            if remainder(lane, 16) < 16:
+                at = place + m * 128 + v * 64
+                store_f32x4(buffer, at, sums, i * 4)
+
+    When one vector is left and groups are not, lanes add and all keep it; one stores.
+    The variable ``place`` is the index of the lane's first total.
     """
     # The smallest distance of two lanes with the same columns.
     nearest = 1 if tile.transposed else tile.group_lanes

@@ -1,9 +1,16 @@
 """What the kernels of skinny products share: tiling, software pipeline and reduction.
 
-``c[m, n] = a[m, k] @ b`` with few rows of ``a`` takes as long as ``b`` takes to read.
-Tiles are copied to shared memory some stages before they are multiplied. The blocks of
-a cluster split k (split-K): each adds the sums of all blocks for a share of the
-results.
+``c[m, n] = a[m, k] @ b[k, n]`` with few rows of ``a`` takes as long as ``b`` takes to
+read. A block has some columns of c and loops along k; its warps split k. Each warp
+copies tiles of a and b to shared memory some stages before it multiplies them. The
+blocks of a cluster split k, too (split-K): at the end each block adds the sums of all
+blocks for its share of the results.
+
+A kernel is assembled of pieces of text:
+
+    (prologue: which columns and which part of k the block has)
+    (pipelined: loop along k, copies of later tiles, products of the current ones)
+    (reduction: sums of warps, then of blocks; stores)
 """
 
 from __future__ import annotations
@@ -22,16 +29,17 @@ class SkinnyTile(ABC):
 
     The lines share these names: ``thread``, ``lane``, ``warp``; ``rank``, the block's
     number in its cluster; ``first_column`` of the block; ``first`` and ``end``, the
-    block's part of k; ``begin``, where a tile begins in k, and ``place`` in shared
-    memory. Parameters are ``a_in``, ``b_in``, ``c_out`` and integers.
+    block's part of k; ``begin``, where a tile begins in k, and ``place``, where it
+    begins in shared memory. Parameters of the kernel are ``a_in``, ``b_in``, ``c_out``
+    and integers.
 
     Args:
         rows: The most rows of ``a``.
         warps: Warps of a block, which split k.
-        stages: Copies of tiles that a warp has under way.
+        stages: Stages of the software pipeline: tiles of a warp in shared memory.
         cluster: Blocks that have the same columns and split k.
         rounded: The dtype that results are rounded to, or empty for float32.
-        transposed: The matrix is contiguous along k.
+        transposed: Whether the matrix b is contiguous along k.
     """
 
     itemsize: ClassVar[int]
@@ -56,27 +64,27 @@ class SkinnyTile(ABC):
 
     @property
     @abstractmethod
-    def stage(self) -> int:
-        """Elements of shared memory for one stage of a warp."""
+    def stage_elements(self) -> int:
+        """Elements of shared memory for one stage of a warp: tiles of a and b."""
 
     @property
-    def step(self) -> int:
-        """The extent along k of the tiles of all warps."""
+    def k_step(self) -> int:
+        """The extent along k of the tiles of all warps of a block."""
         return self.warps * self.depth
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of shared memory for one stage of all warps."""
-        return self.itemsize * self.warps * self.stage
+        return self.itemsize * self.warps * self.stage_elements
 
     @property
-    def ring(self) -> int:
+    def ring_elements(self) -> int:
         """Elements of shared memory for all stages of all warps."""
-        return self.stages * self.warps * self.stage
+        return self.stages * self.warps * self.stage_elements
 
     @property
     def accumulators(self) -> int:
-        """Sums of a block; each warp has as many partial sums."""
+        """Results of a block; each warp has a partial sum of every one."""
         return self.rows * self.columns
 
     @property
@@ -85,27 +93,38 @@ class SkinnyTile(ABC):
         return self.warps * WARP
 
     @property
-    def share(self) -> int:
-        """How many results a block of a cluster adds up and stores."""
+    def results_per_block(self) -> int:
+        """Results that a block of a cluster adds up and stores."""
         return self.accumulators // self.cluster
 
-    def part(self, k: int) -> int:
-        """The extent along k of a block's part, a multiple of ``step``.
+    def k_per_block(self, k: int) -> int:
+        """The extent along k of a block's part: a multiple of ``k_step``.
 
-        ``k`` is the whole extent.
+        ``k`` is the whole extent, which the blocks of a cluster split.
         """
-        return -(-k // (self.cluster * self.step)) * self.step
+        return -(-k // (self.cluster * self.k_step)) * self.k_step
 
     def blocks(self, n: int) -> int:
         """Blocks of a launch for ``n`` columns."""
         return -(-n // self.columns) * self.cluster
 
     @property
-    def begin(self) -> str:
+    def prologue(self) -> str:
         """Lines that define the block's part of the product.
 
-        In a cluster they initialize the mbarrier of the blocks' exchange and arrive at
-        the cluster's barrier, which ``reduction`` waits for.
+        For clusters of two blocks of 64 columns:
+
+            thread = thread_index()
+            lane = remainder(thread, 32)
+            warp = quotient(thread, 32)
+            rank = remainder(block_index(), 2)
+            first_column = quotient(block_index(), 2) * 64
+            first = rank * part
+            end = min_i64(first + part, k)
+
+        In a cluster they also initialize the mbarrier of the exchange between blocks,
+        declare ``received``, the array of the sums that a block gets, and arrive at the
+        cluster's barrier, which ``reduction`` waits for.
         """
         part = f"""
 thread = thread_index()
@@ -127,23 +146,45 @@ cluster_arrive()
 received = shared_f32({self.accumulators})"""
 
     def pipelined(self, copies: str, multiply: str) -> str:
-        """Lines of a warp's software pipeline over tiles of k.
+        """Lines of a warp's software pipeline over its tiles along k.
 
-        The lines ``copies`` begin to copy the tiles from ``begin`` on to ``place``; the
-        lines ``multiply`` find them there some stages later.
+        For 5 stages of 1280 elements and tiles of 64 along k, of 8 warps:
+
+            from_step = first + warp * 64
+            for slot in range(4):
+                place = (warp * 5 + slot) * 1280
+                begin = from_step + slot * 512
+                (copies)
+            slot = i64(0)
+            for now in range(from_step, end, 512):
+                cp_async_wait(3)
+                warp_barrier()
+                place = (warp * 5 + remainder(slot + 4, 5)) * 1280
+                begin = now + 2048
+                (copies)
+                place = (warp * 5 + slot) * 1280
+                (multiply)
+                slot = remainder(slot + 1, 5)
+            cp_async_wait(0)
+
+        Args:
+            copies: Lines that begin to copy the tiles from ``begin`` along k to
+                ``place``, as one commit group.
+            multiply: Lines that multiply the tiles at ``place``.
         """
-        stages, stage = self.stages, self.stage
+        stages, stage = self.stages, self.stage_elements
+        ahead = stages - 1  # stages that are under way while one is multiplied
         return f"""from_step = first + warp * {self.depth}
-for slot in range({stages - 1}):
+for slot in range({ahead}):
     place = (warp * {stages} + slot) * {stage}
-    begin = from_step + slot * {self.step}
+    begin = from_step + slot * {self.k_step}
 {indented(copies, 1)}
 slot = i64(0)
-for now in range(from_step, end, {self.step}):
-    cp_async_wait({stages - 2})
+for now in range(from_step, end, {self.k_step}):
+    cp_async_wait({ahead - 1})
     warp_barrier()
-    place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
-    begin = now + {(stages - 1) * self.step}
+    place = (warp * {stages} + remainder(slot + {ahead}, {stages})) * {stage}
+    begin = now + {ahead * self.k_step}
 {indented(copies, 1)}
     place = (warp * {stages} + slot) * {stage}
 {indented(multiply, 1)}
@@ -152,6 +193,15 @@ cp_async_wait(0)"""
 
     def reduction(self, sums: str) -> str:
         """Lines that add the warps' sums in order, then the cluster's, and store them.
+
+        For 8 warps with 64 results, without clusters:
+
+            barrier()
+            for number in range(thread, 64, 256):
+                sum = buffer[number]
+                for other in range(1, 8):
+                    sum = sum + buffer[other * 64 + number]
+                (_store)
 
         ``sums`` names the shared array of the sums, [warp, row, column].
         """
@@ -165,31 +215,58 @@ for number in range(thread, {self.accumulators}, {self.threads}):
 
     @property
     def _send_or_store(self) -> str:
-        """Lines that send ``sum``, result ``number``, to its block, or store it."""
+        """Lines that store ``sum``, result ``number`` of the block, or send it.
+
+        In a cluster with 512 results for each block, it goes to the block that adds
+        this result up:
+
+            owner = quotient(number, 512)
+            target = rank * 512 + remainder(number, 512)
+            dsmem_store_f32(received, target, sum, owner, mbarriers, 0)
+        """
         if self.cluster == 1:
             return self._store
-        return f"""owner = quotient(number, {self.share})
-target = rank * {self.share} + remainder(number, {self.share})
+        return f"""owner = quotient(number, {self.results_per_block})
+target = rank * {self.results_per_block} + remainder(number, {self.results_per_block})
 dsmem_store_f32(received, target, sum, owner, mbarriers, 0)"""
 
     @property
     def _cluster_sum(self) -> str:
-        """Lines that add and store the sums that the cluster's blocks have sent."""
+        """Lines that add and store the sums that the cluster's blocks have sent.
+
+        For two blocks with 512 results each:
+
+            mbarrier_wait(mbarriers, 0, 0)
+            for at in range(thread, 512, 256):
+                sum = received[at]
+                for other in range(1, 2):
+                    sum = sum + received[other * 512 + at]
+                number = rank * 512 + at
+                (_store)
+        """
         if self.cluster == 1:
             return ""
         return f"""
 mbarrier_wait(mbarriers, 0, 0)
-for at in range(thread, {self.share}, {self.threads}):
+for at in range(thread, {self.results_per_block}, {self.threads}):
     sum = received[at]
     for other in range(1, {self.cluster}):
-        sum = sum + received[other * {self.share} + at]
-    number = rank * {self.share} + at
+        sum = sum + received[other * {self.results_per_block} + at]
+    number = rank * {self.results_per_block} + at
 {indented(self._store, 1)}
 """
 
     @property
     def _store(self) -> str:
-        """Lines that store ``sum`` as result ``number``, if there is such a one."""
+        """Lines that store ``sum``, result ``number`` of the block, if c has it.
+
+        For 64 columns:
+
+            m = quotient(number, 64)
+            column = first_column + remainder(number, 64)
+            if m < rows and column < n:
+                c_out[m * c_row + column * c_column] = sum
+        """
         rounded = f"convert_f32_{self.rounded}(sum)" if self.rounded else "sum"
         return f"""m = quotient(number, {self.columns})
 column = first_column + remainder(number, {self.columns})
@@ -199,7 +276,7 @@ if m < rows and column < n:
     def kernel(self, body: str, shared: int) -> Handwritten:
         """The kernel with the lines ``body``.
 
-        ``shared`` are the bytes of dynamic shared memory of a block.
+        ``shared`` is the number of bytes of dynamic shared memory of a block.
         """
         what = "c = a @ b.T" if self.transposed else "c = a @ b"
         return Handwritten(
@@ -215,9 +292,15 @@ if m < rows and column < n:
 
 
 def lane_loop(count: int) -> str:
-    """The line that opens a loop of a warp's lanes over ``at`` from 0 to ``count``.
+    """Lines that open a warp's loop: a lane has every 32nd ``at`` below ``count``.
 
-    ``count`` is below 32 or a multiple of it; the loop's body is indented once.
+    For 64:
+
+        for iteration in unrolled(2):
+            at = iteration * 32 + lane
+
+    ``count`` is a multiple of 32, or below 32: then ``if lane < 16:`` opens it. The
+    loop's body has to be indented once.
     """
     if count < WARP:
         return f"if lane < {count}:\n    at = lane"

@@ -48,7 +48,7 @@ def cholesky(
 
 def lu(
     getrf: int,
-    integer_words: Constant,
+    liwork: Constant,
     parts: Constant,
     a: Array[Real],
     pivots: Array[i32],
@@ -61,7 +61,7 @@ def lu(
 ) -> None:
     """Factor column-major matrices in place, singular ones too.
 
-    ``getrf`` is LAPACK's function. ``integer_words`` are the 32-bit words of LAPACK's
+    ``getrf`` is LAPACK's function. ``liwork`` are the 32-bit lwork of LAPACK's
     integers, low one first. An element is ``parts`` numbers, 2 if complex. Matrices are
     ``rows`` x ``columns``. Items ``begin`` to ``end`` are computed.
     """
@@ -72,7 +72,7 @@ def lu(
             matrix = a + item * rows * columns * parts
             fortran(getrf, rows, columns, matrix, rows, integers)
         for row in range(count):
-            own[row] = integers[integer_words * row] - 1
+            own[row] = integers[liwork * row] - 1
         permute(permutation + item * rows, rows, own, count)
 
 
@@ -117,7 +117,7 @@ def qr(
     rows: int,
     columns: int,
     inner: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -125,14 +125,14 @@ def qr(
 
     ``A^T = L Q`` is ``A = Q^T L^T``: the upper triangle of what gelqf leaves is R, and
     orglq leaves Q, both row-major. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    ``work`` has ``lwork`` elements. Items ``begin`` to ``end`` are computed.
     """
     count = min_i64(rows, columns)
     for item in range(begin, end):
         own_q = q + item * rows * inner * parts
         own_r = r + item * inner * columns * parts
         copy(a, x + item * rows * columns * parts, rows * columns * parts)
-        fortran(gelqf, columns, rows, a, max_i64(columns, 1), tau, work, words)
+        fortran(gelqf, columns, rows, a, max_i64(columns, 1), tau, work, lwork)
         for row in range(inner):
             below = min_i64(row, columns)
             target = own_r + row * columns * parts
@@ -142,12 +142,12 @@ def qr(
         for row in range(rows):
             copy(own_q + row * inner * parts, a + row * columns * parts, count * parts)
         leading = max_i64(inner, 1)
-        fortran(orglq, inner, rows, count, own_q, leading, tau, work, words)
+        fortran(orglq, inner, rows, count, own_q, leading, tau, work, lwork)
 
 
 def column_order(
     geqp3: int,
-    integer_words: Constant,
+    liwork: Constant,
     parts: Constant,
     x: Array[Real],
     order: Array[i32],
@@ -158,14 +158,14 @@ def column_order(
     integers: Array[i32],
     rows: int,
     columns: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
     """Write the orders in which pivoted QR takes columns.
 
     ``x`` holds column-major ``rows`` x ``columns`` matrices; ``geqp3`` is LAPACK's
-    function. An element is ``parts`` numbers, 2 if complex. ``work`` has ``words``
+    function. An element is ``parts`` numbers, 2 if complex. ``work`` has ``lwork``
     elements. Items ``begin`` to ``end`` are computed.
     """
     step = rows * columns * parts
@@ -173,18 +173,18 @@ def column_order(
     for item in range(begin, end):
         own = order + item * columns
         copy(a, x + item * step, step)
-        for k in range(integer_words * columns):
+        for k in range(liwork * columns):
             integers[k] = 0  # LAPACK may take any column first
         if rows > 0:
             if parts == 2:
                 fortran(
-                    geqp3, rows, columns, a, leading, integers, tau, work, words,
+                    geqp3, rows, columns, a, leading, integers, tau, work, lwork,
                     real_work,
                 )  # fmt: skip
             else:
-                fortran(geqp3, rows, columns, a, leading, integers, tau, work, words)
+                fortran(geqp3, rows, columns, a, leading, integers, tau, work, lwork)
         for column in range(columns):
-            found = integers[integer_words * column] - 1
+            found = integers[liwork * column] - 1
             own[column] = found if found >= 0 else column
 
 
@@ -192,12 +192,12 @@ def _integer_words(library: Blas | None = None) -> int:
     return (library or blas()).integer_bytes // 4
 
 
-def potrf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def potrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``cholesky``."""
     return *addresses(dtype, "potrf", library=library), parts_of(dtype)
 
 
-def getrf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def getrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``lu`` for ``dtype``."""
     (getrf,) = addresses(dtype, "getrf", library=library)
     return getrf, _integer_words(library), parts_of(dtype)
@@ -231,8 +231,8 @@ unjitted_qr = by_reference(
 )
 
 PROVIDERS: Final = {
-    **with_large("potrf", cholesky, potrf_words, unjitted_cholesky),
-    **with_large("getrf", lu, getrf_words, unjitted_lu),
+    **with_large("potrf", cholesky, potrf_arguments, unjitted_cholesky),
+    **with_large("getrf", lu, getrf_arguments, unjitted_lu),
     **with_large("gelqf", qr, gelqf_words, unjitted_qr),
     "pivots_to_permutation": Provider(
         pivots_to_permutation,

@@ -14,7 +14,7 @@ from arrayfn.backends.cpu.libraries.foreign import (
     Constant,
     Real,
     fortran,
-    stack_words,
+    stack_integers,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     FULL,
@@ -49,7 +49,7 @@ def geev(
     split_values: Array[Any],
     work: Array[Any],
     n: int,
-    words: int,
+    lwork: int,
 ) -> int:
     """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
 
@@ -57,7 +57,7 @@ def geev(
     eigenvalues ``w`` are complex, the eigenvectors ``packed`` as LAPACK returns them
     (see ``unpack``). ``split_values``, 2 n real numbers, gets the real, then the
     imaginary parts of a real matrix's eigenvalues; it is scratch for a complex matrix.
-    An element is ``parts`` numbers, 2 if complex. ``work`` has ``words`` elements.
+    An element is ``parts`` numbers, 2 if complex. ``work`` has ``lwork`` elements.
     """
     failed = 1
     if all_finite(a, n * n * parts):
@@ -66,13 +66,13 @@ def geev(
             multiply(a, n * n * parts, scale)
         if parts == 2:
             failed = fortran(
-                function, NONE, vectors, n, a, n, w, work, n, packed, n, work, words,
+                function, NONE, vectors, n, a, n, w, work, n, packed, n, work, lwork,
                 split_values,
             )  # fmt: skip
         else:
             failed = fortran(
                 function, NONE, vectors, n, a, n, split_values, split_values + n, work,
-                n, packed, n, work, words,
+                n, packed, n, work, lwork,
             )  # fmt: skip
             for k in range(n):
                 w[2 * k] = split_values[k]
@@ -95,7 +95,7 @@ def eig(
     split_values: Array[Real],
     work: Array[Real],
     n: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -103,7 +103,7 @@ def eig(
 
     ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
     Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
-    ``packed``, ``split_values`` and ``work``, which has ``words`` elements, as in
+    ``packed``, ``split_values`` and ``work``, which has ``lwork`` elements, as in
     ``geev``. Matrices that did not converge give NaN. Items ``begin`` to ``end`` are
     computed.
     """
@@ -113,7 +113,7 @@ def eig(
         copy(copied, x + item * step, step)
         failed = geev(
             geev_function, VECTORS, parts, copied, w + item * 2 * n, packed,
-            split_values, work, n, words,
+            split_values, work, n, lwork,
         )  # fmt: skip
         if failed != 0:
             fill(own, 2 * n * n, NAN)
@@ -158,7 +158,7 @@ def eigvals(
     split_values: Array[Real],
     work: Array[Real],
     n: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -166,7 +166,7 @@ def eigvals(
 
     ``geev_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
     Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
-    ``split_values`` and ``work``, which has ``words`` elements, as in ``geev``. Items
+    ``split_values`` and ``work``, which has ``lwork`` elements, as in ``geev``. Items
     ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
@@ -174,7 +174,7 @@ def eigvals(
         copy(copied, x + item * step, step)
         geev(
             geev_function, NONE, parts, copied, w + item * 2 * n, work, split_values,
-            work, n, words,
+            work, n, lwork,
         )  # fmt: skip
 
 
@@ -192,13 +192,13 @@ def gesdd(
     rows: int,
     columns: int,
     vh_rows: int,
-    words: int,
+    lwork: int,
 ) -> int:
     """Decompose one matrix, and overwrite it; returns 0 if it converged.
 
     ``function`` is LAPACK's gesdd, ``job`` its letter for vectors. The matrix is
     column-major, ``rows`` x ``columns``; ``vh`` has ``vh_rows``. An element is
-    ``parts`` numbers, 2 if complex. LAPACK's scratch is ``work``, of ``words``
+    ``parts`` numbers, 2 if complex. LAPACK's scratch is ``work``, of ``lwork``
     elements, ``integer_work``, and ``real_work`` for a complex matrix.
     """
     failed = 1
@@ -206,12 +206,12 @@ def gesdd(
         if parts == 2:
             failed = fortran(
                 function, job, rows, columns, a, rows, s, u, rows, vh, vh_rows, work,
-                words, real_work, integer_work,
+                lwork, real_work, integer_work,
             )  # fmt: skip
         else:
             failed = fortran(
                 function, job, rows, columns, a, rows, s, u, rows, vh, vh_rows, work,
-                words, integer_work,
+                lwork, integer_work,
             )  # fmt: skip
     if failed != 0:
         fill(s, min_i64(rows, columns), NAN)
@@ -234,7 +234,7 @@ def svd(
     u_columns: int,
     vh_rows: int,
     full: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -243,7 +243,7 @@ def svd(
     ``gesdd_function`` is LAPACK's. Matrices are ``rows`` x ``columns``; ``u`` has
     ``u_columns``, ``vh`` has ``vh_rows``, and both are square if ``full``. An element
     is ``parts`` numbers, 2 if complex. Scratch for one item: ``copied`` for the matrix,
-    which LAPACK overwrites; and ``work``, of ``words`` elements, ``real_work`` and
+    which LAPACK overwrites; and ``work``, of ``lwork`` elements, ``real_work`` and
     ``integer_work``, as in ``gesdd``. Matrices that did not converge give NaN. Items
     ``begin`` to ``end`` are computed.
     """
@@ -255,7 +255,7 @@ def svd(
         copy(copied, x + item * step, step)
         failed = gesdd(
             gesdd_function, job, parts, copied, s + item * min_i64(rows, columns),
-            own_u, own_vh, work, real_work, integer_work, rows, columns, vh_rows, words,
+            own_u, own_vh, work, real_work, integer_work, rows, columns, vh_rows, lwork,
         )  # fmt: skip
         if failed != 0:
             fill(own_u, step_u, NAN)
@@ -273,7 +273,7 @@ def svdvals(
     integer_work: Array[int],
     rows: int,
     columns: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -281,7 +281,7 @@ def svdvals(
 
     ``gesdd_function`` is LAPACK's. An element is ``parts`` numbers, 2 if complex.
     Scratch for one item: ``copied`` for the matrix, which LAPACK overwrites; and
-    ``work``, of ``words`` elements, ``real_work`` and ``integer_work``, as in
+    ``work``, of ``lwork`` elements, ``real_work`` and ``integer_work``, as in
     ``gesdd``. Items ``begin`` to ``end`` are computed.
     """
     step = rows * columns * parts
@@ -289,7 +289,7 @@ def svdvals(
         copy(copied, x + item * step, step)
         gesdd(
             gesdd_function, NONE, parts, copied, s + item * min_i64(rows, columns),
-            work, work, work, real_work, integer_work, rows, columns, columns, words,
+            work, work, work, real_work, integer_work, rows, columns, columns, lwork,
         )  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def hessenberg(
     taus: Array[Real],
     work: Array[Real],
     n: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -308,11 +308,11 @@ def hessenberg(
 
     ``gehrd`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
     ``taus`` gets the factors of the n - 1 reflectors of each matrix. ``work``, LAPACK's
-    scratch, has ``words`` elements. Items ``begin`` to ``end`` are computed.
+    scratch, has ``lwork`` elements. Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         own = taus + item * (n - 1) * parts
-        fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, words)
+        fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, lwork)
 
 
 def schur(
@@ -324,20 +324,20 @@ def schur(
     values: Array[Real],
     more: Array[Real],
     n: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
     """Reduce n x n matrices ``a`` to Schur form in place, with the vectors ``z``.
 
     ``gees`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
-    Scratch for one item: ``work`` has ``words`` elements; ``values`` and ``more`` are
+    Scratch for one item: ``work`` has ``lwork`` elements; ``values`` and ``more`` are
     for the eigenvalues, real parts in one and imaginary parts in the other, or, if
     complex, for the eigenvalues and LAPACK's real scratch. Matrices that did
     not converge give NaN. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
-    selected = stack_words(1)
+    selected = stack_integers(1)
     for item in range(begin, end):
         matrix, vectors = a + item * step, z + item * step
         failed = 1
@@ -347,34 +347,34 @@ def schur(
             if parts == 2:
                 failed = fortran(
                     gees, VECTORS, NONE, work, n, matrix, n, selected, values, vectors,
-                    n, work, words, more, selected,
+                    n, work, lwork, more, selected,
                 )  # fmt: skip
             else:
                 failed = fortran(
                     gees, VECTORS, NONE, work, n, matrix, n, selected, values, more,
-                    vectors, n, work, words, selected,
+                    vectors, n, work, lwork, selected,
                 )  # fmt: skip
         if failed != 0:
             fill(matrix, step, NAN)
             fill(vectors, step, NAN)
 
 
-def geev_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def geev_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``eig`` and ``eigvals``."""
     return *addresses(dtype, "geev", library=library), parts_of(dtype)
 
 
-def gesdd_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def gesdd_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``svd`` and ``svdvals``."""
     return *addresses(dtype, "gesdd", library=library), parts_of(dtype)
 
 
-def gehrd_words(dtype: str) -> tuple[int, ...]:
+def gehrd_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``hessenberg``."""
     return *addresses(dtype, "gehrd"), parts_of(dtype)
 
 
-def gees_words(dtype: str) -> tuple[int, ...]:
+def gees_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``schur``."""
     return *addresses(dtype, "gees"), parts_of(dtype)
 
@@ -393,19 +393,19 @@ unjitted_svd = by_reference(
 unjitted_svdvals = by_reference(linalg_svd.svdvals, "x", ("columns", "rows"), "s")
 
 PROVIDERS: Final = {
-    **with_large("geev", eig, geev_words, unjitted_eig),
-    **with_large("geev_values", eigvals, geev_words, unjitted_eigvals),
-    **with_large("gesdd", svd, gesdd_words, unjitted_svd),
-    **with_large("gesdd_values", svdvals, gesdd_words, unjitted_svdvals),
+    **with_large("geev", eig, geev_arguments, unjitted_eig),
+    **with_large("geev_values", eigvals, geev_arguments, unjitted_eigvals),
+    **with_large("gesdd", svd, gesdd_arguments, unjitted_svd),
+    **with_large("gesdd_values", svdvals, gesdd_arguments, unjitted_svdvals),
     "gehrd": Provider(
         hessenberg,
-        gehrd_words,
+        gehrd_arguments,
         by_reference(linalg_schur.hessenberg, "a", ("n", "n"), "a", "taus"),
         uses_blas=True,
     ),
     "gees": Provider(
         schur,
-        gees_words,
+        gees_arguments,
         by_reference(linalg_schur.schur, "a", ("n", "n"), "a", "z"),
         uses_blas=True,
     ),

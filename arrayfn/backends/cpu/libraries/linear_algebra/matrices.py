@@ -1,4 +1,4 @@
-"""Functions that library kernels of linear algebra call, and words that they share.
+"""Functions that library kernels of linear algebra call, and constants that they share.
 
 Complex matrices come as pointers to their real parts: ``parts`` is 2 for them, else 1.
 LAPACK's matrices are column-major. A row-major matrix is, column-major, its transpose.

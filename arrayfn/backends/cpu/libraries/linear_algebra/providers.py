@@ -49,21 +49,21 @@ def by_reference(
 def with_large(
     name: str,
     kernel: Callable[..., None],
-    words: Callable[[str, Blas | None], tuple[int, ...]],
+    leading_arguments: Callable[[str, Blas | None], tuple[int, ...]],
     unjitted: Callable[[Given, int], None],
 ) -> dict[str, Provider]:
     """Provider ``name``, and ``name_large`` for single large matrices.
 
-    ``words(dtype, library)`` are the first arguments of ``kernel``, with functions of
-    that BLAS: one thread's, or a threaded one for large matrices.
+    ``leading_arguments(dtype, library)`` are the first arguments of ``kernel``, with
+    functions of that BLAS: one thread's, or a threaded one for large matrices.
     """
 
-    def own_words(dtype: str) -> tuple[int, ...]:
-        return words(dtype, blas())
+    def own_arguments(dtype: str) -> tuple[int, ...]:
+        return leading_arguments(dtype, blas())
 
-    def large_words(dtype: str) -> tuple[int, ...]:
-        return words(dtype, threaded_blas())
+    def large_arguments(dtype: str) -> tuple[int, ...]:
+        return leading_arguments(dtype, threaded_blas())
 
-    one = Provider(kernel, own_words, unjitted, uses_blas=True)
-    large = Provider(kernel, large_words, unjitted, True, uses_threaded_blas=True)
+    one = Provider(kernel, own_arguments, unjitted, uses_blas=True)
+    large = Provider(kernel, large_arguments, unjitted, True, uses_threaded_blas=True)
     return {name: one, f"{name}_large": large}

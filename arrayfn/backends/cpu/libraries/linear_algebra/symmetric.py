@@ -38,6 +38,44 @@ from arrayfn.lowering.scalars import min_i64
 from arrayfn.primitives import linalg_schur, linalg_spectral
 
 
+def decompose(
+    syevd: int,
+    vectors: int,
+    parts: int,
+    matrix: Array[Any],
+    values: Array[Any],
+    work: Array[Any],
+    real_work: Array[Any],
+    integer_work: Array[int],
+    n: int,
+    lwork: int,
+    lrwork: int,
+    liwork: int,
+) -> int:
+    """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
+
+    ``syevd`` is LAPACK's function (heevd of complex matrices), ``vectors`` its letter
+    for eigenvectors. ``values`` gets the eigenvalues, or NaN. An element is ``parts``
+    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes of the
+    workspaces.
+    """
+    failed = 1
+    if n == 1 or all_finite(matrix, n * n * parts):
+        if parts == 2:
+            failed = fortran(
+                syevd, vectors, LOWER, n, matrix, n, values, work, lwork, real_work,
+                lrwork, integer_work, liwork,
+            )  # fmt: skip
+        else:
+            failed = fortran(
+                syevd, vectors, LOWER, n, matrix, n, values, work, lwork, integer_work,
+                liwork,
+            )  # fmt: skip
+    if failed != 0:
+        fill(values, n, NAN)
+    return failed
+
+
 def eigh(
     syevd: int,
     parts: Constant,
@@ -47,37 +85,28 @@ def eigh(
     real_work: Array[Real],
     integer_work: Array[int],
     n: int,
-    words: int,
-    real_words: int,
-    integer_words: int,
+    lwork: int,
+    lrwork: int,
+    liwork: int,
     begin: int,
     end: int,
 ) -> None:
     """Replace n x n matrices by their eigenvectors, and write the eigenvalues ``w``.
 
     ``syevd`` is LAPACK's function (heevd of complex matrices). An element is ``parts``
-    numbers, 2 if complex. ``words``, ``real_words`` and ``integer_words`` are the sizes
+    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes
     of the workspaces. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
         matrix, values = a + item * step, w + item * n
         mirror_lower(matrix, n, parts)
-        failed = 1
-        if n == 1 or all_finite(matrix, step):
-            if parts == 2:
-                failed = fortran(
-                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
-                    real_work, real_words, integer_work, integer_words,
-                )  # fmt: skip
-            else:
-                failed = fortran(
-                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
-                    integer_work, integer_words,
-                )  # fmt: skip
+        failed = decompose(
+            syevd, VECTORS, parts, matrix, values, work, real_work, integer_work, n,
+            lwork, lrwork, liwork,
+        )  # fmt: skip
         if failed != 0:
             fill(matrix, step, NAN)
-            fill(values, n, NAN)
         elif parts == 2:
             for k in range(n * n):
                 matrix[2 * k + 1] = -matrix[2 * k + 1]
@@ -96,9 +125,9 @@ def tridiagonal_eigh(
     real_work: Array[Real],
     integer_work: Array[int],
     n: int,
-    words: int,
-    real_words: int,
-    integer_words: int,
+    lwork: int,
+    lrwork: int,
+    liwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -106,7 +135,7 @@ def tridiagonal_eigh(
 
     ``reflect_vectors`` makes the matrix's own of them, by the ``reflectors`` of the
     form. ``sytrd`` and ``stedc`` are LAPACK's functions. An element is ``parts``
-    numbers, 2 if complex. ``words``, ``real_words`` and ``integer_words`` are the sizes
+    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes
     of the workspaces. There is one n x n matrix, if ``begin`` < ``end``.
     """
     size = n * n * parts
@@ -118,16 +147,16 @@ def tridiagonal_eigh(
             scale = scale_of(a, size)
             for k in range(size):
                 reflectors[k] = float(a[k]) * scale
-            fortran(sytrd, LOWER, n, reflectors, n, w, e, taus, work, words)
+            fortran(sytrd, LOWER, n, reflectors, n, w, e, taus, work, lwork)
             if parts == 2:
                 failed = fortran(
-                    stedc, IDENTITY, n, w, e, a, n, work, words, real_work, real_words,
-                    integer_work, integer_words,
+                    stedc, IDENTITY, n, w, e, a, n, work, lwork, real_work, lrwork,
+                    integer_work, liwork,
                 )  # fmt: skip
             else:
                 failed = fortran(
-                    stedc, IDENTITY, n, w, e, a, n, work, words, integer_work,
-                    integer_words,
+                    stedc, IDENTITY, n, w, e, a, n, work, lwork, integer_work,
+                    liwork,
                 )  # fmt: skip
             multiply(w, n, 1.0 / scale)
         if failed != 0:
@@ -146,14 +175,14 @@ def reflect_vectors(
     work: Array[Real],
     n: int,
     columns: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
     """Multiply ``columns`` eigenvectors an item by the reflections of sytrd.
 
     ``ormtr`` is LAPACK's function; vectors have n elements. An element is ``parts``
-    numbers, 2 if complex. ``work`` has ``words`` elements. Items ``begin`` to ``end``
+    numbers, 2 if complex. ``work`` has ``lwork`` elements. Items ``begin`` to ``end``
     are computed.
     """
     for item in range(begin, end):
@@ -162,7 +191,7 @@ def reflect_vectors(
         vectors = a + first * n * parts
         fortran(
             ormtr, LEFT, LOWER, NONE, n, count, reflectors, n, taus, vectors, n, work,
-            words,
+            lwork,
         )  # fmt: skip
         if parts == 2:
             for k in range(n * count):
@@ -179,9 +208,9 @@ def eigvalsh(
     real_work: Array[Real],
     integer_work: Array[int],
     n: int,
-    words: int,
-    real_words: int,
-    integer_words: int,
+    lwork: int,
+    lrwork: int,
+    liwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -195,20 +224,10 @@ def eigvalsh(
         values = w + item * n
         copy(copied, a + item * step, step)
         mirror_lower(copied, n, parts)
-        failed = 1
-        if n == 1 or all_finite(copied, step):
-            if parts == 2:
-                failed = fortran(
-                    syevd, NONE, LOWER, n, copied, n, values, work, words,
-                    real_work, real_words, integer_work, integer_words,
-                )  # fmt: skip
-            else:
-                failed = fortran(
-                    syevd, NONE, LOWER, n, copied, n, values, work, words,
-                    integer_work, integer_words,
-                )  # fmt: skip
-        if failed != 0:
-            fill(values, n, NAN)
+        decompose(
+            syevd, NONE, parts, copied, values, work, real_work, integer_work, n, lwork,
+            lrwork, liwork,
+        )  # fmt: skip
 
 
 def tridiagonal(
@@ -220,7 +239,7 @@ def tridiagonal(
     taus: Array[Real],
     work: Array[Real],
     n: int,
-    words: int,
+    lwork: int,
     begin: int,
     end: int,
 ) -> None:
@@ -228,26 +247,26 @@ def tridiagonal(
 
     ``sytrd`` is LAPACK's function; ``d`` and ``e`` are the diagonals, ``taus`` the
     scales of reflections. An element is ``parts`` numbers, 2 if complex. ``work`` has
-    ``words`` elements. Items ``begin`` to ``end`` are computed.
+    ``lwork`` elements. Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         fortran(
             sytrd, LOWER, n, a + item * n * n * parts, n, d + item * n,
-            e + item * (n - 1), taus + item * (n - 1) * parts, work, words,
+            e + item * (n - 1), taus + item * (n - 1) * parts, work, lwork,
         )  # fmt: skip
 
 
-def syevd_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def syevd_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``eigh`` and ``eigvalsh``."""
     return *addresses(dtype, "syevd/heevd", library=library), parts_of(dtype)
 
 
-def stedc_words(dtype: str) -> tuple[int, ...]:
+def stedc_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``tridiagonal_eigh``."""
     return *addresses(dtype, "sytrd/hetrd", "stedc"), parts_of(dtype)
 
 
-def ormtr_words(dtype: str) -> tuple[int, ...]:
+def ormtr_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``reflect_vectors``."""
     return *addresses(dtype, "ormtr/unmtr"), parts_of(dtype)
 
@@ -256,7 +275,7 @@ def unjitted_reflections(given: Mapping[str, Any], items: int) -> None:
     """Nothing: un-jitted, ``tridiagonal_eigh`` leaves the matrix's eigenvectors."""
 
 
-def sytrd_words(dtype: str) -> tuple[int, ...]:
+def sytrd_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``tridiagonal``."""
     return *addresses(dtype, "sytrd/hetrd"), parts_of(dtype)
 
@@ -265,15 +284,15 @@ unjitted_eigh = by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w")
 unjitted_eigvalsh = by_reference(linalg_spectral.eigvalsh, "a", ("n", "n"), "w")
 
 PROVIDERS: Final = {
-    **with_large("syevd", eigh, syevd_words, unjitted_eigh),
-    **with_large("syevd_values", eigvalsh, syevd_words, unjitted_eigvalsh),
-    "stedc": Provider(tridiagonal_eigh, stedc_words, unjitted_eigh, uses_blas=True),
+    **with_large("syevd", eigh, syevd_arguments, unjitted_eigh),
+    **with_large("syevd_values", eigvalsh, syevd_arguments, unjitted_eigvalsh),
+    "stedc": Provider(tridiagonal_eigh, stedc_arguments, unjitted_eigh, uses_blas=True),
     "ormtr": Provider(
-        reflect_vectors, ormtr_words, unjitted_reflections, uses_blas=True
+        reflect_vectors, ormtr_arguments, unjitted_reflections, uses_blas=True
     ),
     "sytrd": Provider(
         tridiagonal,
-        sytrd_words,
+        sytrd_arguments,
         by_reference(linalg_schur.tridiagonal, "a", ("n", "n"), "a", "d", "e", "taus"),
         uses_blas=True,
     ),

@@ -114,7 +114,7 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
     return rows
 
 
-def words(dtype: str) -> tuple[int, ...]:
+def leading_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``triangular_solve`` for ``dtype``."""
     functions = addresses(dtype, "trsm", "trsv")
     return *functions, constant(dtype, 1), parts_of(dtype)
@@ -148,4 +148,6 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
             sides[...] = np.linalg.solve(triangle.T, sides.T).T
 
 
-PROVIDERS: Final = {"trsm": Provider(triangular_solve, words, unjitted, uses_blas=True)}
+PROVIDERS: Final = {
+    "trsm": Provider(triangular_solve, leading_arguments, unjitted, uses_blas=True)
+}

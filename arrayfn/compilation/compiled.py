@@ -1,0 +1,155 @@
+"""Compiled: a function compiled for one signature, and the errors of its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from typing_extensions import override
+
+from arrayfn import tree
+from arrayfn.array_likes import adopted
+from arrayfn.backends.base import Backend, Executable
+from arrayfn.compilation.watching import WATCHERS
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
+from arrayfn.tracing import ImmutableArray, Namespace
+from arrayfn.transforms import leaf_type
+
+OF_THIS_PROCESS: Final = (
+    "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
+    "the jitted function, or write a bundle with arrayfn.save"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Compiled:
+    """A function compiled for one signature: call it like the function.
+
+    >>> import arrayfn as af
+    >>> compiled = af.jit(lambda x: x + 1.0).lower(1.0).compile()
+    >>> isinstance(compiled, af.Compiled), compiled(2.0)
+    (True, array(3.))
+
+    Attributes:
+        compiled: the plan and the kernels.
+        run: the executable, a function of a tuple of arrays.
+        in_tree: the structure of ``(args, kwargs)``, without static arguments.
+        out_tree: the structure of the results.
+        backend: what runs it.
+        sites: the sites of its checks.
+        began: when its compilation began, by ``time.perf_counter``; 0 if not known.
+        seconds: how long that took; 0 if not known.
+    """
+
+    compiled: CompiledProgram
+    run: Callable[..., Any]
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+    backend: Backend
+    sites: tuple[Site, ...] = ()
+    began: float = 0.0
+    seconds: float = 0.0
+
+    @override
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(OF_THIS_PROCESS)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on its dynamic arguments (static ones are left out)."""
+        leaves, structure = tree.flatten((args, kwargs))
+        if structure != self.in_tree:
+            raise ArgumentError(
+                f"this was compiled for arguments of structure "
+                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
+                user_location(),
+            )
+        leaves = [adopted(x) for x in leaves]
+        types = [leaf_type(x) for x in leaves]
+        self.check(types)
+        return self.on_leaves(leaves, types)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks for when a function that it compiles calls this one."""
+        return import_module(Namespace.numba_module).type_of_compiled(self)
+
+    def check(self, types: Sequence[ArrayType]) -> None:
+        """Raise ArgumentError unless arguments of ``types`` fit."""
+        pairs = zip(types, self.compiled.input_types, strict=True)
+        for number, (given, wanted) in enumerate(pairs):
+            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+                raise ArgumentError(
+                    f"argument {number} is to be {wanted}, not {given}: this was "
+                    "compiled for one signature; the jitted function takes any",
+                    user_location(),
+                )
+
+    def on_leaves(self, leaves: Sequence[Any], types: Sequence[ArrayType]) -> Any:
+        """Run on the leaves of arguments, whose ``types`` fit but for their layouts."""
+        wanted = self.compiled.input_types
+        arrays = tuple(
+            _as_array(x, have, want)
+            for x, have, want in zip(leaves, types, wanted, strict=True)
+        )
+        results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
+        return tree.unflatten(self.out_tree, list(results))
+
+
+def _as_array(leaf: Any, given: ArrayType, wanted: ArrayType) -> Any:
+    """``leaf``, of the type ``given``, as an array in the layout of ``wanted``.
+
+    An array on a device stays as it is: its backend copies.
+    """
+    if isinstance(leaf, ImmutableArray):
+        return leaf
+    array = np.asarray(leaf)
+    return array if given.layout == wanted.layout else laid_out(array, wanted)
+
+
+def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
+    """A copy of ``array`` with the strides of ``type``, gaps between rows included."""
+    lowest, extent = type.span()
+    size = type.dtype.itemsize
+    strides = [stride * size for stride in type.layout.strides(type.shape)]
+    memory = np.empty(extent, type.dtype)
+    copy = np.ndarray(type.shape, type.dtype, memory, -lowest * size, strides)
+    copy[...] = array
+    return copy
+
+
+def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
+    """``run``, but it raises the error of the check that failed, if one did.
+
+    With ``sites`` of checks, ``run`` gives the values of the checks and a fault (see
+    ``passes.faults``) after the function's results. Without, it is returned.
+    """
+    if not sites:
+        return run
+    value_total = value_count(sites)
+
+    def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+        """The function's results; raises the error of a fault."""
+        *results, fault = run(arrays)
+        result_count = len(results) - value_total
+        if int(fault) != NO_FAULT:
+            raise fault_error(sites, int(fault), results[result_count:])
+        return results[:result_count]
+
+    return checked
+
+
+def signature(compiled: CompiledProgram) -> str:
+    """The name and types of ``compiled``: ``f(f32[3]) -> (f32[])``."""
+    arguments = ", ".join(map(str, compiled.input_types))
+    results = ", ".join(map(str, compiled.output_types))
+    return f"{compiled.name}({arguments}) -> ({results})"
