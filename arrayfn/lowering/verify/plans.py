@@ -245,9 +245,8 @@ class _Verifier:
             self.all_iterations(loop, s.buffer, cover)
         if loop.predicate is not None:
             # It may not have run at all.
-            results = [c.result for c in loop.carries]
-            for number in results:
-                self.note_written(number, before)
+            for c in loop.carries:
+                self.note_written(c.result, before)
             cover.become(cover.met(before))
 
     def locate_iteration(self, loop: Loop, iteration: int) -> None:
