@@ -31,7 +31,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
-from arrayfn.tracing import ImmutableArray, apply, constant
+from arrayfn.tracing import ImmutableArray, Tracer, apply, constant
 
 
 def indices(
@@ -259,7 +259,7 @@ def mask_indices(
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
     found = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
-    return tuple(constant(x) if isinstance(x, np.ndarray) else x for x in found)
+    return tuple(x if isinstance(x, Tracer) else constant(x) for x in found)
 
 
 # Multi-indices and flat ones.
