@@ -46,6 +46,7 @@ from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import Tracer
 
 
 class UniqueAll(NamedTuple):
@@ -74,21 +75,32 @@ class UniqueInverse(NamedTuple):
 def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
     """Call NumPy's ``function`` on operands, whose values must be known.
 
-    bfloat16 is computed in float32, because NumPy does not sort its NaN last. Errors
-    call the function ``name``.
+    The first result has elements of the operands. Derivatives go from each to the first
+    element of its value. bfloat16 is computed in float32, because NumPy does not sort
+    its NaN last. Errors call the function ``name``.
     """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
     values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
     if all(value.dtype != dtypes.bfloat16 for value in values):
-        return ops.beside(function(*values), *x)
-    dtype = ops.common_dtype(name, x)
-    wide = dtypes.compute_dtype(dtype)
-    found = function(*(value.astype(wide) for value in values))
+        found = function(*values)
+    else:
+        dtype = ops.common_dtype(name, x)
+        wide = dtypes.compute_dtype(dtype)
+        values = [value.astype(wide) for value in values]
 
-    def narrow(part: Any) -> Any:
-        return part.astype(dtype) if part.dtype == wide else part
+        def narrow(part: Any) -> Any:
+            return part.astype(dtype) if part.dtype == wide else part
 
-    return ops.beside(tree.map(narrow, found), *x)
+        found = tree.map(narrow, function(*values))
+    leaves, structure = tree.flatten(found)
+    placed = [ops.beside(leaf, *x) for leaf in leaves]
+    if isinstance(placed[0], Tracer) and placed[0].dtype in dtypes.DIFFERENTIABLE:
+        elements = np.concatenate([value.ravel() for value in values])
+        order = np.argsort(elements, kind="stable")
+        wanted = leaves[0].astype(elements.dtype)
+        places = order[np.searchsorted(elements, wanted, sorter=order)]
+        placed[0] = take(concatenate(_vectors(name, *x)), places)
+    return tree.unflatten(structure, placed)
 
 
 def unique(
@@ -122,10 +134,29 @@ def unique(
             found = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
             return tree.map(partial(np.array, order="C"), found)
 
+        if axis is not None and isinstance(ar, Tracer):
+            return _unique_slices(ar, axis, equal_nan, wanted)
         return _by_numpy("unique", owned, ar)
     found = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
+
+
+def _unique_slices(
+    x: Tracer, axis: int, equal_nan: bool, wanted: tuple[bool, bool, bool]
+) -> Any:
+    """``unique`` along ``axis`` of a traced array whose value is known.
+
+    ``wanted`` says which further results there are: positions, inverse, counts.
+    """
+
+    def of_numpy(value: Any) -> Any:
+        return np.unique(value, True, True, True, axis=axis, equal_nan=equal_nan)[1:]
+
+    found = _by_numpy("unique", of_numpy, x)
+    values = take(x, found[0], axis)
+    others = [part for part, want in zip(found, wanted, strict=True) if want]
+    return (values, *others) if others else values
 
 
 def _unique(
@@ -313,8 +344,8 @@ def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
     return where(is_there, found, filler)
 
 
-def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
-    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, (x, y))[0])]
+def _vectors(name: str, *x: ArrayLike) -> list[Array]:
+    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, x)[0])]
 
 
 def union1d(
