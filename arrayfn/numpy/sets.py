@@ -328,17 +328,20 @@ def isin(
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
     """The elements of ``ordered`` where ``mask`` is true, ``size`` of them.
 
-    If there are fewer, the others are ``fill_value``, by default the first element.
+    If there are fewer, the others are ``fill_value``, by default the first of them, or
+    0 if there are none.
     """
     count = ordered.shape[0]
     if not count:
         filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
         return broadcast_to(filler, (size,))
     places = true_positions(mask, size, count)
-    filler = (
-        ordered[0] if fill_value is None else ops.convert(fill_value, ordered.dtype)
-    )
-    return where(less(places, count), take(ordered, places, mode="clip"), filler)
+    is_there, found = less(places, count), take(ordered, places, mode="clip")
+    if fill_value is not None or not size:
+        filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
+    else:
+        filler = where(is_there[0], found[0], ops.convert(0, ordered.dtype))
+    return where(is_there, found, filler)
 
 
 def _vectors(name: str, *x: ArrayLike) -> list[Array]:
@@ -400,14 +403,17 @@ def setdiff1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``."""
+    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``.
+
+    ``fill_value`` is 0 by default, as in JAX.
+    """
     if size is None:
         of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
         return _by_numpy("setdiff1d", of_numpy, ar1, ar2)
     left, right = _vectors("setdiff1d", ar1, ar2)
     ordered = sort(left)
     mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
-    return _members(mask, ordered, size, fill_value)
+    return _members(mask, ordered, size, 0 if fill_value is None else fill_value)
 
 
 def setxor1d(
