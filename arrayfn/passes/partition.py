@@ -34,7 +34,7 @@ from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
-from arrayfn.passes.partition_loops import LOOPS
+from arrayfn.passes.partition_loops import LOOPS, once
 from arrayfn.passes.partition_values import (
     Partitioned,
     Placed,
@@ -44,7 +44,14 @@ from arrayfn.passes.partition_values import (
 )
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Body, Composition, Factors, View, primitive_of
+from arrayfn.primitives.base import (
+    Body,
+    Composition,
+    Factors,
+    View,
+    has_effect,
+    primitive_of,
+)
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
 from arrayfn.primitives.shard_map import shard_map
@@ -200,7 +207,10 @@ class Partition:
         if primitive is reshard:
             spec = params["spec"].entries(operands[0].part.type.ndim)
             return [Placed(self.move(operands[0], spec), spec)]
-        if all(x.is_whole for x in operands) and not has_mesh(equation):
+        if primitive.family == "callback" and primitive.effect:
+            return once(self, equation, operands)
+        is_alike = not (has_mesh(equation) or has_effect(equation))
+        if is_alike and all(x.is_whole for x in operands):
             return self.on_every(equation, operands)
         if primitive.name in LOOPS:
             return LOOPS[primitive.name](self, equation, operands)

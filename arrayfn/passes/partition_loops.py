@@ -2,17 +2,25 @@
 
 A carry keeps its spec from iteration to iteration: the spec that the body returns, if
 the body then keeps it, else that of the initial value, to which the body moves its
-result.
+result. What has a side effect, such as a print, takes place on the first device alone.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from arrayfn.ir import Equation, Program
+from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.passes.moves import Spec
 from arrayfn.passes.partition_values import Placed
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
+from arrayfn.primitives.collectives import all_gather
+from arrayfn.primitives.control_flow_cond import cond
+from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.slicing import slice_
 
 if TYPE_CHECKING:
     from arrayfn.passes.partition import Partition
@@ -111,6 +119,47 @@ def _cond(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[
         equation, operands, {**equation.params, "branches": tuple(parts)}
     )
     return [Placed(x, spec) for x, spec in zip(results, out_specs, strict=True)]
+
+
+def once(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
+    """Emits ``equation``, which has a side effect, for the first device alone.
+
+    It takes whole operands. The other devices get the results from the first one.
+    """
+    operands = [emitter.move(x, ((),) * len(x.spec)) for x in placed]
+    results = [v.type.plain() for v in equation.outputs]
+    branches: list[Program] = []
+    for name in ("first", "others"):
+        builder = ProgramBuilder(name)
+        builder.source = equation.source
+        with builder:
+            inputs = [builder.input(x.type.plain()) for x in operands]
+            branches.append(
+                builder.build(
+                    emitter.emit(equation, inputs, equation.params)
+                    if name == "first"
+                    else [views.zeros(type) for type in results]
+                )
+            )
+    first, *rest = emitter.index_operands()
+    place = e.minimum(functools.reduce(e.add, rest, first), 1)
+    outputs = all_of(cond(place, *operands, branches=tuple(branches)))
+    return [emitter.whole(_of_first(emitter, x)) for x in outputs]
+
+
+def _of_first(emitter: Partition, x: Atom) -> Atom:
+    """``x`` of the first device, on all devices."""
+    shape = x.type.shape
+    for name in emitter.mesh.axis_names:
+        every = all_gather(x, axis_name=name, members=emitter.sizes[name])
+        one = slice_(
+            every,
+            start=(0,) * every.type.ndim,
+            limit=(1, *shape),
+            strides=(1,) * every.type.ndim,
+        )
+        x = views.reshape(one, shape=shape)
+    return x
 
 
 Rule = Callable[["Partition", Equation, list[Placed]], list[Placed]]

@@ -379,3 +379,33 @@ def test_attention_over_a_mesh_is_a_call_of_each_device_s_part():
     }
     have = gradient(put(q, "data", None, "model"))
     np.testing.assert_allclose(have, gradient(q), rtol=4e-3, atol=4e-3)
+
+
+def test_side_effects_take_place_once(capfd):
+    def printed(x):
+        def step(k, v):
+            af.debug.print("{} {}", k, v.sum())
+            return v + 1
+
+        return lax.fori_loop(0, 2, step, x)
+
+    x = np.arange(8.0)
+    assert np.array_equal(af.jit(printed, in_shardings=over("data"))(x), x + 2)
+    assert capfd.readouterr().out == "0 28.0\n1 36.0\n"
+
+    seen = []
+
+    def on_host(x):
+        seen.append(x.copy())
+        if x[0] < 0:
+            raise RuntimeError("negative")
+        return 2 * x
+
+    result = af.ShapeDtypeStruct((8,), x.dtype)
+    doubled = af.jit(
+        lambda x: af.io_callback(on_host, result, x) + 1, in_shardings=over("model")
+    )
+    assert np.array_equal(doubled(x), 2 * x + 1)
+    assert np.array_equal(seen, [x])
+    with pytest.raises(RuntimeError, match="negative"):
+        doubled(-x - 1)
