@@ -421,8 +421,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         stored = "u16" if dtype in HALF_PRECISION else dtype
         of_row = f"{name}_at = {name}_base + row * {name}_{row}"
         value = f"{name}[{name}_at + place * {name}_{column}]"
-        before: list[str] = []
-        of_pair: list[str] = []
+        before, of_pair = list[str](), list[str]()
         if name in self.form.paired and not self.is_transposed:
             value = f"{name}_pair[side]"
             before = [f"{name}_pair = registers_{stored}(2)"]
