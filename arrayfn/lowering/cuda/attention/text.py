@@ -141,13 +141,12 @@ class Text:
                 row = quotient(at, 5)
                 column = remainder(at, 5) * 8
                 live = select_i64(start + row < end, 1, 0)
-                cp_async_u16x8(k, k_base + (start + row) * k_token + column,
-                               k_tile, row * 56 + column, live)
+                cp_async_u16x8(k, k_base + ..., k_tile, row * 56 + column, live)
 
         Args:
             array: The name of the array, here ``k``; the tile is ``k_tile``.
             base: Where the head begins in it, an expression.
-            limit: The number of the first token that is not copied: zeros are stored.
+            limit: The first token that is not copied: zeros are stored.
             count: How many rows.
             start: The token that is the first row, an expression.
             first: Where the rows begin in the tile: an expression and `` + ``, or
