@@ -40,14 +40,6 @@ class Copy:
     target: Pointer
     axes: tuple[AxisStrides, ...]
 
-    def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The strides in the target for an index into the source, of ``shape``.
-
-        The source is indexed as row-major in ``shape``. None if one of these indices
-        has no single stride in the target.
-        """
-        return strides_along(self.axes, shape)
-
 
 def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
     """Whether ``axes`` cover ``size`` contiguous elements of the first array once."""
@@ -140,7 +132,7 @@ class Product:
         None if a library's product cannot have the strides there.
         """
         p = self.library_call.integers
-        strides = copy.strides((p["batch"], p["m"], p["n"]))
+        strides = strides_along(copy.axes, (p["batch"], p["m"], p["n"]))
         if strides is None or (p["n"] != 1 and strides[2] != 1):
             return None
         batch, leading, _ = strides
@@ -185,7 +177,7 @@ class OperatorCall:
         None if its kernel cannot write an array with the strides there.
         """
         type = copy.source.type
-        strides = copy.strides(type.shape)
+        strides = strides_along(copy.axes, type.shape)
         if strides is None:
             return None
         placed = ArrayType(type.shape, type.dtype, from_strides(type.shape, strides))

@@ -54,11 +54,6 @@ class Elementwise:
     full_vectors: bool
     tiles: int = 1
 
-    @property
-    def is_vector(self) -> bool:
-        """Whether a thread has more than one element."""
-        return self.lanes > 1
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:

@@ -20,7 +20,11 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import keeps_one_word, kept_words
+from arrayfn.lowering.cuda.stage_plan import (
+    keeps_one_word,
+    kept_words,
+    row_strides,
+)
 from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
@@ -309,13 +313,12 @@ def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | N
     """
     if not nest.axes:
         return None
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     row_operands: dict[int, None] = {}
     broadcast_operands: dict[int, None] = {}
     for s in nest.statements:
         if not isinstance(s, Load) or s.level != "element":
             continue
-        strides = [nest.operands[s.operand].strides[k] for k in kept]
+        strides = row_strides(nest, s.operand)
         if s.indices or nest.operands[s.operand].strides[-1] != 1:
             return None
         if all(strides):

@@ -199,7 +199,6 @@ def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
     They can be loaded or prefetched late. None in the first stage, which loads
     everything at once. ``plan`` is the plan of ``nest``.
     """
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [
         s
         for s in plan.bodies[stage]
@@ -209,7 +208,7 @@ def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
         and plan.first[s.result.name] == stage
         and s.result.name not in plan.kept
         and not nest.operands[s.operand].written
-        and not any(nest.operands[s.operand].strides[k] for k in kept)
+        and not any(row_strides(nest, s.operand))
     ]
 
 
@@ -238,11 +237,19 @@ def keeps_one_word(nest: Nest) -> bool:
     Then it is known well enough how many registers a thread needs to limit them (see
     ``Rows.blocks_per_multiprocessor``).
     """
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     rows = {
         s.operand
         for s in nest.statements
         if isinstance(s, Load) and s.level == "element"
-        if any(nest.operands[s.operand].strides[k] for k in kept)
+        if any(row_strides(nest, s.operand))
     }
     return len(rows) == 1 and kept_words(nest, 1) == 1
+
+
+def row_strides(nest: Nest, operand: int) -> list[int]:
+    """The strides of operand number ``operand`` from row to row (or column to column).
+
+    All are 0 for weights, which are the same for all rows.
+    """
+    kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
+    return [nest.operands[operand].strides[k] for k in kept]

@@ -116,13 +116,9 @@ class StagedPrinter(PartialResultsPrinter[T]):
         combination of the threads' partial results.
         """
         self.outer_stage(stage)
-        if self.has_elements(stage):
+        if stage < self.nest.stages and self.plan.bodies[stage]:
             self.row_stage(stage)
             self.combine_threads(self.reduces(stage))
-
-    def has_elements(self, stage: int) -> bool:
-        """Whether stage number ``stage`` has a loop along the row."""
-        return stage < self.nest.stages and bool(self.plan.bodies[stage])
 
     def outer_stage(self, stage: int) -> None:
         """Print the statements of ``stage`` that run once a row; one thread stores.

@@ -141,13 +141,12 @@ class Text:
                 row = quotient(at, 5)
                 column = remainder(at, 5) * 8
                 live = select_i64(start + row < end, 1, 0)
-                cp_async_u16x8(k, k_base + (start + row) * k_token + column,
-                               k_tile, row * 56 + column, live)
+                cp_async_u16x8(k, k_base + ..., k_tile, row * 56 + column, live)
 
         Args:
             array: The name of the array, here ``k``; the tile is ``k_tile``.
             base: Where the head begins in it, an expression.
-            limit: The number of the first token that is not copied: zeros are stored.
+            limit: The first token that is not copied: zeros are stored.
             count: How many rows.
             start: The token that is the first row, an expression.
             first: Where the rows begin in the tile: an expression and `` + ``, or
@@ -421,8 +420,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         stored = "u16" if dtype in HALF_PRECISION else dtype
         of_row = f"{name}_at = {name}_base + row * {name}_{row}"
         value = f"{name}[{name}_at + place * {name}_{column}]"
-        before: list[str] = []
-        of_pair: list[str] = []
+        before, of_pair = list[str](), list[str]()
         if name in self.form.paired and not self.is_transposed:
             value = f"{name}_pair[side]"
             before = [f"{name}_pair = registers_{stored}(2)"]

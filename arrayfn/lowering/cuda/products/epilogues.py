@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from typing_extensions import override
 
@@ -88,15 +89,13 @@ class EpilogueFolding(StepRewrite):
             for n in nests
             if n is not None
         ]
-        common = 0
-        while all(len(chain) > common for chain in chains) and all(
-            chain[common][0] == chains[0][common][0] for chain in chains
-        ):
-            common += 1
-        for last in range(common - 1, -1, -1):
-            epilogue = chains[0][last][0]
-            values = [chain[last][1] for chain in chains]
-            if self.take_over(position, call, epilogue, readers, values):
+        common = takewhile(
+            lambda links: all(epilogue == links[0][0] for epilogue, _ in links),
+            zip(*chains, strict=False),
+        )
+        for links in reversed([*common]):
+            values = [value for _, value in links]
+            if self.take_over(position, call, links[0][0], readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
@@ -140,12 +139,8 @@ class EpilogueFolding(StepRewrite):
         if stores:
             ((where, store),) = stores
             output = self.nest(where).operands[store.operand].array
-            between = self.steps[position + 1 : where]
-            if any(
-                self.root_of(v) is self.root_of(output)
-                for s in between
-                for v in s.arrays()
-            ):
+            between = [v for s in self.steps[position + 1 : where] for v in s.arrays()]
+            if self.root_of(output) in map(self.root_of, between):
                 return False
         if self.overwritten(self.steps[position + 1 : readers[0]], call):
             return False
