@@ -48,7 +48,7 @@ def cholesky(
 
 def lu(
     getrf: int,
-    liwork: Constant,
+    integer_size: Constant,
     parts: Constant,
     a: Array[Real],
     pivots: Array[i32],
@@ -61,7 +61,7 @@ def lu(
 ) -> None:
     """Factor column-major matrices in place, singular ones too.
 
-    ``getrf`` is LAPACK's function. ``liwork`` are the 32-bit lwork of LAPACK's
+    ``getrf`` is LAPACK's function. ``integer_size`` are the i32 elements of LAPACK's
     integers, low one first. An element is ``parts`` numbers, 2 if complex. Matrices are
     ``rows`` x ``columns``. Items ``begin`` to ``end`` are computed.
     """
@@ -72,7 +72,7 @@ def lu(
             matrix = a + item * rows * columns * parts
             fortran(getrf, rows, columns, matrix, rows, integers)
         for row in range(count):
-            own[row] = integers[liwork * row] - 1
+            own[row] = integers[integer_size * row] - 1
         permute(permutation + item * rows, rows, own, count)
 
 
@@ -147,7 +147,7 @@ def qr(
 
 def column_order(
     geqp3: int,
-    liwork: Constant,
+    integer_size: Constant,
     parts: Constant,
     x: Array[Real],
     order: Array[i32],
@@ -173,7 +173,7 @@ def column_order(
     for item in range(begin, end):
         own = order + item * columns
         copy(a, x + item * step, step)
-        for k in range(liwork * columns):
+        for k in range(integer_size * columns):
             integers[k] = 0  # LAPACK may take any column first
         if rows > 0:
             if parts == 2:
@@ -184,7 +184,7 @@ def column_order(
             else:
                 fortran(geqp3, rows, columns, a, leading, integers, tau, work, lwork)
         for column in range(columns):
-            found = integers[liwork * column] - 1
+            found = integers[integer_size * column] - 1
             own[column] = found if found >= 0 else column
 
 
