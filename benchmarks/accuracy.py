@@ -18,9 +18,15 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.lowering.scalars import SCALARS
-from benchmarks.vector_math import EXTENDED, FUNCTIONS, Loop, greatest_error, loop
+from benchmarks.vector_math import (
+    EXTENDED,
+    FUNCTIONS,
+    Loop,
+    code_of,
+    greatest_error,
+    loop,
+)
 
 Array = np.ndarray[Any, Any]
 HALVES: Final = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -68,7 +74,7 @@ def _cell(ulp: float) -> str:
 
 
 def _kernel(name: str, t: str) -> Callable[[list[Array]], Array]:
-    code = kernel_codes([loop(f"{name}_{t}")])["k"]
+    code = code_of(loop(f"{name}_{t}"))
     address = code.address
 
     def run(arguments: list[Array]) -> Array:

@@ -21,8 +21,12 @@ import numpy as np
 import scipy.special
 
 from arrayfn.backends.cpu import kernel_compiler
-from arrayfn.backends.cpu.code import kernel_codes
+from arrayfn.backends.cpu.code import kernel_unit
+from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import target
+from arrayfn.backends.native.code import native_units
+from arrayfn.backends.native.engine import KernelCode
+from arrayfn.backends.native.loading import load
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -235,12 +239,18 @@ def greatest_error(name: str, t: str, run: Callable[[list[Array]], Array]) -> fl
     return float(np.max(error[known], initial=0.0))
 
 
+def code_of(kernel: Kernel) -> KernelCode:
+    """The loaded code of ``kernel``, which is freed with the result."""
+    unit = kernel_unit(kernel)
+    return load([*native_units(check_signals), unit])[unit.key]
+
+
 def row(name: str, t: str, seconds: float) -> str:
     """One line of the table."""
     reference, c_name, (low, high) = FUNCTIONS[name]
     dtype = DTYPES[t]
     kernel = loop(f"{name}_{t}")
-    code = kernel_codes([kernel])["k"]
+    code = code_of(kernel)
     address = code.address
 
     def run(arguments: list[Array]) -> Array:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+from tests.kernel_code import code_of
 
 Array = np.ndarray[Any, Any]
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -65,7 +65,7 @@ def run_compiled(names: Sequence[str], *arguments: Array) -> dict[str, Array]:
     }
     pointers = [a.ctypes.data for a in (*stored, *results.values())]
     block = (ctypes.c_int64 * len(pointers))(*pointers)
-    code = kernel_codes([kernel])["k"]
+    code = code_of(kernel)
     entry = ENTRY(code.address)
     entry(ctypes.addressof(block), 0, stored[0].size)
     return {

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from arrayfn.backends.cpu import kernel_compiler
-from arrayfn.backends.cpu.code import kernel_codes
 from arrayfn.backends.native import target
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+from tests.kernel_code import code_of
 
 # Enough for x**y and for sines of numbers near a multiple of pi.
 WORKING_PRECISION = 200
@@ -424,7 +424,7 @@ def test_reductions_vectorise_and_keep_nan(name, t):
     out = np.empty(2, DTYPES[t])
     block = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    code = kernel_codes([kernel])["k"]
+    code = code_of(kernel)
     prototype(code.address)(ctypes.addressof(block), 0, 2)
     np.testing.assert_allclose(out, REDUCTIONS[name](x, axis=1), rtol=1e-5)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,8 @@ from arrayfn.backends.cpu.libraries import (
     provider_of,
 )
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
-from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.native import target
-from arrayfn.backends.native.code import native_units
-from arrayfn.backends.native.engine import KernelCode
-from arrayfn.backends.native.loading import Unit, load, source_texts, toolchain
+from arrayfn.backends.native.loading import Unit, source_texts, toolchain
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
@@ -44,13 +41,6 @@ _COMPILER_SOURCES: Final = (
     "backends/cpu/written_kernels.py",
 )
 _LIBRARY_SOURCES: Final = "backends/cpu/libraries/**/*.py"
-
-
-def kernel_codes(kernels: Iterable[Kernel]) -> dict[str, KernelCode]:
-    """The code of each kernel, by its name. Equal kernels share one."""
-    units = {kernel.name: kernel_unit(kernel) for kernel in kernels}
-    held = load([*native_units(check_signals), *units.values()])
-    return {name: held[unit.key] for name, unit in units.items()}
 
 
 def kernel_unit(kernel: Kernel) -> Unit:

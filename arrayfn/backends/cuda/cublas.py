@@ -39,7 +39,7 @@ from arrayfn.errors import BackendError, OutOfMemoryError
 
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
-PROPOSALS: Final = 64  # descriptors for; there are some eight
+PROPOSALS: Final = 64  # asked for; there are some eight
 ROTATED_BYTES: Final = 192 << 20  # of memory that the tries of an algorithm rotate in
 MIN_SETS: Final = 2  # an algorithm may be slow on one
 MAX_SETS: Final = 8
@@ -193,36 +193,31 @@ class Library:
         says dtypes and epilogue. The fastest algorithm is measured once, and kept in
         the disk cache.
         """
-        descriptors = self._descriptors(provider, p, alignment_of(offsets))
+        problem = self._descriptors(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
             """The best of cuBLASLt's proposals, measured if there are several."""
-            choices = self._proposals(descriptors, p)
+            choices = self._proposals(problem, p)
             single = len(choices) == 1
-            return bytes(
-                choices[0 if single else self._fastest(descriptors, choices, p)]
-            )
+            return bytes(choices[0 if single else self._fastest(problem, choices, p)])
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {descriptors.alignment} {WORKSPACE} {PROPOSALS} "
+            f"{shape_of(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
             f"{ROTATED_BYTES} {timing.FINAL_ROUNDS} {timing.FINALISTS} "
-            f"{tried(descriptors.form, p)}",
+            f"{tried(problem.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
-        return self._with_algorithm(descriptors, Choice.from_buffer_copy(kept))
+        return self._with_algorithm(problem, Choice.from_buffer_copy(kept))
 
     def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
         """The product by each of the algorithms, as cuBLASLt ranks them.
 
         ``provider`` and ``p`` are as for ``product``.
         """
-        descriptors = self._descriptors(provider, p, alignment_of(()))
-        return [
-            self._with_algorithm(descriptors, c)
-            for c in self._proposals(descriptors, p)
-        ]
+        problem = self._descriptors(provider, p, alignment_of(()))
+        return [self._with_algorithm(problem, c) for c in self._proposals(problem, p)]
 
     def _descriptors(
         self, provider: str, p: Mapping[str, int], alignment: int
@@ -283,24 +278,22 @@ class Library:
         self._part = (self._part + 1) % (WORKSPACE // _PART)
         return self.workspace + self._part * _PART
 
-    def _with_algorithm(self, descriptors: _Descriptors, choice: Choice) -> Product:
-        """The product of ``descriptors``, by the algorithm of ``choice``."""
+    def _with_algorithm(self, problem: _Descriptors, choice: Choice) -> Product:
+        """The product of ``problem``, by the algorithm of ``choice``."""
         return Product(
             handle=self.handle,
-            operation=int(descriptors.operation.value or 0),
-            alpha=descriptors.alpha_address,
-            layouts=tuple(int(layout.value or 0) for layout in descriptors.layouts),
-            beta=descriptors.beta_address,
+            operation=int(problem.operation.value or 0),
+            alpha=problem.alpha_address,
+            layouts=tuple(int(layout.value or 0) for layout in problem.layouts),
+            beta=problem.beta_address,
             algorithm=ctypes.addressof(choice),
             workspace=self._workspace_for(choice.workspace),
             workspace_bytes=choice.workspace,
-            kept=(descriptors.factors, choice),
+            kept=(problem.factors, choice),
             described=bytes(choice.algorithm),
         )
 
-    def _proposals(
-        self, descriptors: _Descriptors, p: Mapping[str, int]
-    ) -> list[Choice]:
+    def _proposals(self, problem: _Descriptors, p: Mapping[str, int]) -> list[Choice]:
         """The algorithms that cuBLASLt proposes, in its ranking.
 
         Then the same algorithms with other tiles, where the best are not proposed.
@@ -309,14 +302,12 @@ class Library:
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         for attribute in _MIN_ALIGNMENTS:
-            self._set(
-                setter, preference, attribute, ctypes.c_uint32(descriptors.alignment)
-            )
+            self._set(setter, preference, attribute, ctypes.c_uint32(problem.alignment))
         choices, found = (Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
-            descriptors.operation,
-            *descriptors.layouts,
+            problem.operation,
+            *problem.layouts,
             preference,
             PROPOSALS,
             ctypes.byref(choices),
@@ -327,11 +318,11 @@ class Library:
         proposed = [c for c in choices[: found.value] if not c.status]
         about = (
             self.handle,
-            descriptors.form,
-            descriptors.operation,
-            descriptors.layouts,
+            problem.form,
+            problem.operation,
+            problem.layouts,
         )
-        tiles, which = Tiles(self.library, *about), tried(descriptors.form, p)
+        tiles, which = Tiles(self.library, *about), tried(problem.form, p)
         return [*proposed, *tiles.other_choices(proposed, which, WORKSPACE)]
 
     def call(self, product: Product, addresses: Sequence[int], stream: int) -> int:
@@ -355,16 +346,16 @@ class Library:
         )
 
     def _fastest(
-        self, descriptors: _Descriptors, choices: Sequence[Choice], p: Mapping[str, int]
+        self, problem: _Descriptors, choices: Sequence[Choice], p: Mapping[str, int]
     ) -> int:
         """The number of the fastest choice, on memory like the product's.
 
         The first one where there is no memory to try them on.
         """
-        products = [self._with_algorithm(descriptors, choice) for choice in choices]
-        sizes = sizes_of(descriptors.form, p)
+        products = [self._with_algorithm(problem, choice) for choice in choices]
+        sizes = sizes_of(problem.form, p)
         try:
-            with rotating(sizes, descriptors.form.operand.name) as (count, next_set):
+            with rotating(sizes, problem.form.operand.name) as (count, next_set):
                 ways = [
                     lambda stream, q=q: self.call(q, next_set(), stream)
                     for q in products

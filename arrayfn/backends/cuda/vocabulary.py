@@ -66,54 +66,55 @@ def pointer_type(dtype: str) -> Any:
     return BooleanPointer() if dtype == "bool" else types.CPointer(value_type(dtype))
 
 
-# By the kinds of functions: the types of the result and of the arguments. T is the
-# dtype in the function's name, and T* a pointer to its elements.
+_TABLE: Final = """
+i64: block_index thread_index
+none: barrier warp_barrier fence fence_mbarrier_init cluster_arrive cluster_wait
+none: cp_async_commit griddepcontrol_wait griddepcontrol_launch_dependents
+none i64: cp_async_wait
+i32 i64: match_any_byte match_any_u32
+i32 bool: ballot
+i64 i64 i64: quotient remainder
+i64 i64: opaque
+i64 T i64: byte
+none i64* i64: mbarrier_init
+none i64* i64 i64: mbarrier_expect_tx mbarrier_wait
+none u32* i64: grid_barrier
+i64 u64* i64: dynamic_block_id
+none u64*: begin_work_queue
+i64 u64* i64 i64: next_work_item
+none u64* i64 i64: end_work_queue
+none u64* i64 T: publish
+T u64* i64: wait_for
+none u64* i64 i64 i64 T*: wait_for_many
+T* i64: shared registers mbarriers
+T* i64 i64: dynamic_shared
+T* T* i64: subarray
+T T i64: shuffle_xor shuffle_up shuffle_from
+T T: approximate_exp2 approximate_exp approximate_rsqrt approximate_sqrt inverse
+T T T: approximate_divide
+T T T T: fma_rn divide
+bool T T T: divides
+none T* i64 T: atomic_add
+f32 T* i64 f32: max min
+none T* i64 f32* i64: widen
+none T* i64: transpose
+none f32 f32 T* i64: pack
+none f32* i64 T* i64 T* i64: mma
+none T* i64 T* i64: load store ldmatrix ldmatrix_trans
+none T* i64 T* i64 i64: cp_async
+none T* i64 T i64 i64* i64: dsmem_store
+none T* i64 T* i64 i64 i64* i64: bulk_copy
+"""
+"""The types of the result and of the arguments, then the kinds of functions.
+
+T is the dtype in the function's name, and T* a pointer to its elements.
+"""
 _SIGNATURES: Final[dict[str, str]] = {
-    **dict.fromkeys(("block_index", "thread_index"), "i64"),
-    **dict.fromkeys(
-        ("barrier", "warp_barrier", "fence", "fence_mbarrier_init"), "none"
-    ),
-    **dict.fromkeys(("cluster_arrive", "cluster_wait", "cp_async_commit"), "none"),
-    **dict.fromkeys(
-        ("griddepcontrol_wait", "griddepcontrol_launch_dependents"), "none"
-    ),
-    "cp_async_wait": "none i64",
-    **dict.fromkeys(("match_any_byte", "match_any_u32"), "i32 i64"),
-    "ballot": "i32 bool",
-    **dict.fromkeys(("quotient", "remainder"), "i64 i64 i64"),
-    "opaque": "i64 i64",
-    "byte": "i64 T i64",
-    "mbarrier_init": "none i64* i64",
-    "mbarrier_expect_tx": "none i64* i64 i64",
-    "mbarrier_wait": "none i64* i64 i64",
-    "grid_barrier": "none u32* i64",
-    "dynamic_block_id": "i64 u64* i64",
-    "begin_work_queue": "none u64*",
-    "next_work_item": "i64 u64* i64 i64",
-    "end_work_queue": "none u64* i64 i64",
-    "publish": "none u64* i64 T",
-    "wait_for": "T u64* i64",
-    "wait_for_many": "none u64* i64 i64 i64 T*",
-    **dict.fromkeys(("shared", "registers", "mbarriers"), "T* i64"),
-    "dynamic_shared": "T* i64 i64",
-    "subarray": "T* T* i64",
-    **dict.fromkeys(("shuffle_xor", "shuffle_up", "shuffle_from"), "T T i64"),
-    **dict.fromkeys(("approximate_exp2", "approximate_exp"), "T T"),
-    **dict.fromkeys(("approximate_rsqrt", "approximate_sqrt", "inverse"), "T T"),
-    "approximate_divide": "T T T",
-    **dict.fromkeys(("fma_rn", "divide"), "T T T T"),
-    "divides": "bool T T T",
-    "atomic_add": "none T* i64 T",
-    **dict.fromkeys(("max", "min"), "f32 T* i64 f32"),
-    "widen": "none T* i64 f32* i64",
-    "transpose": "none T* i64",
-    "pack": "none f32 f32 T* i64",
-    "mma": "none f32* i64 T* i64 T* i64",
-    **dict.fromkeys(("load", "store"), "none T* i64 T* i64"),
-    **dict.fromkeys(("ldmatrix", "ldmatrix_trans"), "none T* i64 T* i64"),
-    "cp_async": "none T* i64 T* i64 i64",
-    "dsmem_store": "none T* i64 T i64 i64* i64",
-    "bulk_copy": "none T* i64 T* i64 i64 i64* i64",
+    kind: types_of_kinds
+    for types_of_kinds, _, kinds in (
+        line.partition(": ") for line in _TABLE.strip().splitlines()
+    )
+    for kind in kinds.split()
 }
 _HALF_STORE: Final = "none T* i64 f32* i64"  # rounds float32 registers
 COUNTED: Final = ("shared", "registers", "mbarriers", "mbarrier_init", "cp_async_wait")

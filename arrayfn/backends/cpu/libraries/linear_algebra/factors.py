@@ -13,6 +13,7 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     all_finite,
     copy,
     fill,
+    leading,
     parts_of,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
@@ -48,7 +49,7 @@ def cholesky(
 
 def lu(
     getrf: int,
-    liwork: Constant,
+    integer_size: Constant,
     parts: Constant,
     a: Array[Real],
     pivots: Array[i32],
@@ -61,7 +62,7 @@ def lu(
 ) -> None:
     """Factor column-major matrices in place, singular ones too.
 
-    ``getrf`` is LAPACK's function. ``liwork`` are the 32-bit lwork of LAPACK's
+    ``getrf`` is LAPACK's function. ``integer_size`` are the i32 elements of LAPACK's
     integers, low one first. An element is ``parts`` numbers, 2 if complex. Matrices are
     ``rows`` x ``columns``. Items ``begin`` to ``end`` are computed.
     """
@@ -72,7 +73,7 @@ def lu(
             matrix = a + item * rows * columns * parts
             fortran(getrf, rows, columns, matrix, rows, integers)
         for row in range(count):
-            own[row] = integers[liwork * row] - 1
+            own[row] = integers[integer_size * row] - 1
         permute(permutation + item * rows, rows, own, count)
 
 
@@ -147,7 +148,7 @@ def qr(
 
 def column_order(
     geqp3: int,
-    liwork: Constant,
+    integer_size: Constant,
     parts: Constant,
     x: Array[Real],
     order: Array[i32],
@@ -173,7 +174,7 @@ def column_order(
     for item in range(begin, end):
         own = order + item * columns
         copy(a, x + item * step, step)
-        for k in range(liwork * columns):
+        for k in range(integer_size * columns):
             integers[k] = 0  # LAPACK may take any column first
         if rows > 0:
             if parts == 2:
@@ -184,35 +185,30 @@ def column_order(
             else:
                 fortran(geqp3, rows, columns, a, leading, integers, tau, work, lwork)
         for column in range(columns):
-            found = integers[liwork * column] - 1
+            found = integers[integer_size * column] - 1
             own[column] = found if found >= 0 else column
 
 
-def _integer_words(library: Blas | None = None) -> int:
+def _integer_size(library: Blas | None = None) -> int:
     return (library or blas()).integer_bytes // 4
-
-
-def potrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``cholesky``."""
-    return *addresses(dtype, "potrf", library=library), parts_of(dtype)
 
 
 def getrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``lu`` for ``dtype``."""
     (getrf,) = addresses(dtype, "getrf", library=library)
-    return getrf, _integer_words(library), parts_of(dtype)
+    return getrf, _integer_size(library), parts_of(dtype)
 
 
-def gelqf_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+def gelqf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """The first arguments of ``qr`` for ``dtype``."""
     names = "gelqf", "orglq/unglq"
     return *addresses(dtype, *names, library=library), parts_of(dtype)
 
 
-def geqp3_words(dtype: str) -> tuple[int, ...]:
+def geqp3_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``column_order`` for ``dtype``."""
     (geqp3,) = addresses(dtype, "geqp3")
-    return geqp3, _integer_words(), parts_of(dtype)
+    return geqp3, _integer_size(), parts_of(dtype)
 
 
 unjitted_cholesky = by_reference(linalg_triangular.cholesky, "a", ("n", "n"), "a")
@@ -231,9 +227,9 @@ unjitted_qr = by_reference(
 )
 
 PROVIDERS: Final = {
-    **with_large("potrf", cholesky, potrf_arguments, unjitted_cholesky),
+    **with_large("potrf", cholesky, leading("potrf"), unjitted_cholesky),
     **with_large("getrf", lu, getrf_arguments, unjitted_lu),
-    **with_large("gelqf", qr, gelqf_words, unjitted_qr),
+    **with_large("gelqf", qr, gelqf_arguments, unjitted_qr),
     "pivots_to_permutation": Provider(
         pivots_to_permutation,
         lambda dtype: (),
@@ -247,7 +243,7 @@ PROVIDERS: Final = {
     ),
     "geqp3": Provider(
         column_order,
-        geqp3_words,
+        geqp3_arguments,
         by_reference(linalg_qr.column_order, "x", ("columns", "rows"), "order"),
         uses_blas=True,
     ),

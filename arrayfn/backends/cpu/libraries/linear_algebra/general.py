@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.foreign import (
     Array,
     Constant,
@@ -22,12 +21,11 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     NONE,
     REDUCED,
     VECTORS,
-    addresses,
     all_finite,
     copy,
     fill,
+    leading,
     multiply,
-    parts_of,
     scale_of,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
@@ -359,26 +357,6 @@ def schur(
             fill(vectors, step, NAN)
 
 
-def geev_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``eig`` and ``eigvals``."""
-    return *addresses(dtype, "geev", library=library), parts_of(dtype)
-
-
-def gesdd_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``svd`` and ``svdvals``."""
-    return *addresses(dtype, "gesdd", library=library), parts_of(dtype)
-
-
-def gehrd_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``hessenberg``."""
-    return *addresses(dtype, "gehrd"), parts_of(dtype)
-
-
-def gees_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``schur``."""
-    return *addresses(dtype, "gees"), parts_of(dtype)
-
-
 unjitted_eig = by_reference(linalg_spectral.eig, "x", ("n", "n"), "v", "w")
 unjitted_eigvals = by_reference(linalg_spectral.eigvals, "x", ("n", "n"), "w")
 unjitted_svd = by_reference(
@@ -393,19 +371,19 @@ unjitted_svd = by_reference(
 unjitted_svdvals = by_reference(linalg_svd.svdvals, "x", ("columns", "rows"), "s")
 
 PROVIDERS: Final = {
-    **with_large("geev", eig, geev_arguments, unjitted_eig),
-    **with_large("geev_values", eigvals, geev_arguments, unjitted_eigvals),
-    **with_large("gesdd", svd, gesdd_arguments, unjitted_svd),
-    **with_large("gesdd_values", svdvals, gesdd_arguments, unjitted_svdvals),
+    **with_large("geev", eig, leading("geev"), unjitted_eig),
+    **with_large("geev_values", eigvals, leading("geev"), unjitted_eigvals),
+    **with_large("gesdd", svd, leading("gesdd"), unjitted_svd),
+    **with_large("gesdd_values", svdvals, leading("gesdd"), unjitted_svdvals),
     "gehrd": Provider(
         hessenberg,
-        gehrd_arguments,
+        leading("gehrd"),
         by_reference(linalg_schur.hessenberg, "a", ("n", "n"), "a", "taus"),
         uses_blas=True,
     ),
     "gees": Provider(
         schur,
-        gees_arguments,
+        leading("gees"),
         by_reference(linalg_schur.schur, "a", ("n", "n"), "a", "z"),
         uses_blas=True,
     ),

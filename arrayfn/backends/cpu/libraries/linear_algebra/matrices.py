@@ -6,6 +6,7 @@ LAPACK's matrices are column-major. A row-major matrix is, column-major, its tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from arrayfn.backends.cpu.libraries.blas import LETTERS, Blas, blas
@@ -47,6 +48,19 @@ def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int
     chosen = (name.split("/")[-1 if parts_of(dtype) == 2 else 0] for name in names)
     library = library or blas()
     return tuple(library.address(LETTERS[dtype] + name) for name in chosen)
+
+
+def leading(*names: str) -> Callable[..., tuple[int, ...]]:
+    """What gives the first arguments of a kernel, by dtype and, if given, library.
+
+    They are the addresses of the functions ``names``, as ``addresses`` takes them, and
+    the number of parts of an element.
+    """
+
+    def arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+        return *addresses(dtype, *names, library=library), parts_of(dtype)
+
+    return arguments
 
 
 def copy(target: Array[Any], source: Array[Any], count: int) -> None:

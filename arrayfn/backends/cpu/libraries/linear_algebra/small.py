@@ -340,16 +340,16 @@ def reflect(
                 target[row * step + member] = target[row * step + member] - term
 
 
-def no_words(dtype: str) -> tuple[int, ...]:
+def no_arguments(dtype: str) -> tuple[int, ...]:
     """The first arguments: none."""
     return ()
 
 
 PROVIDERS: Final = {
-    "small_cholesky": Provider(small_cholesky, no_words, factors.unjitted_cholesky),
-    "small_lu": Provider(small_lu, no_words, factors.unjitted_lu),
-    "small_qr": Provider(small_qr, no_words, factors.unjitted_qr),
+    "small_cholesky": Provider(small_cholesky, no_arguments, factors.unjitted_cholesky),
+    "small_lu": Provider(small_lu, no_arguments, factors.unjitted_lu),
+    "small_qr": Provider(small_qr, no_arguments, factors.unjitted_qr),
     "small_triangular_solve": Provider(
-        small_triangular_solve, no_words, triangular.unjitted
+        small_triangular_solve, no_arguments, triangular.unjitted
     ),
 }

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     IDENTITY,
@@ -20,13 +19,12 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     NAN,
     NONE,
     VECTORS,
-    addresses,
     all_finite,
     copy,
     fill,
+    leading,
     mirror_lower,
     multiply,
-    parts_of,
     scale_of,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
@@ -256,43 +254,25 @@ def tridiagonal(
         )  # fmt: skip
 
 
-def syevd_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``eigh`` and ``eigvalsh``."""
-    return *addresses(dtype, "syevd/heevd", library=library), parts_of(dtype)
-
-
-def stedc_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``tridiagonal_eigh``."""
-    return *addresses(dtype, "sytrd/hetrd", "stedc"), parts_of(dtype)
-
-
-def ormtr_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``reflect_vectors``."""
-    return *addresses(dtype, "ormtr/unmtr"), parts_of(dtype)
-
-
 def unjitted_reflections(given: Mapping[str, Any], items: int) -> None:
     """Nothing: un-jitted, ``tridiagonal_eigh`` leaves the matrix's eigenvectors."""
-
-
-def sytrd_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``tridiagonal``."""
-    return *addresses(dtype, "sytrd/hetrd"), parts_of(dtype)
 
 
 unjitted_eigh = by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w")
 unjitted_eigvalsh = by_reference(linalg_spectral.eigvalsh, "a", ("n", "n"), "w")
 
 PROVIDERS: Final = {
-    **with_large("syevd", eigh, syevd_arguments, unjitted_eigh),
-    **with_large("syevd_values", eigvalsh, syevd_arguments, unjitted_eigvalsh),
-    "stedc": Provider(tridiagonal_eigh, stedc_arguments, unjitted_eigh, uses_blas=True),
+    **with_large("syevd", eigh, leading("syevd/heevd"), unjitted_eigh),
+    **with_large("syevd_values", eigvalsh, leading("syevd/heevd"), unjitted_eigvalsh),
+    "stedc": Provider(
+        tridiagonal_eigh, leading("sytrd/hetrd", "stedc"), unjitted_eigh, uses_blas=True
+    ),
     "ormtr": Provider(
-        reflect_vectors, ormtr_arguments, unjitted_reflections, uses_blas=True
+        reflect_vectors, leading("ormtr/unmtr"), unjitted_reflections, uses_blas=True
     ),
     "sytrd": Provider(
         tridiagonal,
-        sytrd_arguments,
+        leading("sytrd/hetrd"),
         by_reference(linalg_schur.tridiagonal, "a", ("n", "n"), "a", "d", "e", "taus"),
         uses_blas=True,
     ),
