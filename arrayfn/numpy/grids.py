@@ -258,7 +258,8 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
-    return nonzero(mask_func(constant(np.ones((n, n), np.int64)), k), size=size)
+    found = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    return tuple(constant(x) if isinstance(x, np.ndarray) else x for x in found)
 
 
 # Multi-indices and flat ones.
