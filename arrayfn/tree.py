@@ -296,7 +296,7 @@ def registered() -> dict[type, Callable[[Any, Any], Any]]:
 class Indexed:
     """A node whose integer leaves are positions, such as a sparse matrix's indices.
 
-    Derivatives by it are by its other leaves; a gradient has the same positions.
+    It is differentiated by its other leaves only. A gradient keeps the positions.
     """
 
 

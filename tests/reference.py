@@ -114,6 +114,8 @@ class Public:
     def doc(self) -> str:
         """The docstring, with the entry of the name where that is not part of it."""
         own = inspect.getdoc(self.value) or ""
+        if getattr(self.value, "__module__", "") == "builtins":  # such as tuple
+            own = ""
         if documented(self.value):
             return own
         paragraphs = own.split("\n\n")

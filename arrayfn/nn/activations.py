@@ -155,7 +155,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
 
 def identity(x: ArrayLike) -> Array:
-    """x."""
+    """x itself, unchanged: the activation of a linear layer."""
     return anp.asarray(x)
 
 

@@ -122,7 +122,7 @@ def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> 
 def argpartition(
     a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The indices that partition ``a``; they sort it: int64."""
+    """The indices that partition ``a``, which sort it as a whole: int64."""
     along, _ = _along("argpartition", a, axis)
     _check_kth("argpartition", kth, along.shape[-1])
     return argsort(a, axis)

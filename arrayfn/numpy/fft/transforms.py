@@ -278,6 +278,9 @@ def rfftn(
 ) -> Array:
     """``rfft`` along the last of ``axes``, then ``fft`` along the others.
 
+    The last of ``axes`` has n // 2 + 1 elements in the result, n being its extent, or
+    the last number of ``s``. float32 gives complex64, float64 and integers complex128.
+
     >>> import numpy as np
     >>> rfftn(np.ones((4, 4))).shape
     (4, 3)
