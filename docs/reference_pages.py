@@ -10,6 +10,8 @@ too long to read.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import inspect
 import re
@@ -145,16 +147,75 @@ def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
     if here != path and callable(value):
         return f"{heading}\n\nAnother name of `{path}`."
     if not callable(value):
-        return f"{heading}\n\n`{here}` is `{value!r}`."
+        return f"{heading}\n\n{_constant(here, value)}"
     parts = [heading]
     if signature := _signature(name, value):
         parts.append(f"```py\n{signature}\n```")
     own_namespace, _, own_name = path.rpartition(".")
     doc = reference.Public(own_namespace, own_name, value).doc
-    parts.append(_markdown(doc))
+    parts.append(
+        _markdown(with_imports(own_namespace, doc, _home(own_namespace, value)))
+    )
     if inspect.isclass(value) and reference.documented(value):
         parts += [_method(path, *each) for each in _methods(value)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _constant(path: str, value: Any) -> str:
+    """What a name that is no function stands for: by its class, if that is more."""
+    if isinstance(value, dict):
+        return f"A dict with the keys {', '.join(f'`{key!r}`' for key in value)}."
+    if type(value).__module__ in ("builtins", "types"):
+        return f"`{path}` is `{value!r}`."
+    doc = inspect.getdoc(type(value)) or ""
+    if not reference.documented(type(value)):
+        return doc.partition("\n\n")[0]
+    namespace = path.rpartition(".")[0]
+    return _markdown(with_imports(namespace, doc, type(value).__module__))
+
+
+def _home(namespace: str, value: Any) -> str:
+    """The module that defines ``value``, if it is one of arrayfn's."""
+    home = getattr(value, "__module__", None) or ""
+    return home if home.startswith("arrayfn") else namespace
+
+
+def with_imports(namespace: str, doc: str, home: str) -> str:
+    """A docstring whose examples import the names that they use without their module.
+
+    ``home`` is the module that defines what is documented: the examples run there.
+    """
+    example = _EXAMPLE.search(doc + "\n")
+    if not example:
+        return doc
+    lines = []
+    known = {*dir(builtins)} - {*vars(importlib.import_module(home))}
+    used = free_names(reference.code_of(doc), known)
+    for source in dict.fromkeys([namespace, "arrayfn"]):
+        module = importlib.import_module(source)
+        if found := sorted(each for each in used if hasattr(module, each)):
+            lines.append(f">>> from {source} import {', '.join(found)}\n")
+            used.difference_update(found)
+    return doc[: example.start()] + "".join(lines) + doc[example.start() :]
+
+
+def free_names(code: str, known: set[str]) -> set[str]:
+    """The names that ``code`` uses and does not bind, less those that are ``known``."""
+    bound = {*known, *reference.NAMES}
+    loaded = set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=each, ctx=ast.Load()):
+                loaded.add(each)
+            case ast.Name(id=each) | ast.arg(arg=each):
+                bound.add(each)
+            case ast.FunctionDef(name=each) | ast.ClassDef(name=each):
+                bound.add(each)
+            case ast.alias(name=each, asname=other):
+                bound.add(other or each.partition(".")[0])
+            case _:
+                pass
+    return loaded - bound
 
 
 def _method(path: str, name: str, value: Any) -> str:
@@ -177,13 +238,16 @@ def _signature(name: str, value: Any) -> str:
         found = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
-    plain = [p.replace(default=_Shown(p.default)) for p in found.parameters.values()]
-    text = f"{name}{found.replace(parameters=plain)}".replace("'", "")
+    plain = [
+        p.replace(default=_default(p.default), annotation=_type(p.annotation))
+        for p in found.parameters.values()
+    ]
+    result = _type(found.return_annotation)
+    text = f"{name}{found.replace(parameters=plain, return_annotation=result)}"
     if len(text) <= 88:
         return text
     inside = ",\n    ".join(_with_marks(plain))
-    result = found.return_annotation
-    arrow = "" if result is inspect.Signature.empty else f" -> {_type(result)}"
+    arrow = "" if result is inspect.Signature.empty else f" -> {result!r}"
     return f"{name}(\n    {inside},\n){arrow}"
 
 
@@ -196,33 +260,36 @@ def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
             yield "/"
         if kind == kind.KEYWORD_ONLY and before not in (kind, kind.VAR_POSITIONAL):
             yield "*"
-        yield str(parameter).replace("'", "")
+        yield str(parameter)
         before = kind
     if before == inspect.Parameter.POSITIONAL_ONLY:
         yield "/"
 
 
-class _Shown:
-    """A default as it is written in a call."""
+class _Text:
+    """What is shown as it stands, without quotes."""
 
-    def __new__(cls, value: Any) -> Any:
-        if value is inspect.Parameter.empty:
-            return value
-        made = super().__new__(cls)
-        made.value = value
-        return made
-
-    value: Any
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __repr__(self) -> str:
-        text = repr(self.value)
-        return "..." if self.value is ... or text.startswith("<") else text
+        return self.text
 
 
-def _type(annotation: Any) -> str:
-    if isinstance(annotation, str):
+def _default(value: Any) -> Any:
+    """A default as it is written in a call."""
+    if value is inspect.Parameter.empty:
+        return value
+    text = repr(value)
+    return _Text("..." if value is ... or text.startswith("<") else text)
+
+
+def _type(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
         return annotation
-    return getattr(annotation, "__name__", None) or str(annotation)
+    if not isinstance(annotation, str):
+        annotation = getattr(annotation, "__name__", None) or str(annotation)
+    return _Text(annotation)
 
 
 def _markdown(doc: str) -> str:

@@ -93,12 +93,9 @@ KINDS_OF_SCIPY: Final = {"floats": ("float32", "float64"), "integers": ("int64",
 
 
 _ROLE: Final = re.compile(r":\w+:`([^`]*)`")  # Sphinx's, in docstrings of NumPy's
-_RESULTS: Final = {
-    "keep their dtype": "The result has the dtype of the arguments",
-    "give bool": "The result is bool",
-    "give int64": "The result is int64",
-    "give float64": "The result is float64",
-}
+_SAME_SHAPE: Final = "The result has the shape of the argument."
+_KEPT: Final = "keep their dtype"
+_SAME_DTYPE: Final = "The result has the dtype of the arguments"
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,9 @@ def facts(public: Public, call: str) -> list[str]:
         if probe.arrays:
             found.append(probe.shapes())
         if probe.arrays and public.namespace != "arrayfn.scipy.stats":
-            found += [probe.dtypes(), probe.errors()]
+            found += ["" if probe.nested else probe.dtypes(), probe.errors()]
+    if found[1:3] == [_SAME_SHAPE, f"{_SAME_DTYPE}."]:
+        found[1:3] = [_SAME_SHAPE.replace("shape", "shape and dtype")]
     return [sentence for sentence in found if sentence]
 
 
@@ -260,6 +259,12 @@ class _Probe:
         self.arrays = [
             k for k, value in enumerate(self.arguments) if isinstance(value, np.ndarray)
         ]
+        others = [
+            value for value in self.arguments if not isinstance(value, np.ndarray)
+        ]
+        self.nested = any(
+            isinstance(leaf, np.ndarray) for leaf in af.tree.leaves(others)
+        )
 
     def types(self, replace: Callable[[int, Any], Any]) -> list[Any] | Exception:
         """The types of the results with each array replaced, or the error."""
@@ -276,10 +281,13 @@ class _Probe:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
-                leaves = af.tree.leaves(af.eval_shape(call, *arrays))
-                return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+                try:
+                    found = af.eval_shape(call, *arrays)
+                except af.errors.AbstractValueError:  # shapes follow from values
+                    found = call(*arrays)
             except Exception as error:  # noqa: BLE001
                 return error
+        return [leaf for leaf in af.tree.leaves(found) if hasattr(leaf, "dtype")]
 
     def shapes(self) -> str:
         """Whether shapes are kept or broadcast; else those of the example."""
@@ -292,7 +300,7 @@ class _Probe:
 
         if resized((2, 3)) == [(2, 3)] and resized((4,)) == [(4,)]:
             if count == 1:
-                return "The result has the shape of the argument."
+                return _SAME_SHAPE
             if resized((3, 1), (4,)) == [(3, 4)]:
                 return "Shapes broadcast."
             return "All arrays have one shape, as has the result."
@@ -302,22 +310,39 @@ class _Probe:
         before = ", ".join(_shape(x) for x in given)
         return f"Shapes: {before} give {', '.join(_shape(t) for t in found)}."
 
+    def converted(self, *positions: int) -> Callable[[str], list[Any] | Exception]:
+        """The types of the results, with arrays at ``positions`` of another dtype."""
+        return lambda dtype: self.types(
+            lambda n, x: x.astype(dtype) if n in positions else x
+        )
+
     def dtypes(self) -> str:
-        """What becomes of each kind of dtype."""
+        """What becomes of each kind of dtype, of arrays other than indices."""
+        every = range(len(self.arrays))
+        indices = {
+            n
+            for n in every
+            if self.arguments[self.arrays[n]].dtype.kind in "ib"
+            and isinstance(self.converted(n)("float64"), Exception)
+        }
+        others = [n for n in every if n not in indices] or every
+        types = self.converted(*others)
         said: dict[str, list[str]] = {}
         for kind, names in self.kinds.items():
-            found = [self.types(lambda n, x, t=name: x.astype(t)) for name in names]
+            found = [types(name) for name in names]
             said.setdefault(_change(names, found), []).append(kind)
         if "" in said:
             return ""
         accepted = [change for change in said if change != "are refused"]
+        if not accepted:
+            return ""
         if len(accepted) == 1:
             refused = said.get("are refused", [])
             but = f"; {_list(refused)} are refused" if refused else ""
-            return f"{_RESULTS.get(accepted[0], f'All {accepted[0]}')}{but}."
-        if set(accepted) == {"give bool", "keep their dtype"} and said[
-            "keep their dtype"
-        ] == ["bools"]:
+            has = accepted[0].replace("give floats", "The result has floats")
+            result = has.replace("give ", "The result is ")
+            return f"{_SAME_DTYPE if result == _KEPT else result}{but}."
+        if set(accepted) == {"give bool", _KEPT} and said[_KEPT] == ["bools"]:
             return "The result is bool."
         return _sentence(
             "; ".join(f"{_list(kinds)} {change}" for change, kinds in said.items())
@@ -357,7 +382,7 @@ def _change(names: tuple[str, ...], found: list[Any]) -> str:
         return ""
     results = [[str(t.dtype) for t in each] for each in found]
     if all(set(each) == {name} for name, each in zip(names, results, strict=True)):
-        return "keep their dtype"
+        return _KEPT
     if len({tuple(each) for each in results}) == 1 and len(set(results[0])) == 1:
         return f"give {results[0][0]}"
     parts = [np.empty(0, name).real.dtype.name for name in names]

@@ -22,7 +22,8 @@ def product(x, y):
 @product.def_vmap
 def product_vmap(axis_size, in_batched, x, y):
     x_batched, y_batched = in_batched
-    assert axis_size == (x if x_batched else y).shape[0]
+    if x_batched or y_batched:
+        assert axis_size == (x if x_batched else y).shape[0]
     return {"product": -anp.sin(x) * y}, {"product": x_batched or y_batched}
 
 
@@ -72,6 +73,25 @@ def test_derivatives():
     np.testing.assert_allclose(made, -2 * np.cos(X[0]), rtol=1e-15)
     made = af.jit(af.vmap(af.grad(product_of), (0, None)))(X[0], 2.0)
     np.testing.assert_allclose(made, 2 * np.cos(X[0]), rtol=1e-15)
+
+
+def test_directions_that_are_mapped_without_values_ask_for_no_mapped_value():
+    asked = []
+
+    @custom_vmap
+    def f(x):
+        return anp.sin(x)
+
+    @f.def_vmap
+    def rule(axis_size, in_batched, x):
+        asked.append((axis_size, in_batched, x.shape))
+        return anp.cos(x), in_batched[0]
+
+    np.testing.assert_allclose(af.jacfwd(f)(X[0]), -np.diag(np.sin(X[0])))
+    values, slopes = af.vmap(lambda x: af.jvp(f, (x,), (2.0,)))(X[0])
+    np.testing.assert_allclose(values, np.cos(X[0]))
+    np.testing.assert_allclose(slopes, -2 * np.sin(X[0]))
+    assert asked == [(3, [False], (3,)), (3, [False], ())]
 
 
 def test_in_loops_and_branches():

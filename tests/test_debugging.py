@@ -133,3 +133,18 @@ def test_an_environment_variable_sets_an_option():
         check=True,
     )
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_debug_nans_sees_derivatives_on_a_mesh():
+    af.set_num_devices(8)
+    mesh = af.Mesh((2,), ("x",))
+    log_of_square = af.shard_map(
+        lambda x: anp.log(x**2),
+        mesh=mesh,
+        in_specs=af.PartitionSpec("x"),
+        out_specs=af.PartitionSpec("x"),
+    )
+    _, pull_back = af.vjp(log_of_square, np.zeros(2))
+    assert np.isnan(pull_back(np.ones(2))[0]).all()
+    with af.debug_nans(), pytest.raises(NotFiniteError, match="mul makes NaN"):
+        pull_back(np.ones(2))

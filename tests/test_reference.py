@@ -6,6 +6,7 @@ the examples themselves run as doctests of the functions that they are attached 
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import inspect
@@ -204,3 +205,49 @@ def test_a_docstring_that_begins_with_a_signature_is_summarised_by_what_follows(
     None
 ):
     assert Public("arrayfn.numpy", "dtype", np.dtype).doc.startswith("Create a data")
+
+
+def test_facts_hold_for_shapes_that_follow_from_values_and_for_indices() -> None:
+    def dtypes(name: str, call: str) -> list[str]:
+        public = Public("arrayfn.numpy", name, getattr(af.numpy, name))
+        return reference.facts(public, call)
+
+    assert dtypes("union1d", "anp.union1d(np.array([1, 2]), np.array([2, 5]))")[
+        1:3
+    ] == [
+        "Shapes: (2,), (2,) give (3,).",
+        "The result has the dtype of the arguments.",
+    ]
+    assert "The result has the dtype of the arguments." in dtypes(
+        "take", "anp.take(np.array([5, 6, 7]), np.array([2, 0, 1]))"
+    )
+
+
+def test_signatures_show_defaults_as_they_are_written(hook: Any) -> None:
+    shown = hook._signature("searchsorted", af.numpy.searchsorted)
+    assert "    side: str = 'left',\n" in shown
+    assert "ArrayLike | None = None" in shown
+
+
+def test_what_is_no_function_is_shown_without_its_address(hook: Any) -> None:
+    for namespace, name in [("numpy", "mgrid"), ("numpy", "s_"), ("ode", "METHODS")]:
+        module = importlib.import_module(f"arrayfn.{namespace}")
+        entry = hook._shown(f"arrayfn.{namespace}", name, getattr(module, name))
+        assert " at 0x" not in entry
+
+
+def test_an_example_that_uses_a_bare_name_imports_it(hook: Any) -> None:
+    entry = hook._shown("arrayfn.numpy", "vectorize", af.numpy.vectorize)
+    assert "```pycon\n>>> from arrayfn.numpy import vectorize\n>>> import" in entry
+    entry = hook._shown("arrayfn.numpy", "mgrid", af.numpy.mgrid)
+    assert ">>> from arrayfn.numpy import mgrid, ogrid\n" in entry
+
+
+def test_examples_of_pages_use_no_name_that_they_do_not_import(hook: Any) -> None:
+    unknown = {}
+    for each in public_names():
+        home = hook._home(each.namespace, each.value)
+        shown = reference.code_of(hook.with_imports(each.namespace, each.doc, home))
+        if names := hook.free_names(shown, {*dir(builtins)}):
+            unknown[each.path] = names
+    assert unknown == {}

@@ -275,3 +275,23 @@ def test_a_condition_does_not_write():
 
     with pytest.raises(ArgumentError, match="the condition, writes to a Ref"):
         af.jit(f)(0.0)
+
+
+def test_functions_with_rules_neither_return_refs_nor_take_one_twice() -> None:
+    @af.custom_vjp
+    def same(ref):
+        return ref
+
+    same.defvjp(lambda ref: (ref, None), lambda _, ct: (ct,))
+    with pytest.raises(ArgumentError, match=r"same returned a Ref \(f64\[\]\)"):
+        same(af.new_ref(0.0))
+
+    @af.custom_vjp
+    def nothing(x, y):
+        return 1.0
+
+    nothing.defvjp(lambda x, y: (1.0, None), lambda _, ct: (None, None))
+    ref = af.new_ref(0.0)
+    with pytest.raises(ArgumentError, match="nothing is given one Ref twice"):
+        nothing(ref, ref)
+    assert nothing(ref, af.new_ref(0.0)) == 1.0

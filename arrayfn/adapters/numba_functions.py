@@ -428,10 +428,16 @@ def type_of_traced() -> Any:
 
     Before it gives the type, the calls of compiled functions are prepared. A kernel of
     numba.cuda, which gives no value, is refused.
+
+    Raises ArgumentError for such a kernel, and AttributeError where Numba's C code asks
+    whether there is a type: it then asks again in Python, where errors are not lost.
     """
-    frame: types.FrameType | None = sys._getframe(1)
+    asking = sys._getframe(2)
+    frame: types.FrameType | None = asking
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("numba.cuda"):
+            if not str(asking.f_globals.get("__name__")).endswith(".typeof"):
+                raise AttributeError("_numba_type_")
             raise ArgumentError(
                 "a kernel of numba.cuda.jit writes into its arguments, and gets a "
                 "traced value, which is immutable. Make it the kernel of an operator: "

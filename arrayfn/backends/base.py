@@ -68,8 +68,9 @@ class AssemblingBackend(Protocol):
 class BackendInfo:
     """What a backend is called and needs; ``missing`` says why it is not there.
 
-    ``missing`` is empty if the backend can be used. The ``kind`` is "backend", or
-    "part" for a library or feature that backends use.
+    ``missing`` is empty if the backend can be chosen by name. The ``kind`` is
+    "backend", "part" for a library or feature that backends use, or "implied" for a
+    backend that is chosen by where the arguments lie.
     """
 
     name: str

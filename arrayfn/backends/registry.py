@@ -32,6 +32,8 @@ def register_backend(backend: Backend, *, replace: bool = False) -> None:
 
     Raises BackendError if the name is taken, unless ``replace`` is set.
 
+    >>> from arrayfn.backends.reference import ReferenceBackend
+    >>> from arrayfn.backends.registry import BACKENDS
     >>> class Quiet(ReferenceBackend):
     ...     name = "quiet"
     >>> register_backend(Quiet())

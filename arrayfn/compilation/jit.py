@@ -91,9 +91,9 @@ def jit(
 
     Results have the same bits in each run on one machine. ``deterministic=8`` asks for
     the same bits on meshes of 1, 2, 4 and 8 devices as well: axes that are cut are
-    computed in 8 parts, and sums of parts are added by one tree. A RuntimeWarning says
-    which sums depend on the number of devices all the same. With
-    ``deterministic=False`` a GPU may add in any order, which can be faster.
+    computed in 8 blocks, and sums of blocks are added by one tree. ArgumentError says
+    what cannot be computed so. With ``deterministic=False`` a GPU may add in any order,
+    which can be faster.
     ``mode="persistent"`` fuses successive steps into one kernel on a GPU, for work so
     small that launches dominate. On a CPU neither changes anything.
 

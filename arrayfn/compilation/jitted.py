@@ -45,6 +45,7 @@ from arrayfn.tracing.meshes import mesh_of_block
 from arrayfn.tracing.references import (
     Ref,
     RefWrittenError,
+    check_given_once,
     held,
     is_of_a_body,
     write_back,
@@ -299,12 +300,7 @@ class Jitted(Generic[P, R]):
         ``(args, kwargs)``, which have no static arguments; ``static`` holds those.
         """
         refs = [x for x in leaves if type(x) is Ref]
-        if len(set(map(id, refs))) < len(refs):
-            raise ArgumentError(
-                f"{self._compiler.name} is given one Ref twice, and would write to "
-                "it under two names; give it once, or copies: new_ref(ref[...])",
-                user_location(),
-            )
+        check_given_once(self._compiler.name, refs)
         bound = static.bound(self._compiler.function)
         values = [x.get() if type(x) is Ref else x for x in leaves]
         if inside_trace(values):

@@ -21,12 +21,14 @@ class MeshBackend:
     name = "mesh"
 
     def info(self) -> BackendInfo:
-        """Not to be named: what is over a mesh runs there."""
+        """It is chosen by the arguments, never by its name."""
         return BackendInfo(
             self.name,
             "one plan on all devices of a mesh",
             (),
-            "it runs functions of arrays over a mesh, and shard_map, by itself",
+            "it is not chosen by name: jit uses it for arguments that lie over several "
+            "devices, and for shard_map; af.devices() lists the devices",
+            "implied",
         )
 
     def array_types(self) -> tuple[type, ...]:

@@ -8,7 +8,6 @@ have their plans enqueued (``gpus``).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from arrayfn.passes.buckets import with_buckets
 from arrayfn.passes.member_sums import with_member_sums
 from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
+from arrayfn.passes.partition_blocks import partition_in_blocks
 from arrayfn.passes.partition_values import Partitioned
 
 if TYPE_CHECKING:
@@ -65,14 +65,11 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
             "no mesh to run it on",
             user_location(),
         )
-    partitioned = partition(cut_on_the_host(program, mesh), mesh, options.parts)
-    if partitioned.not_fixed:
-        warnings.warn(
-            f"the bits of {program.name} depend on the number of devices: "
-            + "; ".join(partitioned.not_fixed),
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    program = cut_on_the_host(program, mesh)
+    if options.parts:
+        partitioned = partition_in_blocks(program, mesh, options.parts)
+    else:
+        partitioned = partition(program, mesh)
     local = lowered_for(mesh, partitioned.program, options)
     return MeshProgram(
         local.name,

@@ -13,7 +13,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 from arrayfn.transforms import jvp
-from arrayfn.transforms.custom import custom_jvp
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -179,8 +179,8 @@ def _less_log(x: Array, far: Array) -> Array:
 _LOG_TERMS = 20
 
 
-def _value(a: Array, b: Array, x: Array) -> Array:
-    """betainc(a, b, x) inside its domain.
+def tails(a: Array, b: Array, x: Array) -> tuple[Array, Array]:
+    """betainc(a, b, x) and 1 minus it, inside the domain: the smaller one is accurate.
 
     The fraction is taken on the side of the mean on which it converges.
     """
@@ -192,7 +192,17 @@ def _value(a: Array, b: Array, x: Array) -> Array:
     side = anp.where(swapped, -lam, lam)
     fraction = _fraction(first, second, low, high, side)
     part = _density(a, b, x, lam) * fraction
-    return anp.where(swapped, 1.0 - part, part)
+    rest = 1.0 - part
+    return anp.where(swapped, rest, part), anp.where(swapped, part, rest)
+
+
+def _value(a: Array, b: Array, x: Array) -> Array:
+    return tails(a, b, x)[0]
+
+
+def logit_density(a: Array, b: Array, x: Array) -> Array:
+    """The derivative of betainc by the logit of x: x**a (1 - x)**b / B(a, b)."""
+    return _density(a, b, x, _distance(a, b, x))
 
 
 def _inside(a: Array, b: Array, x: Array) -> Array:
@@ -222,13 +232,26 @@ def _betainc(a: Array, b: Array, x: Array) -> Array:
     return anp.where(valid, value, math.nan)
 
 
-@_betainc.defjvp
 def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: by x the density, by a and b of the fraction."""
-    (a, b, x), (da, db, dx) = primals, tangents
+    """The value, and its derivative: by x the density, by a and b of the fraction.
+
+    The latter are dear: they are left out where a and b do not vary.
+    """
+    a, b, x = primals
     c, d, y = _safe(a, b, x)
-    _, by_a = jvp(lambda c: _value(c, d, y), (c,), (anp.ones_like(c),))
-    _, by_b = jvp(lambda d: _value(c, d, y), (d,), (anp.ones_like(d),))
-    density = _density(c, d, y, _distance(c, d, y)) / (y * (1.0 - y))
-    slope = by_a * da + by_b * db + density * dx
+    da, db, dx = tangents
+    slope: Any = anp.zeros_like(y)
+    if not isinstance(da, SymbolicZero):
+        slope = (
+            slope + jvp(lambda c: _value(c, d, y), (c,), (anp.ones_like(c),))[1] * da
+        )
+    if not isinstance(db, SymbolicZero):
+        slope = (
+            slope + jvp(lambda d: _value(c, d, y), (d,), (anp.ones_like(d),))[1] * db
+        )
+    if not isinstance(dx, SymbolicZero):
+        slope = slope + logit_density(c, d, y) / (y * (1.0 - y)) * dx
     return _betainc.function(a, b, x), anp.where(_inside(a, b, x), slope, 0.0)
+
+
+_betainc.defjvp(_betainc_jvp, symbolic_zeros=True)

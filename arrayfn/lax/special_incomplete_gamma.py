@@ -18,7 +18,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 from arrayfn.transforms import jvp
-from arrayfn.transforms.custom import custom_jvp
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
@@ -140,25 +140,33 @@ def _edges(a: Array, x: Array, value: Array, at_zero: float, at_inf: float) -> A
     return anp.where(outside | ((a == math.inf) & (x == math.inf)), math.nan, value)
 
 
-@custom_jvp
-def _lower(a: Array, x: Array) -> Array:
-    """P(a, x): by its series for small x, else by the fraction of Q."""
+def tails(a: Array, x: Array) -> tuple[Array, Array]:
+    """P and Q of float64 arrays inside the domain: the smaller one is accurate.
+
+    P is computed by its series for small x, else Q by its fraction.
+    """
     (a1, x1), (a2, x2) = _operands(a, x)
     below = _factor(a1, x1) * _sum(a1, x1)
-    above = 1.0 - _factor(a2, x2) * a2 * _fraction(a2, x2)
-    value = anp.where(_is_series(a, x), below, above)
-    value = anp.where(a == math.inf, 0.0, value)
+    above = _factor(a2, x2) * a2 * _fraction(a2, x2)
+    by_series = _is_series(a, x)
+    lower = anp.where(by_series, below, 1.0 - above)
+    return lower, anp.where(by_series, 1.0 - below, above)
+
+
+def log_density(a: Array, x: Array) -> Array:
+    """The derivative of P by the logarithm of x > 0: x**a exp(-x) / gamma(a)."""
+    return _factor(a, x) * a
+
+
+@custom_jvp
+def _lower(a: Array, x: Array) -> Array:
+    value = anp.where(a == math.inf, 0.0, tails(a, x)[0])
     return _edges(a, x, value, 0.0, 1.0)
 
 
 @custom_jvp
 def _upper(a: Array, x: Array) -> Array:
-    """Q(a, x): by its fraction for large x, else by the series of P."""
-    (a1, x1), (a2, x2) = _operands(a, x)
-    below = 1.0 - _factor(a1, x1) * _sum(a1, x1)
-    above = _factor(a2, x2) * a2 * _fraction(a2, x2)
-    value = anp.where(_is_series(a, x), below, above)
-    value = anp.where(a == math.inf, 1.0, value)
+    value = anp.where(a == math.inf, 1.0, tails(a, x)[1])
     return _edges(a, x, value, 1.0, 0.0)
 
 
@@ -166,21 +174,31 @@ def _density(a: Array, x: Array) -> Array:
     """The derivative of P by x: x**(a - 1) exp(-x) / gamma(a)."""
     inside = _valid(a, x)
     b, y = anp.where(inside, a, 1.0), anp.where(inside, x, 1.0)
-    value = _factor(b, y) * b / y
+    value = log_density(b, y) / y
     at_zero = anp.where(a == 1, 1.0, anp.where(a < 1, math.inf, 0.0))
     return anp.where(inside, value, anp.where(x == 0, at_zero, 0.0))
 
 
-@_lower.defjvp
-def _lower_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (a, x), (da, dx) = primals, tangents
-    return _lower.function(a, x), _density(a, x) * dx + _slope_by_a(a, x) * da
+def _slope(primals: Any, tangents: Any) -> Any:
+    """The tangent of P, of the tangents that are not zero."""
+    a, x = primals
+    total: Any = anp.zeros_like(x)
+    if not isinstance(tangents[0], SymbolicZero):
+        total = total + _slope_by_a(a, x) * tangents[0]
+    if not isinstance(tangents[1], SymbolicZero):
+        total = total + _density(a, x) * tangents[1]
+    return total
 
 
-@_upper.defjvp
-def _upper_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (a, x), (da, dx) = primals, tangents
-    return _upper.function(a, x), -(_density(a, x) * dx + _slope_by_a(a, x) * da)
+# Derivatives by a are dear: they are left out where a does not vary.
+_lower.defjvp(
+    lambda primals, tangents: (_lower.function(*primals), _slope(primals, tangents)),
+    symbolic_zeros=True,
+)
+_upper.defjvp(
+    lambda primals, tangents: (_upper.function(*primals), -_slope(primals, tangents)),
+    symbolic_zeros=True,
+)
 
 
 def _with_slope(form: Any, a: Array, x: Array) -> tuple[Array, Array]:

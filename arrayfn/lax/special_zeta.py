@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn.lax.control_flow_loops import while_loop
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
@@ -29,20 +30,45 @@ _TERMS = 12
 
 @quiet
 def zeta(x: ArrayLike, q: ArrayLike) -> Array:
-    """The sum of (q + n)**-x over n >= 0, for x > 1 and q > 0; NaN elsewhere.
+    """The sum of (q + n)**-x over n >= 0, for x > 1.
 
-    It is infinite at x = 1 and at q = 0. Euler-Maclaurin summation (Abramowitz and
+    It is infinite at x = 1 and at the poles q = 0, -1, ...; NaN for x < 1. Terms with
+    negative q + n are real for integers x, and the sum NaN for other x. They are added
+    one by one: q should not be below -1e6. Euler-Maclaurin summation (Abramowitz and
     Stegun 23.2.9), which is also differentiated; within 1e-14 of the true value.
 
     >>> zeta(2.0, 1.0)
     array(1.64493407)
     """
     (x, q), dtype = in_float64("zeta", x, q)
-    inside = (x > 1) & (q > 0)
+    whole, pole = anp.floor(x) == x, (q <= 0) & (anp.floor(q) == q)
+    inside = (x > 1) & ((q > 0) | whole) & ~pole & ~anp.isnan(q)
     s, a = anp.where(inside, x, 2.0), anp.where(inside, q, 1.0)
-    value = anp.where(inside, _sum(s, a), math.nan)
-    infinite = ((x == 1) & (q > 0)) | ((x > 1) & (q == 0))
+    # Terms with a negative base, and the sum of the others.
+    steps = anp.where(a > 0, 0.0, anp.ceil(-a))
+    rest = _sum(s, anp.where(a == math.inf, 1.0, a + steps))
+    rest = anp.where(a == math.inf, 0.0, rest)
+    value = anp.where(inside, rest + _negative_terms(s, a, steps), math.nan)
+    at_infinity = anp.where(a == 1, 1.0, anp.where(a > 1, 0.0, math.inf))
+    value = anp.where(inside & (x == math.inf), at_infinity, value)
+    infinite = (x == 1) | ((x > 1) & pole)
+    infinite = infinite & ~anp.isnan(q)
     return ops.convert(anp.where(infinite, math.inf, value), dtype)
+
+
+def _negative_terms(s: Array, a: Array, steps: Array) -> Array:
+    """The sum of (a + n)**-s over n < ``steps``, for integers s."""
+    base = anp.where(steps > 0, a, -1.0)
+    odd = anp.remainder(s, 2.0) == 1.0
+
+    def add_term(state: Any) -> Any:
+        n, total = state
+        term = anp.abs(base + n) ** -s
+        return n + 1.0, total + anp.where(n < steps, anp.where(odd, -term, term), 0.0)
+
+    last = anp.max(steps, initial=0.0)
+    start = (anp.zeros_like(last), anp.zeros_like(a))
+    return while_loop(lambda state: state[0] < last, add_term, start)[1]
 
 
 def _sum(s: Array, a: Array) -> Array:
@@ -66,7 +92,7 @@ def _sum(s: Array, a: Array) -> Array:
 def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """The derivative of digamma of integer order ``m`` at x.
 
-    For m > 0, x must be positive; NaN elsewhere.
+    For m > 0 it is infinite at x = 0, -1, ....
 
     >>> polygamma(1, 1.0)
     array(1.64493407)

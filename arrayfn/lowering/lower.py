@@ -48,7 +48,7 @@ from arrayfn.passes.known_constants import split_known
 from arrayfn.passes.layout_assignment import with_donated
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
-from arrayfn.passes.small import has_products, is_small
+from arrayfn.passes.small import has_fixed_loop, has_products, is_small
 from arrayfn.primitives.base import (
     Contraction,
     Control,
@@ -85,7 +85,7 @@ def lower(
         """Lower a part of the Program; inputs ``donated`` may be overwritten."""
         layouts = partial(with_donated, donated=donated)
         laid_out = run_passes(part, check, (layouts,))
-        return verified(Lowering(laid_out, donated, options).run(), donated)
+        return Lowering(laid_out, donated, options).run()
 
     simplified = run_passes(program, check, tuple(passes))
     return with_types_of(program, in_two_parts(simplified, donated, lowered))
@@ -98,7 +98,8 @@ def in_two_parts(
 ) -> CompiledProgram:
     """``program`` lowered in two parts: what depends on constants alone, and the rest.
 
-    The first part is computed once, before the first call.
+    The first part is computed once, before the first call. Both are verified, the
+    second with the results of the first.
 
     Args:
         program: a Program after all passes but layout assignment.
@@ -107,10 +108,11 @@ def in_two_parts(
     """
     first, rest = split_known(program)
     made = lowered(rest, donated)
-    if first is None:
-        return made
-    count = len(rest.constants) - len(first.outputs)
-    return replace(made, once=Once(lowered(first, frozenset()), count))
+    if first is not None:
+        count = len(rest.constants) - len(first.outputs)
+        known = verified(lowered(first, frozenset()), ())
+        made = replace(made, once=Once(known, count))
+    return verified(made, donated)
 
 
 class Lowering:
@@ -385,11 +387,12 @@ class Lowering:
     def control(self, equation: Equation) -> None:
         """Add the step of a loop or branch, with its body lowered."""
         outside = self.serial
-        self.serial = outside or self.is_serial(equation)
+        is_fixed = has_fixed_loop(equation)
+        self.serial = outside or (not is_fixed and self.is_serial(equation))
         step = control_step(equation, self.reads, self.storage, self.block)
         if isinstance(step, LoopStep):
             step.serial = self.serial
-            lanes = 0 if outside else self.lanes(step)
+            lanes = 0 if outside or is_fixed else self.lanes(step)
             if lanes:
                 side_by_side(step, lanes)
         self.serial = outside

@@ -32,7 +32,9 @@ from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
+    Tracer,
     apply,
+    constant,
     device_of,
     is_made_of_equations,
     is_staged,
@@ -306,7 +308,12 @@ def placed(name: str, x: Any, device: Any) -> Any:
 
 
 def beside(result: Any, *operands: ArrayLike) -> Any:
-    """``result``, an array or a tuple of arrays, on the device of an operand."""
+    """``result``, an array or a tuple of arrays, where its ``operands`` are.
+
+    That is on a device, or in the function that is being traced.
+    """
+    if any(isinstance(x, Tracer) for x in operands):
+        return tree.map(constant, result)
     device = device_of(operands)
     return tree.map(get_backend(device).put, result) if device else result
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy import index_exp, s_
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -30,7 +31,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import ImmutableArray, apply, constant
 
 
 def indices(
@@ -89,11 +90,26 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
 class Grid:
     """``mgrid`` and ``ogrid``: index them with slices to make a grid.
 
-    An imaginary step is the number of points, including the last.
+    An imaginary step is the number of points, including the last. ``mgrid`` gives whole
+    grids in one array, ``ogrid`` a tuple of arrays that broadcast to them.
+
+    >>> mgrid[0:2, 0:1:3j]
+    array([[[0. , 0. , 0. ],
+            [1. , 1. , 1. ]],
+    <BLANKLINE>
+           [[0. , 0.5, 1. ],
+            [0. , 0.5, 1. ]]])
+    >>> ogrid[0:2, 0:1:3j]
+    (array([[0.],
+           [1.]]), array([[0. , 0.5, 1. ]]))
     """
 
     def __init__(self, sparse: bool) -> None:
         self._sparse = sparse
+
+    @override
+    def __repr__(self) -> str:
+        return f"arrayfn.numpy.{'ogrid' if self._sparse else 'mgrid'}"
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -209,13 +225,13 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The indices on and below diagonal k of an n by m matrix."""
     rows, columns = np.tril_indices(n, k, m)
-    return rows, columns
+    return constant(rows), constant(columns)
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The indices on and above diagonal k of an n by m matrix."""
     rows, columns = np.triu_indices(n, k, m)
-    return rows, columns
+    return constant(rows), constant(columns)
 
 
 def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
@@ -242,7 +258,7 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
-    return nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    return nonzero(mask_func(constant(np.ones((n, n), np.int64)), k), size=size)
 
 
 # Multi-indices and flat ones.

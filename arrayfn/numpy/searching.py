@@ -32,7 +32,7 @@ from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.windows import Windows
-from arrayfn.tracing import is_made_of_equations
+from arrayfn.tracing import constant, is_made_of_equations
 
 
 def searchsorted(
@@ -76,7 +76,8 @@ def searchsorted(
         more = count + (1 << bit)
         after = _belongs_after(take(a, more - 1, mode="clip"), v, side)
         count = where((more <= extent) & after, more, count)
-    return ops.convert(count, dtypes.int64)
+    result = ops.convert(count, dtypes.int64)
+    return constant(result) if isinstance(result, np.ndarray) else result
 
 
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:

@@ -46,6 +46,7 @@ from arrayfn.numpy.updates import scatter_windows
 from arrayfn.primitives import indexing
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
+from arrayfn.tracing import Tracer
 
 
 class UniqueAll(NamedTuple):
@@ -74,21 +75,32 @@ class UniqueInverse(NamedTuple):
 def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
     """Call NumPy's ``function`` on operands, whose values must be known.
 
-    bfloat16 is computed in float32, because NumPy does not sort its NaN last. Errors
-    call the function ``name``.
+    The first result has elements of the operands. Derivatives go from each to the first
+    element of its value. bfloat16 is computed in float32, because NumPy does not sort
+    its NaN last. Errors call the function ``name``.
     """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
     values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
     if all(value.dtype != dtypes.bfloat16 for value in values):
-        return ops.beside(function(*values), *x)
-    dtype = ops.common_dtype(name, x)
-    wide = dtypes.compute_dtype(dtype)
-    found = function(*(value.astype(wide) for value in values))
+        found = function(*values)
+    else:
+        dtype = ops.common_dtype(name, x)
+        wide = dtypes.compute_dtype(dtype)
+        values = [value.astype(wide) for value in values]
 
-    def narrow(part: Any) -> Any:
-        return part.astype(dtype) if part.dtype == wide else part
+        def narrow(part: Any) -> Any:
+            return part.astype(dtype) if part.dtype == wide else part
 
-    return ops.beside(tree.map(narrow, found), *x)
+        found = tree.map(narrow, function(*values))
+    leaves, structure = tree.flatten(found)
+    placed = [ops.beside(leaf, *x) for leaf in leaves]
+    if isinstance(placed[0], Tracer) and placed[0].dtype in dtypes.DIFFERENTIABLE:
+        elements = np.concatenate([value.ravel() for value in values])
+        order = np.argsort(elements, kind="stable")
+        wanted = leaves[0].astype(elements.dtype)
+        places = order[np.searchsorted(elements, wanted, sorter=order)]
+        placed[0] = take(concatenate(_vectors(name, *x)), places)
+    return tree.unflatten(structure, placed)
 
 
 def unique(
@@ -122,10 +134,29 @@ def unique(
             found = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
             return tree.map(partial(np.array, order="C"), found)
 
+        if axis is not None and isinstance(ar, Tracer):
+            return _unique_slices(ar, axis, equal_nan, wanted)
         return _by_numpy("unique", owned, ar)
     found = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
+
+
+def _unique_slices(
+    x: Tracer, axis: int, equal_nan: bool, wanted: tuple[bool, bool, bool]
+) -> Any:
+    """``unique`` along ``axis`` of a traced array whose value is known.
+
+    ``wanted`` says which further results there are: positions, inverse, counts.
+    """
+
+    def of_numpy(value: Any) -> Any:
+        return np.unique(value, True, True, True, axis=axis, equal_nan=equal_nan)[1:]
+
+    found = _by_numpy("unique", of_numpy, x)
+    values = take(x, found[0], axis)
+    others = [part for part, want in zip(found, wanted, strict=True) if want]
+    return (values, *others) if others else values
 
 
 def _unique(
@@ -297,21 +328,24 @@ def isin(
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
     """The elements of ``ordered`` where ``mask`` is true, ``size`` of them.
 
-    If there are fewer, the others are ``fill_value``, by default the first element.
+    If there are fewer, the others are ``fill_value``, by default the first of them, or
+    0 if there are none.
     """
     count = ordered.shape[0]
     if not count:
         filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
         return broadcast_to(filler, (size,))
     places = true_positions(mask, size, count)
-    filler = (
-        ordered[0] if fill_value is None else ops.convert(fill_value, ordered.dtype)
-    )
-    return where(less(places, count), take(ordered, places, mode="clip"), filler)
+    is_there, found = less(places, count), take(ordered, places, mode="clip")
+    if fill_value is not None or not size:
+        filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
+    else:
+        filler = where(is_there[0], found[0], ops.convert(0, ordered.dtype))
+    return where(is_there, found, filler)
 
 
-def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
-    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, (x, y))[0])]
+def _vectors(name: str, *x: ArrayLike) -> list[Array]:
+    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, x)[0])]
 
 
 def union1d(
@@ -369,14 +403,17 @@ def setdiff1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``."""
+    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``.
+
+    ``fill_value`` is 0 by default, as in JAX.
+    """
     if size is None:
         of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
         return _by_numpy("setdiff1d", of_numpy, ar1, ar2)
     left, right = _vectors("setdiff1d", ar1, ar2)
     ordered = sort(left)
     mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
-    return _members(mask, ordered, size, fill_value)
+    return _members(mask, ordered, size, 0 if fill_value is None else fill_value)
 
 
 def setxor1d(

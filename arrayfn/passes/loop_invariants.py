@@ -69,7 +69,7 @@ class _Constants:
 def _constants_of(equation: Equation) -> _Constants | None:
     """Where a loop that may iterate more than once has its constants, or None."""
     params = equation.params
-    if equation.primitive.name == "scan" and params["length"] > 1:
+    if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
         return _Constants("program", "consts", 0, params["consts"])
     if equation.primitive.name == "while_loop":
         begin = params["cond_consts"]

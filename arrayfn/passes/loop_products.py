@@ -56,7 +56,12 @@ def products_out_of_loops(program: Program) -> Program:
 
 def _has_products(equation: Equation) -> bool:
     """Whether ``equation`` is a scan with large products."""
-    if equation.primitive.name != "scan" or equation.params["length"] < 2:
+    params = equation.params
+    if (
+        equation.primitive.name != "scan"
+        or params["length"] < 2
+        or not params["unroll"]
+    ):
         return False
     return any(_is_large(inner) for inner in equation.params["program"].equations)
 

@@ -1,7 +1,7 @@
 """Unrolls scans as their ``unroll`` param asks, and scans of one iteration.
 
-After it: every scan has at least two iterations and an ``unroll`` of 1. A body goes
-through the passes up to this one before it is unrolled.
+After it: every scan has at least two iterations and an ``unroll`` of 1, or one of 0.
+A body goes through the passes up to this one before it is unrolled.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _is_unrolled(equation: Equation) -> bool:
     """Whether ``equation`` is a scan that is to be unrolled, or of one iteration."""
     if equation.primitive.name != "scan":
         return False
-    length = equation.params["length"]
-    return length == 1 or (length > 1 and equation.params["unroll"] > 1)
+    length, unroll = equation.params["length"], equation.params["unroll"]
+    return unroll > 0 and (length == 1 or (length > 1 and unroll > 1))
 
 
 class _Unrolled:

@@ -33,15 +33,8 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
-from arrayfn.passes.partition_factors import axis_of, factors_of, mesh_axes_of_factors
+from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
 from arrayfn.passes.partition_loops import LOOPS
-from arrayfn.passes.partition_parts import (
-    in_blocks,
-    joined,
-    pairwise,
-    reason_against,
-    summed_over_devices,
-)
 from arrayfn.passes.partition_values import (
     Partitioned,
     Placed,
@@ -58,14 +51,12 @@ from arrayfn.primitives.shard_map import shard_map
 from arrayfn.primitives.variance import without_variance
 
 
-def partition(program: Program, mesh: Mesh, parts: int = 0) -> Partitioned:
+def partition(program: Program, mesh: Mesh) -> Partitioned:
     """The Program that each device of ``mesh`` runs.
 
     ``z = x @ y`` with the rows of ``x`` cut in two becomes a product of half of ``x``;
     with the contracted axes cut it becomes a product and an ``all_reduce``. Inputs are
     cut by the shardings in their types; others are whole on every device.
-    With ``parts``, sums over members are those of so many parts (``partition_parts``),
-    which have the same bits on any mesh.
     """
     specs = [spec_of_type(v.type) for v in program.inputs]
     builder = ProgramBuilder(program.name)
@@ -74,7 +65,7 @@ def partition(program: Program, mesh: Mesh, parts: int = 0) -> Partitioned:
             Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
-        emitter = _with_indices(mesh, builder, parts)
+        emitter = _with_indices(mesh, builder)
         outputs = emitter.run(program, inputs)
         local = builder.build([x.part for x in outputs])
     return Partitioned(
@@ -83,16 +74,15 @@ def partition(program: Program, mesh: Mesh, parts: int = 0) -> Partitioned:
         tuple(spec_of(spec) for spec in specs),
         tuple(spec_of(x.spec) for x in outputs),
         tuple(dict.fromkeys(emitter.not_cut)),
-        tuple(dict.fromkeys(emitter.not_fixed)),
     )
 
 
-def _with_indices(mesh: Mesh, builder: ProgramBuilder, parts: int) -> Partition:
+def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
     """A Partition whose indices are new inputs of the Program under construction."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
-    return Partition(mesh, indices, parts)
+    return Partition(mesh, indices)
 
 
 class Partition:
@@ -101,18 +91,14 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
-        parts: the parts of sums that are to have the same bits on any mesh; 0: none.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
-        not_fixed: sentences about sums that depend on the number of devices anyway.
         sums: the sum of each part that was pending, once it is computed.
         repeated: the operand and axes of each broadcast.
     """
 
-    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom], parts: int = 0) -> None:
+    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
         self.mesh = mesh
-        self.parts = parts
-        self.not_fixed: list[str] = []
         self.sizes = mesh.shape
         self.indices = indices
         self.not_cut: list[str] = []
@@ -261,7 +247,7 @@ class Partition:
         builder.source = equation.source
         with builder:
             inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
-            emitter = _with_indices(self.mesh, builder, self.parts)
+            emitter = _with_indices(self.mesh, builder)
             outputs = emitter.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
         indices = set(emitter.indices.values())
@@ -283,8 +269,6 @@ class Partition:
         self, params: Mapping[str, Any], placed: Sequence[Placed]
     ) -> list[Placed]:
         """Emit the body of a shard_map, on parts by its specs."""
-        if self.parts:
-            self.not_fixed.append("shard_map: its function says what is summed")
         body: Program = without_variance(params["body"])
         operands = [
             self.move(x, spec.entries(len(x.spec)))
@@ -347,10 +331,6 @@ class Partition:
             for f, op in equation_factors.reduced.items()
             for axis in chosen.get(f, ())
         ]
-        if self.parts and equation_factors.reduced and chosen:
-            made = self.in_parts(equation, operands, equation_factors, chosen, outputs)
-            if made is not None:
-                return made
         start = None
         if sums and equation_factors.added is not None:
             start = operands[equation_factors.added]
@@ -365,71 +345,6 @@ class Partition:
             if op != "sum":
                 results = [all_reduce(x, axis_name=axis, op=op) for x in results]
         return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
-
-    def in_parts(
-        self,
-        equation: Equation,
-        operands: Sequence[Atom],
-        equation_factors: Factors,
-        chosen: Mapping[int, tuple[str, ...]],
-        outputs: Sequence[Spec],
-    ) -> list[Placed] | None:
-        """The equation in blocks, whose sums are added by one tree on any mesh.
-
-        None where no sum is cut, or where there can be no such tree; ``not_fixed`` then
-        says why.
-
-        Args:
-            equation: the equation.
-            operands: its operands' parts on this device.
-            equation_factors: its factors.
-            chosen: the mesh axes that cut each factor.
-            outputs: the specs of its outputs.
-        """
-        cut = [(f, axis) for f, entry in chosen.items() for axis in entry]
-        (factor, axis), *others = cut
-        op = equation_factors.reduced.get(factor)
-        if not others and op not in (None, "sum"):
-            return None
-        dims = [axis_of(factor, of) for of in equation_factors.inputs]
-        extents = [
-            x.type.shape[d] * self.sizes[axis]
-            for x, d in zip(operands, dims, strict=True)
-            if d is not None
-        ]
-        devices = self.sizes[axis]
-        reason = reason_against(self.parts, devices, extents)
-        if others:
-            reason = "several axes of it are cut"
-        elif equation_factors.added is not None:
-            reason = "it adds to an array"
-        if reason:
-            where = "" if equation.source is None else f" at {equation.source}"
-            self.not_fixed.append(f"{equation.primitive.name}{where}: {reason}")
-            return None
-        count = self.parts // devices
-        whole = equation.outputs[0].type.shape
-        sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
-        shape = list(sharding.shard_shape(whole))
-        output_dims = [axis_of(factor, of) for of in equation_factors.outputs]
-        if output_dims[0] is not None:
-            shape[output_dims[0]] //= count
-
-        def emit(block: Sequence[Atom]) -> Sequence[Atom]:
-            """Emit ``equation`` for one part of its operands."""
-            params = equation.params
-            if equation_factors.localize is not None:
-                shapes = [x.type.shape for x in block]
-                params = equation_factors.localize(params, shapes, tuple(shape))
-            return self.emit(equation, block, params)
-
-        results = in_blocks(operands, dims, count, emit)
-        if op == "sum":
-            columns = [pairwise(column) for column in zip(*results, strict=True)]
-            columns = [summed_over_devices(x, axis, devices) for x in columns]
-        else:
-            columns = joined(results, [dim or 0 for dim in output_dims])
-        return [Placed(x, s) for x, s in zip(columns, outputs, strict=True)]
 
     # Programs inside equations.
 
@@ -454,7 +369,7 @@ class Partition:
                 Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
-            emitter = _with_indices(self.mesh, builder, self.parts)
+            emitter = _with_indices(self.mesh, builder)
             count = len(inputs)
             all_inputs = builder.inputs
             builder.inputs = [
@@ -464,7 +379,6 @@ class Partition:
             ]
             outputs = emitter.run(program, inputs)
             self.not_cut += emitter.not_cut
-            self.not_fixed += emitter.not_fixed
             if result_specs is not None:
                 pairs = zip(outputs, result_specs, strict=True)
                 outputs = [Placed(emitter.move(x, spec), spec) for x, spec in pairs]

@@ -57,8 +57,7 @@ class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 
     ``not_cut`` has a sentence about each equation that every device computes as a whole
-    although an operand was cut, ``not_fixed`` one about each sum that depends on the
-    number of devices though it was asked not to.
+    although an operand was cut.
     """
 
     program: Program
@@ -66,7 +65,6 @@ class Partitioned:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     not_cut: tuple[str, ...] = ()
-    not_fixed: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
         """The collectives of a device's Program, in order."""

@@ -44,6 +44,15 @@ def is_small(program: Program, max_elements: int | None = None) -> bool:
     return _equations(program) <= MAX_EQUATIONS
 
 
+def has_fixed_loop(equation: Equation) -> bool:
+    """Whether ``equation`` is, or has inside, a scan that no pass may change."""
+    return equation.params.get("unroll") == 0 or any(
+        has_fixed_loop(inner)
+        for program in equation.subprograms()
+        for inner in program.equations
+    )
+
+
 def _equations(program: Program) -> int:
     """The number of equations in ``program`` and in the Programs inside it."""
     inner = (p for equation in program.equations for p in equation.subprograms())
@@ -58,7 +67,7 @@ def _work(program: Program) -> int | None:
     total = 0
     for equation in program.equations:
         primitive = primitive_of(equation)
-        if isinstance(primitive.kernel, (Library, Body)):
+        if isinstance(primitive.kernel, (Library, Body)) or has_fixed_loop(equation):
             return None
         if isinstance(primitive.kernel, Control):
             inner = [_work(p) for p in equation.subprograms()]

@@ -272,7 +272,10 @@ def _product(operands: list[Atom], equation: Equation, products: Products) -> At
     elif (dtypes.bfloat16, result) in products:
         computed = dtypes.bfloat16
     x, y = (_converted(a, k, computed) for a, k in zip(operands, kinds, strict=True))
-    params = {**equation.params, "preferred_element_type": result}
-    if computed == result:
+    is_rounded = result in dtypes.HALF_PRECISION and computed != result
+    into = computed if is_rounded else result
+    params = {**equation.params, "preferred_element_type": into}
+    if computed == into:
         del params["preferred_element_type"]
-    return contraction.dot_general(x, y, **params)
+    made = contraction.dot_general(x, y, **params)
+    return convert(made, result) if is_rounded else made

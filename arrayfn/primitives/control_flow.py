@@ -421,10 +421,11 @@ def scan_types(
         reverse: whether iterations run from the last slice to the first.
         consts: the number of constants.
         carry: the number of arrays of the carry.
-        unroll: iterations of the body to compile in a row, at least 1.
+        unroll: iterations of the body to compile in a row. With 0 no pass changes the
+            loop by its length, and nothing is moved out of it.
     """
     check_closed("scan", program)
-    if length < 0 or unroll < 1:
+    if length < 0 or unroll < 0:
         raise ArgumentError(f"scan: length is {length}, unroll is {unroll}")
     state, xs = operands[consts : consts + carry], operands[consts + carry :]
     for x in xs:

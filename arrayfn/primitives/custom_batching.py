@@ -1,8 +1,9 @@
 """Calls of functions with custom batching rules.
 
 ``custom_vmap`` computes its body. ``rule`` names a function that maps it:
-``rule(size, mapped)`` gives a Program of the operands, of which those that are mapped
-have the mapped axis in front, and which of its outputs are mapped.
+``rule(size, mapped, batch)`` gives a Program of the operands, of which those that are
+mapped have the mapped axis in front, and which of its outputs are mapped. ``batch``
+maps other Programs, if the rule needs some.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families
 from arrayfn.primitives.base import (
@@ -53,7 +54,7 @@ def _batch(
 ) -> Batched:
     """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
-    program, given = FUNCTIONS.find(rule).function(axis_size, mapped)
+    program, given = FUNCTIONS.find(rule).function(axis_size, mapped, batch)
     call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
     return all_of(call), [0 if is_mapped else None for is_mapped in given]
 
@@ -72,31 +73,51 @@ def _jvp(
     count = len(body.outputs)
     derivative, given = jvp(body, varies, [False] * count)
 
-    def mapped_derivative(size: int, mapped: tuple[bool, ...]) -> Mapped:
+    def mapped_derivative(size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
         """The derivative of the mapped function, for these mapped operands.
 
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
         """
         values, directions = parts_of(mapped, len(varies))
-        together = either(values, _flags_in_place(directions, varies))
+        in_place = _flags_in_place(directions, varies)
+        of_values = FUNCTIONS.find(rule).function
+
+        def inlined(
+            inner: Program, have: Sequence[bool], operands: Atoms
+        ) -> list[Atom]:
+            """The outputs of ``inner``, a derivative, with the tangents ``given``."""
+            made = current_builder().inline(inner, operands)
+            return [*made[:count], *present(where(placed(made[count:], have), given))]
+
+        are_apart = not any(
+            value and (direction or not moves)
+            for value, direction, moves in zip(values, in_place, varies, strict=True)
+        )
+        if are_apart:
+            # No value is mapped with its direction: the rule is for none.
+            alone, results = of_values(size, (False,) * len(values), batch)
+            if not any(results):
+                inner, have = jvp(alone, varies, given)
+                builder = ProgramBuilder(inner.name)
+                with builder:
+                    operands = builder.inputs_of(inner)
+                    program = builder.build(inlined(inner, have, operands))
+                return batch(program, size, mapped, [False] * len(program.outputs))
+        together = either(values, in_place)
         # A value and its direction are mapped together.
-        alone, results = FUNCTIONS.find(rule).function(size, tuple(together))
+        alone, results = of_values(size, tuple(together), batch)
         inner, have = jvp(alone, varies, given)
         builder = ProgramBuilder(inner.name)
         with builder:
             wanted = [*together, *where(together, varies)]
-            operands: list[Atom] = []
+            operands = []
             for type, has, needs in zip(inner.input_types, mapped, wanted, strict=True):
                 lacks = needs and not has
                 given_type = type.with_shape(type.shape[1:]) if lacks else type
                 operand = builder.input(given_type)
                 operands.append(repeated(size, operand, None) if lacks else operand)
-            made = builder.inline(inner, operands)
-            outputs, moved = made[:count], placed(made[count:], have)
-            kept = [t for t, is_given in zip(moved, given, strict=True) if is_given]
-            assert all(t is not None for t in kept)
-            program = builder.build([*outputs, *(t for t in kept if t is not None)])
+            program = builder.build(inlined(inner, have, operands))
         return program, [*results, *where(results, given)]
 
     made = all_of(
@@ -162,7 +183,7 @@ def _double_product(x: Atom, y: Atom) -> list[Atom]:
     return [e.add(product, product)]
 
 
-def _sample_rule(size: int, mapped: tuple[bool, ...]) -> Mapped:
+def _sample_rule(size: int, mapped: tuple[bool, ...], _: Batch) -> Mapped:
     """The custom batching rule of the samples' function."""
     builder = ProgramBuilder("double_product")
     with builder:

@@ -39,7 +39,7 @@ _TYPE: Final = re.compile(r"(\w+)\[([\d,]*)\]")
 def info(chosen: Namespace) -> int:
     """Print versions, backends, threads and the cache."""
     for name, text in _facts():
-        print(f"{name:12} {text}")
+        print(f"{name:13} {text}")
     return 0
 
 
@@ -56,7 +56,9 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "threads", f"{get_num_threads()} of {os.cpu_count()} processors"
     for name in BACKENDS:
         found = backend_info(name)
-        state = f"not here: {found.missing}" if found.missing else "available"
+        state = f"not available: {found.missing}" if found.missing else "available"
+        if found.kind == "implied":
+            state = "used for arrays over several devices; nothing to install"
         yield f"  {name}", f"{state} ({found.description})"
     cache = object_cache()
     entries = cache.entries()

@@ -124,7 +124,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ),
         "NumPy's name of it is hidden behind its *operands": "einsum_path.einsum_call",
         "the default is float64 (int64) under another name": (
-            "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
+            "fromfunction.dtype indices.dtype"
         ),
         _SIGNATURES: "frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
@@ -143,7 +143,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the extension of gamma to negative integers is complex": "factorial.extend",
         "they pass on parameters that are written out": "sph_harm_y.*args",
         "ufuncs' options are explained at numpy.exp": "*.out sph_harm_y.kwargs",
-        "Riemann's zeta function is that of q = 1": "zeta.q",
     },
     "scipy.linalg": {
         _MEMORY_BY_NAME: "*.overwrite_* *.check_finite *.lwork *.lapack_driver *.tol "
@@ -237,7 +236,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _PER_DTYPE: "*.x",
         "the default means the same, under another name": (
             "arange.step clip.arr copy.order gradient.edge_order indices.dtype "
-            "fromfunction.dtype frombuffer.dtype vectorize.excluded einsum.optimize "
+            "fromfunction.dtype vectorize.excluded einsum.optimize "
             "einsum_path.optimize searchsorted.method"
         ),
         "astype copies, as in the array API": "astype.copy",
@@ -284,7 +283,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "derivatives come from grad; n_max is given by name": (
             "sph_harm_y.diff_n sph_harm_y.n_max"
         ),
-        "Riemann's zeta function is that of q = 1": "zeta.q",
     },
     "jax.scipy.stats": {
         "a singular covariance has no density": "*.allow_singular",
@@ -309,4 +307,5 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
 # Defaults of ours that mean the same as a default of theirs.
 SAME_DEFAULTS: Final[dict[str, tuple[str, ...]]] = {
     "None": ("False", "()", "'low'", "'backward'"),
+    "float": ("None",),  # NumPy 2.5 writes a dtype of float64 so
 }

@@ -19,6 +19,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import EnumType
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +54,12 @@ Arguments = tuple[Argument, ...]
 
 
 def arguments_of(function: Any) -> Arguments | None:
-    """The parameters of a function as installed; None for what has no signature."""
+    """The parameters of a function as installed; None for what has no signature.
+
+    That of an enumeration is Python's own, and depends on its version.
+    """
+    if isinstance(function, EnumType):
+        return None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

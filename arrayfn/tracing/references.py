@@ -177,6 +177,27 @@ def is_of_a_body(written: RefWrittenError) -> bool:
     return written.frame.parent is current_frame()
 
 
+def check_given_once(name: str, leaves: Sequence[Any]) -> None:
+    """Raise ArgumentError if a Ref is twice among ``leaves``, arguments of ``name``."""
+    refs = [x for x in leaves if type(x) is Ref]
+    if len(set(map(id, refs))) < len(refs):
+        raise ArgumentError(
+            f"{name} is given one Ref twice, and would write to it under two names; "
+            "give it once, or copies: new_ref(ref[...])",
+            user_location(),
+        )
+
+
+def check_not_returned(name: str, leaf: Any) -> None:
+    """Raise ArgumentError if ``leaf``, which ``name`` returned, is a Ref."""
+    if isinstance(leaf, Ref):
+        raise ArgumentError(
+            f"{name} returned a Ref ({leaf.type}), which is of no use outside; return "
+            "ref[...], its value",
+            user_location(),
+        )
+
+
 def adopt(refs: Sequence[Ref], values: Sequence[Any]) -> None:
     """Let the function that is being traced hold ``values`` in ``refs``."""
     frame = current_frame()

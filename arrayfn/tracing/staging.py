@@ -58,7 +58,8 @@ class Immediate:
     ``compute`` computes loops on NumPy's arrays, and returns None for operations that
     are left to the NumPy reference. ``compute_on_device`` computes a primitive, and
     ``run_on_device`` a whole Program, whose operands are on a device (``device_of``).
-    ``inspect`` sees what was computed, and may raise.
+    ``inspect`` sees what was computed, and may raise; while it is set, Programs are
+    computed one equation after the other.
     """
 
     compute: ClassVar[
@@ -310,7 +311,8 @@ def apply_program(
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
         return _inlined(frame, program, operands, once)
-    if frame is None and device_of((*operands, *program.constant_values)):
+    is_whole = frame is None and Immediate.inspect is None
+    if is_whole and device_of((*operands, *program.constant_values)):
         return list(Immediate.run_on_device(program, operands))
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))

@@ -220,7 +220,8 @@ class Tracer(ImmutableArray):
     @override
     def __setitem__(self, index: Any, value: Any) -> None:
         caller = sys._getframe(1)
-        if not caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA):
+        is_update = caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA)
+        if not is_update or caller.f_locals.get("copy") is False:
             super().__setitem__(index, value)
         # ``array_api_extra.at`` assigns to a local variable, which it returns. The
         # variable becomes the changed copy; this Tracer stays what it is.

@@ -150,7 +150,8 @@ def _apply_rule(
         outputs = all_of(primitive(*operands, **params))
         return outputs, [0] * len(outputs)
     if isinstance(primitive.batch, OverPrograms):
-        inner = functools.partial(batch_varying, axis_name=axis.name)
+        name = None if _hides(equation, axis.name) else axis.name
+        inner = functools.partial(batch_varying, axis_name=name)
         return primitive.batch.rule(inner, axis.size, operands, dims, **equation.params)
     if isinstance(primitive.batch, ByAxis):
         return primitive.batch.rule(axis, operands, dims, **equation.params)
@@ -160,7 +161,7 @@ def _apply_rule(
 
 def _is_over(equation: Equation, name: str | None) -> bool:
     """Whether ``equation``, or one in its Programs, combines values along ``name``."""
-    if name is None:
+    if name is None or _hides(equation, name):
         return False
     if equation.params.get("axis_name") == name:
         return True
@@ -169,6 +170,12 @@ def _is_over(equation: Equation, name: str | None) -> bool:
         for program in equation.subprograms()
         for inner in program.equations
     )
+
+
+def _hides(equation: Equation, name: str | None) -> bool:
+    """Whether ``name`` means an axis of a mesh inside ``equation``, a shard_map."""
+    mesh = equation.params.get("mesh")
+    return mesh is not None and name in mesh.axis_names
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:

@@ -11,7 +11,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Mesh, Program
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
-from arrayfn.tracing.references import Ref
+from arrayfn.tracing.references import check_not_returned
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
@@ -108,15 +108,10 @@ def trace_function(
 
 def _check_result(function: Function, leaf: Any) -> None:
     """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
+    check_not_returned(name_of(function), leaf)
     try:
         check_leaf(leaf, "")
     except ArgumentError:
-        if isinstance(leaf, Ref):
-            raise ArgumentError(
-                f"{name_of(function)} returned a Ref ({leaf.type}), which is of no use "
-                "outside; return ref[...], its value",
-                user_location(),
-            ) from None
         raise ArgumentError(
             f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "

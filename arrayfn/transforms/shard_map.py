@@ -228,16 +228,20 @@ def _expanded(y: Any, axis: int) -> Any:
 
 
 def _refuse_nesting(name: str, mesh: Mesh) -> None:
-    """Raise ArgumentError if an axis of ``mesh`` has the name of one around it."""
+    """Raise ArgumentError if an axis of ``mesh`` has the name of one of a mesh around.
+
+    That of a ``vmap`` around is hidden by it.
+    """
     frame = current_frame()
-    around = [] if frame is None else frame.axis_names()
-    taken = [axis for axis in mesh.axis_names if axis in around]
-    if taken:
-        raise ArgumentError(
-            f"shard_map of {name}: {taken[0]!r} is the name of an axis already, of a "
-            "shard_map or vmap around this one; give the mesh other names",
-            user_location(),
-        )
+    while frame is not None:
+        for axis in mesh.axis_names:
+            if axis in frame.axes and frame.axes[axis].mesh is not None:
+                raise ArgumentError(
+                    f"shard_map of {name}: {axis!r} is the name of an axis already, of "
+                    "a shard_map around this one; give the mesh other names",
+                    user_location(),
+                )
+        frame = frame.parent
 
 
 def _kept_as_they_are(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:

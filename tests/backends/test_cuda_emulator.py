@@ -9,6 +9,7 @@ from arrayfn.backends.cuda.code import neutral
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.names import unassigned_names
 from arrayfn.backends.cuda.emulator.plan import checked, run_plan
+from arrayfn.backends.cuda.requirements import missing_packages
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from tests.lowered_on_gpu import lowered
 
@@ -321,6 +322,7 @@ def changed(old, new):
     return replace(kernel, key=kernel.key.replace(old, new))
 
 
+@pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 def test_a_kernel_that_stores_another_type_is_an_error():
     with pytest.raises(
         EmulationError, match="elementwise_0 does not compile: line 10: p1"

@@ -6,13 +6,16 @@ a hang belongs to.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import re
 import signal
 import sys
 import traceback
+import types
 import unittest
 import warnings
 from collections import defaultdict
@@ -35,19 +38,51 @@ class TimeLimitError(BaseException):
 def _load(path: Path) -> list[unittest.TestCase]:
     sys.path.insert(0, str(path.parent))
     sys.argv[1:] = []
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = _Loader(path.stem, str(path))
+    spec = importlib.util.spec_from_loader(path.stem, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    module.__dict__[_Attributes.FUNCTION] = _attribute
     sys.modules[path.stem] = module
     jtu: Any = importlib.import_module("jax._src.test_util")
     for name in ("assertRaises", "assertRaisesRegex"):
         setattr(jtu.JaxTestCase, name, getattr(_ErrorsOfOthers, name))
     jtu.request_cpu_devices = af.set_num_devices
     _allow_tests_without_cases()
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     suite = unittest.TestLoader().loadTestsFromModule(module)
     return list(_flat(suite))
+
+
+class _Attributes(ast.NodeTransformer):
+    """Reads two attributes of JAX's arrays, which NumPy's lack, by a function.
+
+    ``x.at[i]`` is to mean ``anp.at(x)[i]``, and ``x.block_until_ready()`` to be x.
+    """
+
+    FUNCTION = "_attribute_of_an_array"
+    NAMES = ("at", "block_until_ready")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if node.attr not in self.NAMES or not isinstance(node.ctx, ast.Load):
+            return node
+        name = ast.Name(self.FUNCTION, ast.Load())
+        return ast.Call(name, [node.value, ast.Constant(node.attr)], [])
+
+
+def _attribute(x: Any, name: str) -> Any:
+    if hasattr(x, name) or not isinstance(x, (np.ndarray, np.generic)):
+        return getattr(x, name)
+    return af.numpy.at(x) if name == "at" else lambda: x
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a test file with these attributes read by a function."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        tree = _Attributes().visit(ast.parse(self.get_data(self.path), self.path))
+        return compile(ast.fix_missing_locations(tree), self.path, "exec")
 
 
 def _allow_tests_without_cases() -> None:

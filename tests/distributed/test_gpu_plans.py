@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn import Mesh, NamedSharding, lax, shard_map
+from arrayfn import Mesh, NamedSharding, lax, nn, shard_map
 from arrayfn import PartitionSpec as P
 from arrayfn.backends.cuda.emulator import plan
 from arrayfn.backends.cuda.graphs.capture import Hazards
@@ -42,9 +42,9 @@ def one_kernel_at_a_time(monkeypatch):
     monkeypatch.setattr(plan, "launch", launched)
 
 
-def emulated(f, *args):
+def emulated(f, *args, **options):
     """The results of each member of a mesh of GPUs, put together."""
-    compiled = af.jit(f).lower(*args).compiled_program
+    compiled = af.jit(f, **options).lower(*args).compiled_program
     mesh, specs = compiled.partitioned.mesh, compiled.partitioned.in_specs
     run = Run(mesh, [f"cuda:{k}" for k in range(mesh.size)])
 
@@ -78,6 +78,26 @@ def test_a_gpu_plan_computes_collectives_and_their_derivatives(name):
     for g in (f, af.grad(lambda x: (f(x) ** 2).sum())):
         want = af.jit(g, device="cpu")(X)
         np.testing.assert_allclose(emulated(g, X)[0], want, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_bits_of_blocks_do_not_depend_on_the_number_of_gpus(dtype):
+    x = np.random.default_rng(1).standard_normal((4, 45)).astype(dtype)
+
+    def f(x):
+        y = nn.softmax(x - x.mean(axis=0), axis=1)
+        return y, y.sum(axis=0), nn.logsumexp(x, axis=1)
+
+    def run(devices):
+        rows = NamedSharding(Mesh((devices,), ("i",), platform="cuda"), P("i"))
+        return emulated(f, x, in_shardings=rows, deterministic=4)
+
+    want = run(1)
+    for have in (run(2), run(4)):
+        assert [y.tobytes() for y in have] == [y.tobytes() for y in want]
+    plain = af.jit(f, device="cpu")(x)
+    for y, z in zip(want, plain, strict=True):
+        np.testing.assert_allclose(y, z, atol=8 * np.finfo(dtype).eps)
 
 
 def test_maxima_over_gpus_keep_nan():

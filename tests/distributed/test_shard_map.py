@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import Mesh, NamedSharding, lax, shard_map
+from arrayfn import Mesh, NamedSharding, jit, lax, shard_map, vmap
 from arrayfn import PartitionSpec as P
 from arrayfn.errors import ArgumentError, ShapeError
 
@@ -375,3 +375,23 @@ def test_gradient_through_a_loop_beside_integers():
     gradients = af.jit(af.grad(total, (0, 1), allow_int=True))(x, counts)
     np.testing.assert_array_equal(np.asarray(gradients[0]), np.full_like(x, 2))
     assert not np.any(gradients[1])
+
+
+def test_an_axis_of_the_mesh_hides_one_of_vmap_with_its_name():
+    mesh, x = Mesh((2,), ("x",)), np.arange(12.0).reshape(3, 4)
+
+    def member(row):
+        inside = shard_map(
+            lambda part: part - lax.pmax(part, "x") + lax.axis_index("x"),
+            mesh=mesh,
+            in_specs=P("x"),
+            out_specs=P("x"),
+        )(row)
+        return inside + lax.psum(row, "x")
+
+    halves = x.reshape(3, 2, 2)
+    inside = halves - halves.max(1, keepdims=True) + np.arange(2)[:, None]
+    expected = inside.reshape(3, 4) + x.sum(0)
+    mapped = vmap(member, axis_name="x")
+    assert np.array_equal(mapped(x), expected)
+    assert np.array_equal(jit(mapped)(x), expected)

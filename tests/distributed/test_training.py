@@ -238,46 +238,6 @@ def test_small_sums_are_one_collective_with_the_same_bits():
         np.testing.assert_array_equal(np.asarray(have), np.asarray(want))
 
 
-def trained(n, dtype, parts):
-    """Parameters and losses after three steps on ``n`` devices."""
-    rule = optim.adam(1e-2)
-
-    def step(params, state, x):
-        value, slopes = af.value_and_grad(loss)(params, x)
-        updates, state = rule.update(slopes, state, params)
-        return optim.apply_updates(params, updates), state, value
-
-    params = af.tree.map(lambda p: p.astype(dtype), start())
-    x = np.random.default_rng(5).standard_normal((64, 12)).astype(dtype)
-    f = af.jit(step, in_shardings=(None, None, lies(n, "i")), deterministic=parts)
-    state = rule.init(params)
-    values = []
-    for _ in range(3):
-        params, state, value = f(params, state, x)
-        values.append(value)
-    return [np.asarray(a) for a in (*af.tree.leaves(params), *values)]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bits_that_do_not_depend_on_the_number_of_devices(dtype):
-    want = trained(1, dtype, 8)
-    for n in (2, 4, 8):
-        for a, b in zip(trained(n, dtype, 8), want, strict=True):
-            np.testing.assert_array_equal(a, b)
-    for a, b in zip(trained(4, dtype, True), want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4)
-
-
-def test_sums_that_depend_on_the_number_of_devices_are_named():
-    f = af.jit(lambda x: x.sum(), in_shardings=lies(4, "i"), deterministic=16)
-    with pytest.warns(
-        RuntimeWarning, match="reduce_sum.*: an axis of 8 is no multiple"
-    ):
-        f(X)
-    with pytest.raises(ArgumentError, match="a power of two, not 6"):
-        af.jit(lambda x: x, deterministic=6)
-
-
 def test_a_pipeline_trains_as_one_device_does():
     from examples import pipeline
 

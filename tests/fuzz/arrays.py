@@ -22,7 +22,8 @@ INTEGERS: Final = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 COMPLEX: Final = ("complex64", "complex128")
-DTYPES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
+STORAGE: Final = ("float8_e4m3fn", "float8_e5m2", "int4", "uint4")
+DTYPES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEX, *STORAGE)
 WRITTEN_OUT: Final = 24
 """Arrays up to this size are printed element by element."""
 
@@ -109,7 +110,9 @@ class Operand:
 def _wide(dtype: np.dtype[Any]) -> Any:
     if dtype in dtypes.COMPLEX:
         return np.complex128
-    return np.float64 if dtype in dtypes.INEXACT else dtype
+    if dtype in dtypes.INT4:
+        return np.int64
+    return np.float64 if dtype in dtypes.DIFFERENTIABLE else dtype
 
 
 def values(kind: str, shape: Shape, dtype: str, seed: int) -> np.ndarray[Any, Any]:
@@ -124,6 +127,11 @@ def drawn(kind: str, shape: Shape, dtype: str, seed: int) -> str:
     rng = f"np.random.default_rng({seed})"
     if dtype == "bool":
         return f"({rng}.random({shape}) < {0.2 if kind == 'special' else 0.5})"
+    if dtype.endswith("int4"):
+        low = 0 if dtype == "uint4" else -8
+        return (
+            f"np.asarray({rng}.integers({low}, {low + 16}, {shape})).astype({dtype!r})"
+        )
     whole = dtype in INTEGERS
     if whole:
         low = 0 if dtype.startswith("u") else -7

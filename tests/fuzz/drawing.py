@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tests.fuzz import arrays
-from tests.fuzz.arrays import COMPLEX, FLOATS, INTEGERS
+from tests.fuzz.arrays import COMPLEX, FLOATS, INTEGERS, STORAGE
 from tests.fuzz.case import Case, Change
 from tests.fuzz.generator import Draw, NotDrawnError, kind_of
 from tests.fuzz.steps import FAMILIES, STEPS
@@ -105,7 +105,8 @@ def _transformed(d: Draw, case: Case) -> Case:
     moved = [
         x.name
         for x in case.arguments
-        if kind_of(x.dtype) in kinds and not (x.python and kind in MAPPED)
+        if (kind_of(x.dtype) in kinds or x.dtype.startswith("float8"))
+        and not (x.python and kind in MAPPED)
     ]
     if kind != "vmap" and not (inexact and moved):
         return case
@@ -194,7 +195,7 @@ def changed(d: Draw, case: Case) -> Change | None:
             return None
         return Change(f"extent {new} for {old}", tuple(operands))
     if what == "dtype":
-        same = {"f": FLOATS, "i": INTEGERS, "c": COMPLEX, "b": ("bool",)}
+        same = {"f": FLOATS, "i": INTEGERS, "c": COMPLEX, "b": ("bool",), "s": STORAGE}
         dtype = d.choice(same[kind_of(x.dtype)])
         operands[k] = replace(x, dtype=dtype)
         return Change(f"{x.name} of {dtype}", tuple(operands))

@@ -17,7 +17,7 @@ import arrayfn as af
 from arrayfn import tree
 from arrayfn.errors import ArrayfnError
 from tests.fuzz import arrays
-from tests.fuzz.arrays import DTYPES, FLOATS, INTEGERS, Operand, Shape
+from tests.fuzz.arrays import DTYPES, FLOATS, INTEGERS, STORAGE, Operand, Shape
 from tests.fuzz.case import NAME, Line, evaluated
 
 EXTENTS: Final = (0, 1, 2, 3, 4, 5, 8, 12, 33)
@@ -96,7 +96,7 @@ class Draw:
         return tuple(extents)
 
     def dtype(self, kinds: str = "biufc") -> str:
-        """A dtype of these kinds: b, i (all integers), f, c."""
+        """A dtype of these kinds: b, i (all integers), f, c, s (storage types)."""
         there: list[str] = []
         weights: list[float] = []
         for dtype in DTYPES:
@@ -145,7 +145,7 @@ class Draw:
 
     def pick(
         self,
-        kinds: str = "bifc",
+        kinds: str = "bifcs",
         low: int = 0,
         high: int = 9,
         fits: Callable[[Known], bool] | None = None,
@@ -219,6 +219,8 @@ class Draw:
         if kind == "i":
             small = ["0", "1", "2", "3", "7"]
             return self.choice(small if dtype.startswith("u") else [*small, "-1"])
+        if dtype.endswith("int4"):
+            return self.choice(["0", "1", "7"])
         if kind == "c" and self.chance(0.4):
             return self.choice(["1j", "(0.5 - 2j)"])
         texts = ["0.5", "2", "-1", "1.5", "0", "1", "-0.25", "3.0"]
@@ -290,9 +292,11 @@ def unpacking(result: Any, names: Iterator[str]) -> str:
 
 
 def kind_of(dtype: str) -> str:
-    """b, i, f or c."""
+    """b, i, f, c or s."""
     if dtype == "bool":
         return "b"
+    if dtype in STORAGE:
+        return "s"
     return "i" if dtype in INTEGERS else "f" if dtype in FLOATS else "c"
 
 

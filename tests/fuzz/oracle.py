@@ -94,6 +94,9 @@ class Expected:
     def _far(self, k: int, have: Array) -> Array:
         """Which elements are not what the reference or float64 gives, to few units."""
         own, exact = self.own[k], self.exact[k]
+        if own.dtype in dtypes.FLOAT8:
+            given, own = have.astype(np.float32), own.astype(np.float32)
+            return (given != own) & ~(np.isnan(given) & np.isnan(own))
         if own.dtype not in dtypes.INEXACT:
             return np.asarray(have != own)
         with np.errstate(all="ignore"):

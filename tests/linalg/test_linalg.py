@@ -361,7 +361,7 @@ def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
     ],
 )
 def test_unjitted_factors_are_those_of_compiled_code(
-    function: Callable[..., Any], dtype: Any
+    function: Callable[..., Any], dtype: Any, one_lapack: None
 ) -> None:
     x = RNG.standard_normal((20, 20)).astype(dtype)
     if x.dtype.kind == "c":

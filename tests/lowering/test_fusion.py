@@ -401,3 +401,35 @@ def test_what_is_computed_again_orders_no_groups(
     np.testing.assert_array_equal(have, af.jit(af.grad(f), checks=checks)(x))
     want = af.jit(af.grad(f), device="reference")(x)
     np.testing.assert_allclose(have, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [40, 64])
+def test_two_kernel_matrices_are_not_stored_whatever_their_extents(rows: int) -> None:
+    def gaussian(x: Any, y: Any) -> Any:
+        return anp.exp(-((x[:, None] - y[None, :]) ** 2))
+
+    def products(x: Any, y: Any) -> Any:
+        s = anp.sum(gaussian(x, y), axis=1)
+        # Of equal extents, the second matrix could join the first one's reduction;
+        # what reads it cannot, since it reads s along the other axis.
+        return s, anp.sum(gaussian(y, x) * s, axis=1)
+
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=rows), random.normal(size=64)
+    compiled = af.jit(products).lower(x, y).compiled_program
+    temporaries = [b for b in compiled.plan.buffers if b.kind == "temporary"]
+    assert sum(b.type.nbytes for b in temporaries) <= 2 * 64 * 8
+    s, t = af.jit(products)(x, y)
+    first = np.exp(-((x[:, None] - y[None, :]) ** 2))
+    np.testing.assert_allclose(s, first.sum(1), rtol=1e-13)
+    np.testing.assert_allclose(t, (first.T * s).sum(1), rtol=1e-13)
+
+
+def test_a_costly_value_that_two_kernels_read_is_computed_once() -> None:
+    def f(x: Any, y: Any) -> Any:
+        k = anp.exp(x[:, None] * y[None, :])
+        return anp.sum(k, axis=1), anp.sum(k * k, axis=0)
+
+    x, y = np.linspace(0, 1, 64), np.linspace(1, 2, 48)
+    kernels = af.jit(f).lower(x, y).kernels
+    assert sum(k.source.count("exp_f64(") for k in kernels) == 1

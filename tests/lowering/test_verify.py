@@ -500,6 +500,22 @@ def test_a_plan_is_verified_when_it_is_lowered(monkeypatch: pytest.MonkeyPatch) 
     assert [c.target for c in seen] == ["cpu", "cuda"]
 
 
+def test_a_plan_is_run_with_what_it_computes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arrayfn.lowering.verify.COUNTS", counts := ProofCounts())
+    numbers = np.array([1, 2])
+
+    def f(x: Any) -> Any:
+        return anp.intersect1d(x, af.lax.convert_element_type(numbers, x.dtype), size=2)
+
+    x = np.array([1.5, 2, 0.75])
+    program = af.jit(f).lower(x).compiled_program
+    assert program.once is not None
+    assert (counts.unproved, counts.run + counts.proved) == (0, 2)
+    np.testing.assert_array_equal(af.jit(f)(x), [2, 2])
+
+
 def test_a_kernel_that_is_a_long_loop_is_not_run() -> None:
     def long(x: Any) -> Any:
         return af.lax.fori_loop(0, 10**9, lambda k, x: anp.sin(x), x)

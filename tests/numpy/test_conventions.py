@@ -164,7 +164,9 @@ def test_reduce_precision_takes_a_number() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8"])
-def test_eager_and_jitted_eigenvectors_have_one_sign(dtype: str) -> None:
+def test_eager_and_jitted_eigenvectors_have_one_sign(
+    dtype: str, one_lapack: None
+) -> None:
     for n in (2, 4, 5, 9):
         x = np.random.default_rng(n).normal(size=(n, n)).astype(dtype)
         for scale in (1.0, 1e15, 1e-15):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
 from arrayfn.transforms import trace_function
@@ -230,3 +231,15 @@ def test_shapes_that_values_decide_are_errors_that_say_what_to_write(function, m
 def test_arguments_out_of_range(function, error, message):
     with pytest.raises(error, match=message):
         function()
+
+
+def test_missing_elements_of_sets_are_the_first_found_or_zero():
+    x, y = np.array([1.5, 2, 0.75]), np.array([1.0, 2])
+    jitted = af.jit(lambda f, *xs: f(*xs, size=4), static_argnums=0)
+    for f, want in [
+        (anp.intersect1d, [2, 2, 2, 2]),
+        (anp.setdiff1d, [0.75, 1.5, 0, 0]),
+        (anp.setxor1d, [0.75, 1, 1.5, 0.75]),
+    ]:
+        np.testing.assert_array_equal(jitted(f, x, y), want)
+    np.testing.assert_array_equal(jitted(anp.intersect1d, x, y + 6), [0, 0, 0, 0])

@@ -150,6 +150,27 @@ def test_products_of_int4_are_exact_in_int32(device: str) -> None:
         np.testing.assert_array_equal(have, a.astype(np.int32) @ b.astype(np.int32))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "into"),
+    [
+        *(("float8_e5m2", into) for into in ("float16", "bfloat16", "float64")),
+        *(("int4", into) for into in ("float16", "bfloat16", "int8", "int64")),
+    ],
+)
+def test_products_into_every_dtype_are_rounded_once(dtype: str, into: str) -> None:
+    wide = dtypes.canonical(into)
+    rng = np.random.default_rng(6)
+    x = rng.integers(-4, 4, (3, 70)).astype(dtype)
+    y = rng.integers(-4, 4, (70, 5)).astype(dtype)
+
+    def product(x: Array, y: Array) -> Array:
+        return anp.matmul(x, y, preferred_element_type=wide)
+
+    want = (x.astype(np.int64) @ y.astype(np.int64)).astype(wide)
+    for device in DEVICES:
+        np.testing.assert_array_equal(af.jit(product, device=device)(x, y), want)
+
+
 def test_derivatives_pass_through_casts_as_in_jax() -> None:
     x = np.array([1.07, 2.3], np.float32)
 

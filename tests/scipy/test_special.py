@@ -249,7 +249,8 @@ def test_the_incomplete_gamma_functions_of_large_numbers_and_far_out():
 
 def test_the_riemann_zeta_function_and_what_it_is_not_defined_for():
     np.testing.assert_allclose(special.zeta(2.0), np.pi**2 / 6, 1e-15)
-    result = special.zeta(np.array([1.0, 0.5, 2.0, 2.0]), np.array([1, 1, 0, -1.5]))
+    operands = np.array([1.0, 0.5, 2.0, 2.5]), np.array([1, 1, 0, -1.5])
+    result = special.zeta(*operands)
     np.testing.assert_array_equal(result, [np.inf, np.nan, np.inf, np.nan])
 
 

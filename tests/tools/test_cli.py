@@ -56,6 +56,9 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("arrayfn ", "numpy ", "threads ", "  cpu ", "  cuda ", "cache "):
         assert f"\n{word}" in f"\n{text}"
     assert "available (compiled kernels on threads)" in text
+    assert (
+        "  mesh        used for arrays over several devices; nothing to install" in text
+    )
 
 
 def test_cache(

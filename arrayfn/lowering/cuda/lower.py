@@ -76,7 +76,6 @@ from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.templates.scans import SCANS, scan
-from arrayfn.lowering.verification import verified
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import (
@@ -122,7 +121,7 @@ def lower(
         plan = with_host_loops(
             compiled.plan, {kernel.name: kernel for kernel in kernels}
         )
-        return verified(replace(compiled, kernels=kernels, plan=plan), donated)
+        return replace(compiled, kernels=kernels, plan=plan)
 
     simplified = run_passes(program, check, tuple(passes))
     return with_types_of(program, in_two_parts(simplified, donated, lowered))

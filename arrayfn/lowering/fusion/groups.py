@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from arrayfn.primitives.base import (
 
 MAX_RECOMPUTED_COST: Final = 5
 """The cost of an operation, in additions, up to which it is recomputed."""
+MOVED_EQUATIONS: Final = 32
+"""The equations of a value up to which its one reader computes it, at any cost."""
 
 AxisIds = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain that it varies along."""
@@ -71,6 +74,7 @@ class Groups:
         reader_groups: the numbers of the groups that read an array.
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
+        moved: values that their reader computes, if it is in another group.
         of_bytes: what is computed, element by element, from arrays of bytes alone.
         clonable: the answers of ``Recomputation.clone_arrays``.
         views_of: the bases that share the memory of a base (``same_memory``).
@@ -120,6 +124,7 @@ class Groups:
             for atom in eq.inputs
             if isinstance(atom, Var)
         }
+        self.moved = self.moved_values()
         self.count = 0
         self.closed = 0
         self.last_effect: Group | None = None
@@ -152,6 +157,36 @@ class Groups:
                     base not in group.domain_axes or base in arrays
                 ):
                     self.order(self.groups[number], group)
+
+    def moved_values(self) -> set[Var]:
+        """Values that their one reader may compute instead of loading them.
+
+        They are made of small arrays alone, by few equations. Cheap ones among these
+        may have other readers; a costly value is read once, and no element twice.
+        """
+        counts: dict[Var, int] = {}  # of the equations that make a value
+        for equation in self.program.equations:
+            if len(equation.outputs) != 1 or not is_fusible(equation):
+                continue
+            (made,) = equation.outputs
+            count = 1
+            for base in self.bases(equation):
+                is_small = base.type.size * 8 <= made.type.size
+                count += 0 if is_small else counts.get(base, MOVED_EQUATIONS)
+            if count <= MOVED_EQUATIONS and not is_reduction(equation):
+                counts[made] = count
+        if not counts:
+            return set()
+        readers: Counter[Var] = Counter()
+        for equation in self.program.equations:
+            if affine_view(equation) is None:
+                readers.update(set(self.bases(equation)).intersection(counts))
+                for atom in equation.inputs:
+                    if isinstance(atom, Var) and atom.type.size != (
+                        self.reads[atom].base.type.size
+                    ):
+                        readers[self.reads[atom].base] += 2
+        return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
         """For each base of a read, the bases that share its memory.
@@ -336,11 +371,11 @@ def is_reduction(equation: Equation) -> bool:
     return isinstance(primitive_of(equation).kernel, Reduction)
 
 
-def recompute_cost(equation: Equation) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it is too dear."""
+def recompute_cost(equation: Equation, most: float = MAX_RECOMPUTED_COST) -> int | None:
+    """The cost of recomputing an elementwise equation; None if it is over ``most``."""
     kernel = primitive_of(equation).kernel
     if isinstance(kernel, Convert):
         return 1
-    if isinstance(kernel, Scalar) and kernel.cost <= MAX_RECOMPUTED_COST:
+    if isinstance(kernel, Scalar) and kernel.cost <= most:
         return kernel.cost
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.fusion.groups import (
+    MAX_RECOMPUTED_COST,
     AxisIds,
     Group,
     Groups,
@@ -50,12 +52,23 @@ class Recomputation(Groups):
 
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
-        alone may cost as much for each byte that it would take in memory.
+        alone may cost as much for each byte that it would take in memory. Any cost is
+        right for what is computed from small arrays alone and read once: nothing of it
+        is left in the group that made it.
+        """
+        if base in self.moved and base not in self.kept:
+            return self.walk_back(base, moved=True)
+        return self.walk_back(base)
+
+    def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
+        """The arrays from which ``base`` would be recomputed; None if it is too dear.
+
+        If it is ``moved``, any cost is right, but only small arrays are.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
         times = base.type.dtype.itemsize if base in self.of_bytes else 1
-        limit = times * self.clone_cost
+        limit = math.inf if moved else times * self.clone_cost
         cost, arrays, pending = 0, list[Var](), [base]
         seen: set[Var] = set()
         while pending:
@@ -69,7 +82,7 @@ class Recomputation(Groups):
             if var in self.sources and var not in self.producer_group:
                 continue
             is_small = var.type.size * SMALL <= base.type.size
-            price = self.price(var)
+            price = self.price(var, moved)
             if var is not base and (is_small or price is None or var in self.outputs):
                 if not is_small and not self.is_stored(var):
                     return None
@@ -88,15 +101,21 @@ class Recomputation(Groups):
             if not all(map(self.is_plain, operands)):
                 return None
             pending += (read.base for read in operands)
-        most = 1 if base in self.kept else CLONE_ARRAYS
+        most = 0 if moved else 1 if base in self.kept else CLONE_ARRAYS
         return arrays if self.large_count(arrays, base) <= most else None
 
-    def price(self, var: Var) -> int | None:
-        """The cost of recomputing ``var`` from operands; None if it must be read."""
+    def price(self, var: Var, moved: bool) -> int | None:
+        """The cost of recomputing ``var`` from operands; None if it must be read.
+
+        With ``moved`` any cost is right where nothing else reads it.
+        """
         equation = self.definitions.get(var)
         if equation is None or equation in self.chained:
             return None
-        return recompute_cost(equation)
+        is_any_right = moved and var in self.moved
+        return recompute_cost(
+            equation, math.inf if is_any_right else MAX_RECOMPUTED_COST
+        )
 
     def is_stored(self, var: Var) -> bool:
         """Whether ``var`` is in memory in any case."""

@@ -27,8 +27,10 @@ _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
     """Whether a run ends soon, in at most ``max_threads``, without side effects.
 
-    Threads of all kernel calls count.
+    Threads of all kernel calls count. So must be what it computes once.
     """
+    if compiled.once is not None and not is_small(compiled.once.program, max_threads):
+        return False
     kernels = {k.name: k for k in compiled.kernels}
     for kernel in kernels.values():
         if isinstance(kernel, Kernel):

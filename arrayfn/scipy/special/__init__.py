@@ -33,7 +33,6 @@ from arrayfn.scipy.special.compositions import (
     sinc,
     sindg,
     tandg,
-    zetac,
 )
 from arrayfn.scipy.special.distribution_functions import (
     bdtr,
@@ -102,7 +101,6 @@ from arrayfn.scipy.special.gamma_functions import (
     poch,
     polygamma,
     psi,
-    zeta,
 )
 from arrayfn.scipy.special.gaussian_integrals import dawsn, fresnel, owens_t
 from arrayfn.scipy.special.hypergeometric import hyp1f1, hyp2f1
@@ -126,6 +124,7 @@ from arrayfn.scipy.special.quantiles import (
     stdtrit,
 )
 from arrayfn.scipy.special.softmaxes import log_softmax, softmax
+from arrayfn.scipy.special.zeta_functions import zeta, zetac
 from arrayfn.tracing import Namespace
 
 __all__ = [

@@ -18,7 +18,6 @@ from arrayfn.scipy.special.gamma_functions import (
     beta,
     gammaln,
     gammasgn,
-    zeta,
 )
 from arrayfn.scipy.special.gaussian_integrals import dawsn
 
@@ -66,30 +65,38 @@ def exprel(x: ArrayLike) -> Array:
 
 
 def _quarters(x: Array) -> tuple[Array, Array]:
-    """Quarter turns of ``x`` degrees, modulo 4, and the rest in radians."""
-    turned = anp.remainder(x, 360.0)
-    quarters = anp.rint(turned / 90.0)
-    rest = (turned - 90.0 * quarters) * (math.pi / 180.0)
-    return anp.remainder(quarters, 4.0), rest
+    """Quarter circles in ``x`` degrees, modulo 4, and the rest, -45 to 45 degrees."""
+    circle = anp.fmod(x, 360.0)
+    quarters = anp.rint(circle / 90.0)
+    return anp.remainder(quarters, 4.0), circle - 90.0 * quarters
 
 
-def _sine(x: Array) -> Array:
-    quarters, rest = _quarters(x)
+def _sine(quarters: Array, rest: Array) -> Array:
+    """The sine of an angle, from its parts."""
     odd = anp.remainder(quarters, 2.0) == 1.0
-    size = anp.where(odd, anp.cos(rest), anp.sin(rest))
+    angle = rest * (math.pi / 180.0)
+    size = anp.where(odd, anp.cos(angle), anp.sin(angle))
     return anp.where(quarters >= 2.0, -size, size)
 
 
 def sindg(x: ArrayLike) -> Array:
     """The sine of ``x`` degrees, exact at multiples of 90."""
     (x,), dtype = in_float64("sindg", x)
-    return ops.convert(_sine(x), dtype)
+    return ops.convert(_sine(*_quarters(x)), dtype)
 
 
 def cosdg(x: ArrayLike) -> Array:
     """The cosine of ``x`` degrees, exact at multiples of 90."""
     (x,), dtype = in_float64("cosdg", x)
-    return ops.convert(_sine(anp.remainder(x, 360.0) + 90.0), dtype)
+    quarters, rest = _quarters(x)
+    return ops.convert(_sine(anp.remainder(quarters + 1.0, 4.0), rest), dtype)
+
+
+def _tangents(rest: Array) -> tuple[Array, Array]:
+    """The tangent of ``rest`` degrees, exact at 45, and the cotangent, finite at 0."""
+    tangent = anp.tan(rest * (math.pi / 180.0))
+    tangent = anp.where(anp.abs(rest) == 45.0, anp.sign(rest), tangent)
+    return tangent, 1.0 / anp.where(rest == 0, 1.0, tangent)
 
 
 @quiet
@@ -97,17 +104,21 @@ def tandg(x: ArrayLike) -> Array:
     """The tangent of ``x`` degrees; infinite at odd multiples of 90."""
     (x,), dtype = in_float64("tandg", x)
     quarters, rest = _quarters(x)
+    tangent, cotangent = _tangents(rest)
+    beyond = anp.where(rest == 0, math.inf, -cotangent)
     odd = anp.remainder(quarters, 2.0) == 1.0
-    tangent = anp.tan(rest)
-    beyond = -1.0 / anp.where(rest == 0, 1.0, tangent)
-    beyond = anp.where(rest == 0, math.inf, beyond)
     return ops.convert(anp.where(odd, beyond, tangent), dtype)
 
 
+@quiet
 def cotdg(x: ArrayLike) -> Array:
-    """The cotangent of ``x`` degrees, which is the tangent of 90 - x."""
+    """The cotangent of ``x`` degrees; infinite at multiples of 180."""
     (x,), dtype = in_float64("cotdg", x)
-    return ops.convert(tandg(90.0 - anp.remainder(x, 180.0)), dtype)
+    quarters, rest = _quarters(x)
+    tangent, cotangent = _tangents(rest)
+    even = anp.where(rest == 0, math.inf, cotangent)
+    odd = anp.remainder(quarters, 2.0) == 1.0
+    return ops.convert(anp.where(odd, -tangent, even), dtype)
 
 
 def radian(d: ArrayLike, m: ArrayLike, s: ArrayLike) -> Array:
@@ -132,7 +143,7 @@ def huber(delta: ArrayLike, r: ArrayLike) -> Array:
 def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
     """delta**2 (sqrt(1 + (r / delta)**2) - 1), smooth; infinite for negative delta."""
     (delta, r), dtype = in_float64("pseudo_huber", delta, r)
-    positive = anp.where(delta > 0, delta, 1.0)
+    positive = anp.where(delta <= 0, 1.0, delta)
     square = anp.square(r / positive)
     # As a quotient, it does not cancel near 0.
     root = anp.sqrt(1.0 + square)
@@ -158,6 +169,7 @@ def inv_boxcox1p(y: ArrayLike, lmbda: ArrayLike) -> Array:
 
 def _log_inverse(y: Array, lmbda: Array) -> Array:
     product = y * lmbda
+    product = anp.where(lmbda == 0, 0.0, product)  # also for infinite y
     tiny = anp.abs(product) < 1e-8
     safe = anp.where(tiny, 1.0, lmbda)
     # log(1 + u) / lmbda is y (1 - u / 2) for small u.
@@ -178,11 +190,6 @@ def rgamma(x: ArrayLike) -> Array:
     )
 
 
-def zetac(x: ArrayLike) -> Array:
-    """Riemann's zeta function less 1, for x > 1: the sum of (2 + k)**-x over k >= 0."""
-    return zeta(x, 2.0)
-
-
 @quiet
 def binom(n: ArrayLike, k: ArrayLike) -> Array:
     """The binomial coefficient of real numbers; NaN for negative integers n.
@@ -200,6 +207,7 @@ def binom(n: ArrayLike, k: ArrayLike) -> Array:
         (anp.floor(n) == n) & whole & (value < 1e14), anp.rint(value), value
     )
     value = anp.where(none, 0.0, rounded)
+    value = anp.where(anp.isnan(n), n, value)
     return ops.convert(anp.where((n < 0) & (anp.floor(n) == n), math.nan, value), dtype)
 
 
@@ -240,5 +248,4 @@ __all__ = [
     "sinc",
     "sindg",
     "tandg",
-    "zetac",
 ]

@@ -26,7 +26,11 @@ def _where(inside: Any, value: Any, dtype: Any) -> Array:
 def betaincc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """1 - betainc(a, b, x), accurate for x near 1."""
     (a, b, x), dtype = in_float64("betaincc", a, b, x)
-    return ops.convert(_complement(betainc(a, b, x), betainc(b, a, 1.0 - x)), dtype)
+    lower = betainc(a, b, x)
+    # All probability is at 0, and 1 - x may be rounded to 1.
+    at_zero = ((a == 0) | (b == math.inf)) & (x > 0)
+    upper = anp.where(at_zero, 1.0 - lower, betainc(b, a, 1.0 - x))
+    return ops.convert(_complement(lower, upper), dtype)
 
 
 def _complement(lower: Array, upper: Array) -> Array:
@@ -44,26 +48,32 @@ def chdtrc(v: ArrayLike, x: ArrayLike) -> Array:
     return gammaincc(anp.divide(v, 2), anp.divide(x, 2))
 
 
+@quiet
 def gdtr(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The probability of at most ``x`` in the gamma distribution of rate a, shape b."""
-    return anp.where(anp.less(x, 0), math.nan, gammainc(b, anp.multiply(a, x)))
+    (a, b, x), dtype = in_float64("gdtr", a, b, x)
+    return _where(~(x < 0), gammainc(b, a * x), dtype)
 
 
+@quiet
 def gdtrc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """1 - gdtr(a, b, x), accurate for large x."""
-    return anp.where(anp.less(x, 0), math.nan, gammaincc(b, anp.multiply(a, x)))
+    (a, b, x), dtype = in_float64("gdtrc", a, b, x)
+    return _where(~(x < 0), gammaincc(b, a * x), dtype)
 
 
+@quiet
 def pdtr(k: ArrayLike, m: ArrayLike) -> Array:
     """The probability of at most ``k`` events of the Poisson distribution of mean m."""
-    below = anp.less(k, 0)
-    return anp.where(below, math.nan, gammaincc(anp.floor(k) + 1, m))
+    (k, m), dtype = in_float64("pdtr", k, m)
+    return _where(~(k < 0), gammaincc(anp.floor(k) + 1.0, m), dtype)
 
 
+@quiet
 def pdtrc(k: ArrayLike, m: ArrayLike) -> Array:
     """1 - pdtr(k, m), accurate for small probabilities."""
-    below = anp.less(k, 0)
-    return anp.where(below, math.nan, gammainc(anp.floor(k) + 1, m))
+    (k, m), dtype = in_float64("pdtrc", k, m)
+    return _where(~(k < 0), gammainc(anp.floor(k) + 1.0, m), dtype)
 
 
 @quiet
@@ -82,7 +92,7 @@ def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """1 - bdtr(k, n, p), accurate for small probabilities; 1 for negative k."""
     (k, n, p), dtype = in_float64("bdtrc", k, n, p)
     k, n = anp.floor(k), anp.floor(n)
-    inside = (k < 0) | (k <= n)
+    inside = k <= n
     some = (k >= 0) & (k < n)
     value = betainc(anp.where(some, k + 1.0, 1.0), anp.where(some, n - k, 1.0), p)
     value = anp.where(some, value, anp.where(k < 0, 1.0, 0.0))
@@ -111,7 +121,7 @@ def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
     """The probability of at most ``x`` in the F distribution of these degrees."""
     (m, n, x), dtype = in_float64("fdtr", dfn, dfd, x)
-    inside = (m > 0) & (n > 0) & (x >= 0)
+    inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
     return _where(inside, betainc(0.5 * m, 0.5 * n, _share(m, n, x)), dtype)
 
 
@@ -124,7 +134,7 @@ def _share(m: Array | float, n: Array, x: Array) -> Array:
 def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
     """1 - fdtr(dfn, dfd, x), accurate for large x."""
     (m, n, x), dtype = in_float64("fdtrc", dfn, dfd, x)
-    inside = (m > 0) & (n > 0) & (x >= 0)
+    inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
     lower = betainc(0.5 * m, 0.5 * n, _share(m, n, x))
     upper = betainc(0.5 * n, 0.5 * m, n / (n + m * x))
     return _where(inside, _complement(lower, upper), dtype)

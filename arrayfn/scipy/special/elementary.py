@@ -9,6 +9,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import bessel
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import quiet
 from arrayfn.primitives import special
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
@@ -124,6 +125,7 @@ def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _xlogx(x), anp.multiply(anp.add(anp.log(x), 1), dx)
 
 
+@quiet
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """p log(p / q) for positive p, q; 0 for p = 0 and q >= 0; otherwise infinite.
 
@@ -178,10 +180,15 @@ def _log_ratio(x: Array, y: Array) -> Array:
     return anp.where(near, close, apart)
 
 
+@quiet
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
     p, q = _floated("kl_div", p, q)
     value = rel_entr(p, q)
+    # An infinite sum of p and q has no difference.
+    unknown = anp.logical_and(anp.greater(p, 0), anp.greater(q, 0))
+    unknown = anp.logical_and(unknown, anp.logical_or(anp.isinf(p), anp.isinf(q)))
+    value = anp.where(unknown, math.nan, value)
     infinite = anp.isinf(value)
     difference = anp.subtract(anp.where(infinite, 0, q), anp.where(infinite, 0, p))
     return anp.add(value, difference)
@@ -194,17 +201,22 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     array(2.)
     """
     x, lmbda = _floated("boxcox", x, lmbda)
-    return boxcox1p(x - 1.0, lmbda)
+    return _power_of_exponential(anp.log(x), lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """((1 + x)**lmbda - 1) / lmbda; log(1 + x) for lmbda = 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
-    log = anp.log1p(x)
+    return _power_of_exponential(anp.log1p(x), lmbda)
+
+
+def _power_of_exponential(log: Array, lmbda: Array) -> Array:
+    """(exp(log)**lmbda - 1) / lmbda; ``log`` for lmbda = 0, also if it is infinite."""
     exponent = anp.multiply(lmbda, log)
-    near = anp.less(anp.absolute(exponent), 0.5)
+    endless = anp.logical_and(anp.equal(lmbda, 0), anp.isinf(log))
+    near = anp.logical_or(anp.less(anp.absolute(exponent), 0.5), endless)
     # (exp(t) - 1) / t near 0 by its series, which has the right derivative by lmbda.
-    t = anp.where(near, exponent, 0)
+    t = anp.where(anp.logical_and(near, anp.logical_not(endless)), exponent, 0)
     series: Array = anp.multiply(t, _EXPONENTIAL[-1])
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = anp.add(series, coefficient)

@@ -131,11 +131,6 @@ def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     return lax.polygamma(n, x)
 
 
-def zeta(x: ArrayLike, q: ArrayLike = 1.0) -> Array:
-    """The sum of (q + k)**-x over k >= 0, for x > 1; Riemann's without q."""
-    return lax.zeta(x, q)
-
-
 def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized lower incomplete gamma function: see ``lax.igamma``."""
     return lax.igamma(a, x)
@@ -159,20 +154,58 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     three logarithms of gamma.
     """
     (a, b), dtype = in_float64("betaln", a, b)
+    return ops.convert(_betaln(*_reflected(a, b)[:2]), dtype)
+
+
+def _pole(x: Array) -> Array:
+    return (x <= 0) & (anp.floor(x) == x)
+
+
+def _reflected(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Arguments without pole whose beta function has the same size, and its sign.
+
+    For a nonpositive integer a, it is finite for integers b from 1 to -a: then it is
+    (-1)**b beta(1 - a - b, b). Elsewhere on poles the first argument becomes 0.
+    """
+    pole_a, pole_b = _pole(a), _pole(b)
+    a, b = anp.where(pole_b & ~pole_a, b, a), anp.where(pole_b & ~pole_a, a, b)
+    pole = pole_a | pole_b
+    other = 1.0 - a - b
+    finite = pole & (anp.floor(b) == b) & (b > 0) & (other > 0)
+    odd = finite & (anp.remainder(b, 2.0) == 1.0)
+    a = anp.where(finite, other, anp.where(pole, 0.0, a))
+    return a, b, anp.where(odd, -1.0, 1.0)
+
+
+def _betaln(a: Array, b: Array) -> Array:
+    """The logarithm of the absolute value, for arguments of ``_reflected``."""
     positive = (a > 0) & (b > 0)
     value = log_beta(anp.where(positive, a, 1.0), anp.where(positive, b, 1.0))
-    return ops.convert(anp.where(positive, value, _betaln_plain(a, b)), dtype)
+    # A pole of one gamma function is infinite, whatever the others are.
+    plain = gammaln(a) + gammaln(b) - gammaln(a + b)
+    unknown = anp.isnan(a) | anp.isnan(b)
+    plain = anp.where((a == 0) & ~unknown, math.inf, plain)
+    value = anp.where(positive, value, plain)
+    return anp.where(positive & anp.isinf(a + b), -math.inf, value)
 
 
-def _betaln_plain(a: Array, b: Array) -> Array:
-    value = gammaln(a) + gammaln(b) - gammaln(a + b)
-    return anp.where((a == 0) & (b == 0), math.inf, value)
-
-
+@quiet
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
-    """The beta function gamma(a) gamma(b) / gamma(a + b)."""
-    sign = anp.multiply(gammasgn(a), anp.multiply(gammasgn(b), gammasgn(anp.add(a, b))))
-    return anp.multiply(sign, anp.exp(betaln(a, b)))
+    """The beta function gamma(a) gamma(b) / gamma(a + b).
+
+    At poles it is infinite, except where a is a nonpositive integer and b an integer
+    from 1 to -a, or the other way round: there it has the limit.
+    """
+    (a, b), dtype = in_float64("beta", a, b)
+    a, b, sign = _reflected(a, b)
+    pole = a == 0
+    safe = anp.where(pole, 1.0, a)
+    total = safe + b
+    # Gamma is infinite at a pole of the sum: the quotient is 0.
+    zero = _pole(total) & ~pole
+    sign = sign * gammasgn(safe) * gammasgn(b) * gammasgn(anp.where(zero, 1.0, total))
+    size = anp.where(zero, 0.0, anp.exp(_betaln(a, b)))
+    return ops.convert(anp.where(pole, size, sign * size), dtype)
 
 
 def multigammaln(a: ArrayLike, d: int) -> Array:
@@ -189,16 +222,26 @@ def multigammaln(a: ArrayLike, d: int) -> Array:
     return total
 
 
+@quiet
 def poch(z: ArrayLike, m: ArrayLike) -> Array:
-    """The rising factorial gamma(z + m) / gamma(z).
+    """The rising factorial gamma(z + m) / gamma(z), with its limits at poles.
 
     >>> poch(3.0, 2.0).round(12)
     np.float64(12.0)
     """
-    end = anp.add(z, m)
-    size = anp.exp(anp.subtract(gammaln(end), gammaln(z)))
-    sign = anp.multiply(gammasgn(end), gammasgn(z))
-    return anp.where(anp.equal(m, 0), 1.0, anp.multiply(sign, size))
+    (z, m), dtype = in_float64("poch", z, m)
+    end = z + m
+    from_pole, to_pole = _pole(z), _pole(end)
+    # Between two poles: (-1)**m gamma(1 - z) / gamma(1 - end).
+    between = from_pole & to_pole
+    first, last = anp.where(between, 1.0 - end, z), anp.where(between, 1.0 - z, end)
+    size = anp.exp(gammaln(last) - gammaln(first))
+    odd = anp.where(anp.remainder(m, 2.0) == 1.0, -1.0, 1.0)
+    sign = anp.where(between, odd, gammasgn(end) * gammasgn(z))
+    value = anp.where(m == 0, 1.0, sign * size)
+    value = anp.where(from_pole & ~to_pole, 0.0, value)
+    value = anp.where(to_pole & ~from_pole, math.inf, value)
+    return ops.convert(anp.where(anp.isnan(z) | anp.isnan(m), math.nan, value), dtype)
 
 
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
@@ -279,5 +322,4 @@ __all__ = [
     "poch",
     "polygamma",
     "psi",
-    "zeta",
 ]

@@ -1,8 +1,10 @@
 """Inverses of the incomplete gamma and beta functions, and the quantiles made of them.
 
-Each is found by bisection of the logarithm of x for gamma functions, of the logit of x
-for beta functions, so that also tiny results are accurate. The derivative is that of an
-implicit function.
+The equation is solved for the logarithm of x for gamma functions, for the logit of x
+for beta functions, so that also tiny results are accurate. What is compared is the
+logarithm of the smaller tail, which is a concave function: Newton's method converges
+from a bound of the solution, and bisection replaces steps that leave the interval. The
+derivative is that of an implicit function.
 """
 
 from __future__ import annotations
@@ -12,30 +14,58 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import dtypes, lax
+from arrayfn.lax import special_incomplete_beta as of_beta
+from arrayfn.lax import special_incomplete_gamma as of_gamma
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.scipy.special.elementary import expit
-from arrayfn.scipy.special.gamma_functions import betainc, gammainc, gammaincc
+from arrayfn.scipy.special.error_functions import ndtri
+from arrayfn.scipy.special.gamma_functions import (
+    betainc,
+    gammainc,
+    gammaincc,
+    gammaln,
+)
 from arrayfn.transforms import jvp
-from arrayfn.transforms.custom import custom_jvp
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
-_STEPS: Final = 64  # after them the interval of logarithms is below 1e-16
+_STEPS: Final = 128  # 64 halvings reach the smallest interval
+_CLOSE: Final = 1e-9  # the error after a step of this length is its square
 _SMALLEST: Final = -745.0  # of logarithms of float64 numbers
 
 
-def _bisected(is_below: Callable[[Array], Array], low: Any, high: Any) -> Array:
-    """Where ``is_below`` changes from true to false, between ``low`` and ``high``."""
+def _solved(
+    equation: Callable[[Array], tuple[Array, Array]], start: Any, low: Any, high: Any
+) -> Array:
+    """The zero, between ``low`` and ``high``, of an increasing function.
 
-    def halved(_: Any, ends: Any) -> Any:
-        low, high = ends
-        middle = 0.5 * (low + high)
-        below = is_below(middle)
-        return anp.where(below, middle, low), anp.where(below, high, middle)
+    ``equation`` returns it and its derivative; ``start`` is a guess.
+    """
 
-    low, high = lax.fori_loop(0, _STEPS, halved, (low, high))
-    return 0.5 * (low + high)
+    def step(state: Any) -> Any:
+        """Newton's step, or half of the interval, where the solution still moves."""
+        k, u, low, high, moving = state
+        value, slope = equation(u)
+        below = value < 0
+        low, high = anp.where(below, u, low), anp.where(below, high, u)
+        after = u - value / slope
+        inside = (after >= low) & (after <= high)
+        after = anp.where(inside, after, 0.5 * (low + high))
+        after = anp.where(moving & (value != 0), after, u)
+        moving = anp.abs(after - u) > _CLOSE * anp.maximum(1.0, anp.abs(u))
+        return k + 1, after, low, high, moving
+
+    start = anp.clip(start, low, high)
+    state = (
+        ops.as_array(ops.scalar(0, dtypes.int64)),
+        start,
+        low,
+        high,
+        start == start,
+    )
+    return lax.while_loop(lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state)[1]
 
 
 def _inverse(
@@ -47,42 +77,86 @@ def _inverse(
     """
     inverse = custom_jvp(find)
 
-    @inverse.defjvp
-    def _rule(primals: Any, tangents: Any) -> tuple[Array, Array]:  # pyright: ignore[reportUnusedFunction]
-        parameters, changes = primals[:-1], tangents[:-1]
-        x = inverse(*primals)
-        _, moved = jvp(lambda *p: function(*p, x), tuple(parameters), tuple(changes))
-        slope = jvp(lambda x: function(*parameters, x), (x,), (anp.ones_like(x),))[1]
-        return x, (tangents[-1] - moved) / slope
+    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        parameters, x = primals[:-1], inverse(*primals)
+        one = anp.ones_like(x)
+        slope = jvp(lambda x: function(*parameters, x), (x,), (one,))[1]
+        total: Any = anp.zeros_like(x)
+        if not isinstance(tangents[-1], SymbolicZero):
+            total = total + tangents[-1]
+        for k, tangent in enumerate(tangents[:-1]):
+            if not isinstance(tangent, SymbolicZero):
 
+                def of_one(parameter: Array, k: int = k) -> Array:
+                    return function(*parameters[:k], parameter, *parameters[k + 1 :], x)
+
+                total = total - jvp(of_one, (parameters[k],), (one,))[1] * tangent
+        return x, total / slope
+
+    inverse.defjvp(rule, symbolic_zeros=True)
     return inverse
 
 
 def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
-    # Beyond a + 60 sqrt(a) + 800 the tail is below the smallest float64.
-    high = anp.log(a + 60.0 * anp.sqrt(a) + 800.0)
     upper = y if tail else 1.0 - y
     lower = 1.0 - y if tail else y
+    valid = (a > 0) & (a < math.inf) & (lower > 0) & (upper > 0)
+    b = anp.where(valid, a, 1.0)
+    p, q = anp.where(valid, lower, 0.5), anp.where(valid, upper, 0.5)
+    by_lower = p < 0.5
+    log_p, log_q = anp.log(p), anp.log(q)
 
-    def is_below(u: Array) -> Array:
+    def equation(u: Array) -> tuple[Array, Array]:
+        """The logarithm of the smaller tail less that of its aim, and the slope."""
         x = anp.exp(u)
-        # The smaller of the two is compared.
-        by_tail = gammaincc(a, x) > upper
-        return anp.where(lower < 0.5, gammainc(a, x) < lower, by_tail)
+        below, above = of_gamma.tails(b, x)
+        value = anp.where(by_lower, anp.log(below) - log_p, log_q - anp.log(above))
+        return value, of_gamma.log_density(b, x) / anp.where(by_lower, below, above)
 
-    x = anp.exp(_bisected(is_below, anp.full_like(a, _SMALLEST), high))
-    x = anp.where(lower == 0, 0.0, anp.where(upper == 0, math.inf, x))
-    return anp.where((a > 0) & (y >= 0) & (y <= 1), x, math.nan)
+    # P(a, x) is at most x**a / gamma(a + 1) (DLMF 8.10), and a sample is beyond
+    # a - sqrt(2 a t), or below a + sqrt(2 a t) + t, with a probability of at least
+    # 1 - exp(-t) (Laurent and Massart, 2000, lemma 1).
+    near_0 = (log_p + gammaln(b + 1.0)) / b
+    left = b - anp.sqrt(-2.0 * b * log_p)
+    left = anp.maximum(near_0, anp.log(anp.where(left > 0, left, 1e-323)))
+    right = anp.log(b + anp.sqrt(-2.0 * b * log_q) - log_q)
+    low = anp.full_like(a, _SMALLEST)
+    u = _solved(equation, anp.where(by_lower, left, right), low, right + 1.0)
+    x = anp.where(valid, anp.exp(u), math.nan)
+    x = anp.where(by_lower & (near_0 < _SMALLEST), 0.0 * x, x)
+    inside = (a >= 0) & (y >= 0) & (y <= 1)
+    x = anp.where(inside & (lower == 0), 0.0, x)
+    return anp.where(inside & (upper == 0), math.inf, x)
 
 
 def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
-    def is_below(u: Array) -> Array:
-        # From the middle on by 1 - x, which is expit(-u).
-        by_tail = betainc(b, a, expit(-u)) > 1.0 - y
-        return anp.where(u < 0, betainc(a, b, expit(u)) < y, by_tail)
+    # The smaller tail is the lower one, or that of 1 - x.
+    turned = y > 0.5
+    p = anp.where(turned, 1.0 - y, y)
+    valid = (a > 0) & (a < math.inf) & (b > 0) & (b < math.inf) & (p > 0)
+    c, d = anp.where(turned, b, a), anp.where(turned, a, b)
+    c, d, p = (anp.where(valid, v, 0.5) for v in (c, d, p))
+    log_p = anp.log(p)
 
-    ends = anp.full_like(a, _SMALLEST)
-    x = expit(_bisected(is_below, ends, -ends))
+    def equation(u: Array) -> tuple[Array, Array]:
+        """The logarithm of the tail less that of its aim, and the slope."""
+        beyond = u > 0
+        x = expit(-anp.abs(u))
+        first, second = anp.where(beyond, d, c), anp.where(beyond, c, d)
+        lower, upper = of_beta.tails(first, second, x)
+        tail = anp.where(beyond, upper, lower)
+        slope = of_beta.logit_density(first, second, x) / tail
+        return anp.log(tail) - log_p, slope
+
+    # For d >= 1 the tail is at most x**c / (c B(c, d)).
+    log_x = (log_p + anp.log(c) + of_beta.log_beta(c, d)) / c
+    none = log_x < _SMALLEST
+    log_x = anp.minimum(log_x, anp.log(c / (c + d)))
+    start = log_x - anp.log(-anp.expm1(log_x))
+    low = anp.full_like(p, _SMALLEST)
+    u = _solved(equation, start, low, -low)
+    u = anp.where(none, -math.inf, u)
+    x = anp.where(valid, expit(anp.where(turned, -u, u)), math.nan)
     x = anp.where(y == 0, 0.0, anp.where(y == 1, 1.0, x))
     return anp.where((a > 0) & (b > 0) & (y >= 0) & (y <= 1), x, math.nan)
 
@@ -122,10 +196,12 @@ def chdtri(v: ArrayLike, p: ArrayLike) -> Array:
     return anp.multiply(2, gammainccinv(anp.divide(v, 2), p))
 
 
+@quiet
 def pdtri(k: ArrayLike, y: ArrayLike) -> Array:
     """The mean m with pdtr(k, m) = y."""
-    below = anp.less(k, 0)
-    return anp.where(below, math.nan, gammainccinv(anp.floor(k) + 1, y))
+    (k, y), dtype = in_float64("pdtri", k, y)
+    mean = _gammainccinv(anp.floor(k) + 1.0, y)
+    return ops.convert(anp.where(k < 0, math.nan, mean), dtype)
 
 
 @quiet
@@ -176,7 +252,9 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
     w = anp.where(near, 0.5, of_df)
     size = anp.sqrt(df * anp.where(near, z / (1.0 - z), (1.0 - w) / w))
     size = anp.where(middle & (df > 0), 0.0, size)
-    return ops.convert(anp.where(p < 0.5, -size, size), dtype)
+    value = anp.where(p < 0.5, -size, size)
+    value = anp.where(df == math.inf, ndtri(p), value)
+    return ops.convert(value, dtype)
 
 
 __all__ = [

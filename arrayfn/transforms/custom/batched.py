@@ -35,7 +35,9 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     the argument: whether it has the mapped axis, in front. So has ``out_batched`` for
     the result; it may be a prefix. The function takes no mapped values but arguments.
 
-    Its derivative in forward mode is mapped by the derivative of the rule. Reverse mode
+    Its derivative in forward mode is mapped by the derivative of the rule, which is
+    asked for no mapped argument where only directions are mapped, as ``jacfwd`` does.
+    Reverse mode
     differentiates the function itself: where the rule is wanted in it, map first, as in
     ``grad`` of a function that calls ``vmap``.
 
@@ -128,7 +130,7 @@ class _Call:
         self.captured_types = [leaf_type(x) for x in body.trace.captured]
 
     def mapped(
-        self, size: int, mapped: Sequence[bool]
+        self, size: int, mapped: Sequence[bool], _: Any
     ) -> tuple[Program, Sequence[bool]]:
         """The rule's Program, and which of its outputs are mapped.
 

@@ -21,6 +21,7 @@ from arrayfn.pickling import Wrapper, pickled
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import apply, is_staged
+from arrayfn.tracing.references import check_given_once, check_not_returned
 from arrayfn.transforms import (
     FlatTrace,
     ShapeDtypeStruct,
@@ -122,7 +123,11 @@ class Custom(ABC, Generic[P, R]):
         leaves = tree.leaves(dynamic)
         self.check_rules()
         if not is_staged(leaves):
-            return function(*dynamic)
+            check_given_once(name_of(self.function), leaves)
+            result = function(*dynamic)
+            for leaf in tree.leaves(result):
+                check_not_returned(name_of(self.function), leaf)
+            return result
         body = trace_function(function, dynamic, {})
         row, rules, captured, inputs = self.traced_rules(arguments, body)
         results = apply(

@@ -12,6 +12,7 @@ from tests.fuzz.steps import (
     others,
     reductions,
     shapes,
+    storage,
 )
 
 FAMILIES: Final = {
@@ -22,6 +23,7 @@ FAMILIES: Final = {
     "nn": 3,
     "complex": 2,
     "dtypes": 5,
+    "storage": 4,
     "choose": 6,
     "reduce": 11,
     "cumulative": 4,
@@ -57,4 +59,5 @@ __all__ = [
     "others",
     "reductions",
     "shapes",
+    "storage",
 ]

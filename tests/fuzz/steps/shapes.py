@@ -39,18 +39,18 @@ def transpose(d: Draw) -> str:
 
 
 form(
-    *("shapes", 2, "bifc", 0),
+    *("shapes", 2, "bifcs", 0),
     "anp.expand_dims({x}, {a})",
     "anp.{squeeze|ravel|atleast_2d}({x})",
     "{x}.flatten()",
     "{x}[..., None]",
 )
 form(
-    *("shapes", 4, "bifc", 1),
+    *("shapes", 4, "bifcs", 1),
     "anp.flip({x}, {axis})",
     "anp.roll({x}, {-3..3}, {axis})",
 )
-form("shapes", 1, "bifc", 2, "anp.rot90({x}, {-1..2})")
+form("shapes", 1, "bifcs", 2, "anp.rot90({x}, {-1..2})")
 
 
 @step("shapes", 3)
@@ -66,19 +66,19 @@ def broadcast(d: Draw) -> str:
 
 
 form(
-    *("shapes", 3, "bifc", 1),
+    *("shapes", 3, "bifcs", 1),
     "anp.repeat({x}, {0..3}, axis={k})",
     "anp.tile({x}, {0..3})",
     "anp.tile({x}, (2, {1..2}))",
     "anp.resize({x}, ({0..4}, 3))",
 )
 form(
-    *("shapes", 2, "bifc", 2),
+    *("shapes", 2, "bifcs", 2),
     "anp.{tril|triu}({x}, {-2..2})",
     "anp.diagonal({x}, {-1..1})",
     "anp.trace({x})",
 )
-form("shapes", 1, "if", 1, "anp.diag({x}, {-1..1})", high=2)
+form("shapes", 1, "ifs", 1, "anp.diag({x}, {-1..1})", high=2)
 
 
 @step("join", 4)
@@ -94,7 +94,7 @@ def concatenate(d: Draw) -> str:
 
 
 form(
-    *("join", 2, "bifc", 0),
+    *("join", 2, "bifcs", 0),
     "anp.stack([{x}, {y}], axis={a})",
     "anp.{hstack|vstack|dstack|column_stack}([{x}, {y}])",
 )
@@ -126,12 +126,12 @@ def lax_pad(d: Draw) -> str:
 
 
 form(
-    *("join", 2, "bifc", 1),
+    *("join", 2, "bifcs", 1),
     "anp.array_split({x}, 2, axis={k})",
     "anp.split({x}, [1], axis={k})",
 )
 form(
-    *("join", 1, "if", 1),
+    *("join", 1, "ifs", 1),
     "anp.append({x}, {{x}|{literal}})",
     "anp.delete({x}, 0, axis={k})",
     "anp.insert({x}, 1, 3, axis={k})",
@@ -164,7 +164,7 @@ def created(d: Draw) -> str:
 
 
 form(
-    *("create", 2, "bifc", 0),
+    *("create", 2, "bifcs", 0),
     "anp.full_like({x}, 2)",
     "anp.array([{0.5|2|-1|0}, 1.0])",
     "anp.full((3,), anp.sum({x}))",

@@ -1,0 +1,378 @@
+"""Segments: the equations of a member that are computed block by block.
+
+A device computes the *blocks* of several members along a mesh axis. Values that differ
+between members are stacked along a first axis, one block of it for each. Equations
+between two collectives are one segment. The segment of what differs is a scan over the
+blocks; that of what is equal is a scan of one iteration. Their ``unroll`` is 0: no pass
+changes such a loop by its length, so that each segment is compiled alike on any number
+of devices. Views are repeated in the segments that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.passes.member_variance import (
+    Flags,
+    is_over,
+    meets,
+    scan_varies,
+    varying,
+    while_varies,
+)
+from arrayfn.primitives import conversion, views
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import View, has_effect, primitive_of
+from arrayfn.primitives.collectives import all_gather, all_to_all
+from arrayfn.primitives.control_flow import arranged, parts_of
+from arrayfn.primitives.control_flow_scan import scan
+from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.rules import repeated
+from arrayfn.primitives.slicing import slice_along
+
+Segment = tuple[int, bool]
+"""Equations after so many collectives, whose results differ between members or not."""
+ELSEWHERE: Final[Segment] = (-1, False)
+"""What reads a value outside of segments: collectives, and the Program's outputs."""
+
+
+@dataclass(frozen=True)
+class BlockAxis:
+    """A mesh axis of ``members``, which ``devices`` compute in blocks."""
+
+    name: str
+    members: int
+    devices: int
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of a device."""
+        return self.members // self.devices
+
+
+class Blocks:
+    """Emits the Program of a member for all blocks of a device.
+
+    Attributes:
+        axis: the axis whose members are the blocks.
+        flags: whether a value differs between members; it is then stacked.
+        known: the new value of each Var outside of segments.
+        inlined: the equation of each Var that is a view, repeated where it is read.
+        readers: the segments that read each Var.
+    """
+
+    def __init__(
+        self,
+        axis: BlockAxis,
+        program: Program,
+        differ: Sequence[bool],
+        inputs: Sequence[Atom],
+    ) -> None:
+        self.axis = axis
+        self.flags = varying(program, differ, axis.name)
+        self.known: dict[Atom, Atom] = {}
+        for var, x in current_builder().bind_inputs(program, inputs).items():
+            self.known[var] = x
+        self.inlined: dict[Atom, Equation] = {}
+        self.readers: dict[Atom, set[Segment]] = {}
+        self._emit(program)
+
+    def whole(self, atom: Atom) -> Atom:
+        """The value of ``atom``, which is equal on all members."""
+        x = self.known.get(atom, atom)
+        if not self.flags.get(atom, False):
+            return x
+        return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
+
+    def stacked(self, atom: Atom) -> Atom:
+        """The values of ``atom`` of all blocks, along a new first axis."""
+        x = self.known.get(atom, atom)
+        return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
+
+    def placed(self, atom: Atom, differs: bool) -> Atom:
+        """``atom``, stacked if it ``differs``."""
+        return self.stacked(atom) if differs else self.whole(atom)
+
+    def _emit(self, program: Program) -> None:
+        """Emit all segments of ``program``, and the collectives between them."""
+        levels = self._levels(program)
+        kept = self._read(program, levels)
+        builder = current_builder()
+        for level in range(max(levels.values(), default=0) + 1):
+            of_level = [q for q in kept if levels[q] == level]
+            meeting = [q for q in of_level if meets(q, self.axis.name)]
+            for differs in (False, True):
+                segment = [
+                    q
+                    for q in of_level
+                    if q not in meeting and self._differs(q) == differs
+                ]
+                if segment:
+                    self._segment(segment, (level, differs))
+            for equation in meeting:
+                builder.source = equation.source
+                self._meeting(equation)
+
+    def _differs(self, equation: Equation) -> bool:
+        """Whether results of ``equation``, in which no members meet, differ."""
+        return any(self.flags[var] for var in equation.outputs)
+
+    def _levels(self, program: Program) -> dict[Equation, int]:
+        """How many collectives come before each equation, one after the other."""
+        of_vars: dict[Atom, int] = {}
+        levels: dict[Equation, int] = {}
+        for equation in program.equations:
+            level = max((of_vars.get(a, 0) for a in equation.inputs), default=0)
+            levels[equation] = level
+            after = level + meets(equation, self.axis.name)
+            of_vars.update(dict.fromkeys(equation.outputs, after))
+        return levels
+
+    def _read(self, program: Program, levels: Mapping[Equation, int]) -> list[Equation]:
+        """The equations that something reads, without views that are ``inlined``."""
+        read = self.readers
+        for atom in program.outputs:
+            read.setdefault(atom, set()).add(ELSEWHERE)
+        kept: list[Equation] = []
+        for equation in reversed(program.equations):
+            readers: set[Segment] = set()
+            for var in equation.outputs:
+                readers |= read.setdefault(var, set())
+            if not readers and not has_effect(equation):
+                continue
+            if _is_view(equation) and ELSEWHERE not in readers:
+                self.inlined[equation.outputs[0]] = equation
+            else:
+                kept.append(equation)
+                is_outside = meets(equation, self.axis.name)
+                own = levels[equation], not is_outside and self._differs(equation)
+                readers = {ELSEWHERE if is_outside else own}
+            for atom in equation.inputs:
+                read.setdefault(atom, set()).update(readers)
+        return kept[::-1]
+
+    # Segments.
+
+    def _segment(self, equations: Sequence[Equation], segment: Segment) -> None:
+        """Emit ``equations`` as a loop over the blocks, or of one iteration."""
+        _, differs = segment
+        results = [
+            var
+            for equation in equations
+            for var in equation.outputs
+            if self.readers[var] - {segment}
+        ]
+        body = ProgramBuilder("block" if differs else "alike")
+        environment: dict[Var, Atom] = {}
+        consts: list[tuple[Var, Atom]] = []
+        xs: list[tuple[Var, Atom]] = []
+
+        def add(equation: Equation) -> None:
+            """Append ``equation`` to the body, after the views that it reads."""
+            for atom in equation.inputs:
+                if not isinstance(atom, Var) or atom in environment:
+                    continue
+                if atom in self.inlined:
+                    add(self.inlined[atom])
+                    continue
+                x = self.known[atom]
+                type = x.type.with_shape(atom.type.shape)
+                environment[atom] = inner = body.input(type, atom.hint)
+                (xs if self.flags[atom] else consts).append((inner, x))
+            body.replay(equation, environment)
+
+        with body:
+            for equation in equations:
+                add(equation)
+        built = body.build([environment[var] for var in results])
+        inputs = [var for var, _ in (*consts, *xs)]
+        builder = current_builder()
+        builder.source = equations[0].source
+        outputs = builder.emit(
+            scan,
+            [x for _, x in (*consts, *xs)],
+            {
+                "program": arranged(built, inputs, built.outputs),
+                "length": self.axis.blocks if differs else 1,
+                "reverse": False,
+                "consts": len(consts),
+                "carry": 0,
+                "unroll": 0,
+            },
+        )
+        for var, y in zip(results, outputs, strict=True):
+            self.known[var] = y if differs else views.reshape(y, shape=var.type.shape)
+
+    # Collectives, and what has some inside.
+
+    def _meeting(self, equation: Equation) -> None:
+        """Emit ``equation``, in which members meet, on the blocks."""
+        if is_over(equation, self.axis.name):
+            x = self.stacked(equation.inputs[0])
+            rule = _COLLECTIVES[equation.primitive.name]
+            results: Sequence[Atom] = [rule(self.axis, x, equation.params)]
+        else:
+            differ = [self.flags.get(atom, False) for atom in equation.inputs]
+            results = _CONTROL[equation.primitive.name](self, equation, differ)
+        self.known.update(zip(equation.outputs, results, strict=True))
+
+    def inner(
+        self, program: Program, differ: Sequence[bool], results: Sequence[bool]
+    ) -> Program:
+        """``program``, of a loop or branch, on blocks of the inputs that ``differ``.
+
+        Its outputs are stacked where ``results`` says so.
+        """
+        builder = ProgramBuilder(program.name)
+        with builder:
+            inputs: list[Atom] = []
+            for var, is_stacked in zip(program.inputs, differ, strict=True):
+                front = (self.axis.blocks,) if is_stacked else ()
+                type = var.type.with_shape((*front, *var.type.shape))
+                inputs.append(builder.input(type, var.hint))
+            blocks = Blocks(self.axis, program, differ, inputs)
+            pairs = zip(program.outputs, results, strict=True)
+            return builder.build([blocks.placed(atom, flag) for atom, flag in pairs])
+
+
+def _is_view(equation: Equation) -> bool:
+    """Whether ``equation`` only says where its result lies, or what a constant is."""
+    primitive = primitive_of(equation)
+    if primitive is views.relayout or len(equation.outputs) != 1:
+        return False
+    return isinstance(primitive.kernel, View) or primitive is views.iota
+
+
+def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
+    """A scan whose body has collectives, on blocks of what ``differ``."""
+    params = equation.params
+    consts, carry = params["consts"], params["carry"]
+    carries, results = scan_varies(params, differ, blocks.axis.name)
+    fixed, _, slices = parts_of(differ, consts, carry)
+    flags = [*fixed, *carries, *slices]
+    operands: list[Atom] = []
+    for k, (atom, flag) in enumerate(zip(equation.inputs, flags, strict=True)):
+        x = blocks.placed(atom, flag)
+        operands.append(move_axis(x, 0, 1) if flag and k >= consts + carry else x)
+    body = blocks.inner(params["program"], flags, results)
+    outputs = current_builder().emit(scan, operands, {**params, "program": body})
+    return [
+        move_axis(y, 1, 0) if flag and k >= carry else y
+        for k, (y, flag) in enumerate(zip(outputs, results, strict=True))
+    ]
+
+
+def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
+    """A while_loop with collectives: all members go on, or all stop."""
+    params = equation.params
+    carries = while_varies(params, differ, blocks.axis.name)
+    first, second = params["cond_consts"], params["body_consts"]
+    for_cond, for_body, _ = parts_of(differ, first, second)
+    flags = [*for_cond, *for_body, *carries]
+    condition = blocks.inner(params["cond_program"], [*for_cond, *carries], [False])
+    body = blocks.inner(params["body_program"], [*for_body, *carries], carries)
+    programs = {"cond_program": condition, "body_program": body}
+    pairs = zip(equation.inputs, flags, strict=True)
+    operands = [blocks.placed(atom, flag) for atom, flag in pairs]
+    return current_builder().emit(equation.primitive, operands, {**params, **programs})
+
+
+def _cond(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
+    """A branch with collectives: all members take the same one."""
+    index, *operands = equation.inputs
+    results = [blocks.flags[var] for var in equation.outputs]
+    branches = tuple(
+        blocks.inner(branch, differ[1:], results)
+        for branch in equation.params["branches"]
+    )
+    pairs = zip(operands, differ[1:], strict=True)
+    given = [blocks.whole(index), *(blocks.placed(a, flag) for a, flag in pairs)]
+    return current_builder().emit(equation.primitive, given, {"branches": branches})
+
+
+_CONTROL: Final[Mapping[str, Callable[[Blocks, Equation, Flags], Sequence[Atom]]]] = {
+    "scan": _scan,
+    "while_loop": _while,
+    "cond": _cond,
+}
+
+
+# The collectives of blocks, which are stacked along axis 0 of ``x``.
+
+
+def _tree(x: Atom, combine: Callable[[Atom, Atom], Atom]) -> Atom:
+    """The combination of ``x`` along axis 0, of a power of two, by a binary tree."""
+    level = [slice_along(x, 0, k, k + 1) for k in range(x.type.shape[0])]
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=True)
+        level = [combine(a, b) for a, b in pairs]
+    return views.reshape(level[0], shape=x.type.shape[1:])
+
+
+_COMBINE: Final[Mapping[str, Callable[[Atom, Atom], Atom]]] = {
+    "sum": e.add,
+    "max": e.maximum,
+    "min": e.minimum,
+}
+
+
+def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
+    """all_reduce: a tree of the device's blocks, then one of the devices."""
+    combine, dtype = _COMBINE[params["op"]], x.type.dtype
+    if dtype in dtypes.HALF_PRECISION:  # rounded once
+        x = conversion.convert(x, dtypes.float32)
+    x = _tree(x, combine)
+    if axis.devices > 1:
+        x = _tree(all_gather(x, axis_name=axis.name, members=axis.devices), combine)
+    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+
+
+def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
+    """all_gather: the blocks of all devices."""
+    if axis.devices == 1:
+        return x
+    every = all_gather(x, axis_name=axis.name, members=axis.devices)
+    return views.reshape(every, shape=(axis.members, *x.type.shape[1:]))
+
+
+def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
+    """reduce_scatter: each block has its part of the sum of all blocks."""
+    dtype = x.type.dtype
+    if dtype in dtypes.HALF_PRECISION:
+        x = conversion.convert(x, dtypes.float32)
+    x = _tree(x, e.add)
+    if axis.devices > 1:
+        shape = (axis.devices, axis.blocks, *x.type.shape[1:])
+        parts = views.reshape(x, shape=shape)
+        received = all_to_all(parts, axis_name=axis.name, members=axis.devices)
+        x = _tree(received, e.add)
+    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+
+
+def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
+    """all_to_all: block k gets part k of every block."""
+    rest = x.type.shape[2:]
+    if axis.devices == 1:
+        return move_axis(x, 1, 0)
+    parts = views.reshape(x, shape=(axis.blocks, axis.devices, axis.blocks, *rest))
+    received = all_to_all(
+        move_axis(parts, 1, 0), axis_name=axis.name, members=axis.devices
+    )
+    # Axes: the device and the block that sent a part, and the block that gets it.
+    by_block = move_axis(received, 2, 0)
+    return views.reshape(by_block, shape=(axis.blocks, axis.members, *rest))
+
+
+_COLLECTIVES: Final[
+    Mapping[str, Callable[[BlockAxis, Atom, Mapping[str, Any]], Atom]]
+] = {
+    "all_reduce": _reduced,
+    "all_gather": _gathered,
+    "reduce_scatter": _scattered,
+    "all_to_all": _exchanged,
+}

@@ -1,0 +1,97 @@
+"""Which values of a member's Program differ between the members along a mesh axis.
+
+Inputs that are cut differ, and so does what is computed from them, up to the sums and
+gathers of all members, which all get alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives.base import primitive_of
+from arrayfn.primitives.control_flow import fixed_point, parts_of
+
+Flags = list[bool]
+"""For each of some values, whether it differs between members."""
+
+
+def varying(program: Program, given: Sequence[bool], axis: str) -> dict[Atom, bool]:
+    """Whether each Var of ``program`` differs along ``axis``; ``given`` are inputs'."""
+    flags: dict[Atom, bool] = dict.fromkeys(program.constants, False)
+    flags.update(zip(program.inputs, given, strict=True))
+    for equation in program.equations:
+        of_inputs = [flags.get(atom, False) for atom in equation.inputs]
+        results = results_vary(equation, of_inputs, axis)
+        flags.update(zip(equation.outputs, results, strict=True))
+    return flags
+
+
+def results_vary(equation: Equation, given: Flags, axis: str) -> Flags:
+    """Whether each result of ``equation`` differs; ``given`` are its operands'."""
+    primitive, params = primitive_of(equation), equation.params
+    if is_over(equation, axis):
+        is_equal = primitive.name in ("all_reduce", "all_gather")
+        return [not is_equal]
+    if not meets(equation, axis):
+        return [any(given)] * len(equation.outputs)
+    if primitive.name == "scan":
+        return scan_varies(params, given, axis)[1]
+    if primitive.name == "while_loop":
+        return while_varies(params, given, axis)
+    branches = [_of_outputs(b, given[1:], axis) for b in params["branches"]]
+    return [any(of) for of in zip(*branches, strict=True)]
+
+
+def scan_varies(
+    params: Mapping[str, Any], given: Flags, axis: str
+) -> tuple[Flags, Flags]:
+    """Which carries of a scan differ, and which of all its results."""
+    fixed, state, xs = parts_of(given, params["consts"], params["carry"])
+
+    def body(carries: Flags) -> tuple[None, Flags]:
+        """What differs after an iteration, where ``carries`` differ before it."""
+        flags = _of_outputs(params["program"], [*fixed, *carries, *xs], axis)
+        return None, [*_either(carries, flags), *flags[len(carries) :]]
+
+    _, results = fixed_point(body, state)
+    return results[: len(state)], results
+
+
+def while_varies(params: Mapping[str, Any], given: Flags, axis: str) -> Flags:
+    """Which carries of a while_loop differ, whose members all go on or all stop."""
+    _, fixed, state = parts_of(given, params["cond_consts"], params["body_consts"])
+
+    def body(carries: Flags) -> tuple[None, Flags]:
+        """What differs after an iteration, where ``carries`` differ before it."""
+        flags = _of_outputs(params["body_program"], [*fixed, *carries], axis)
+        return None, _either(carries, flags)
+
+    return fixed_point(body, state)[1]
+
+
+def _either(carries: Flags, results: Flags) -> Flags:
+    """Carries that differ before an iteration or after it."""
+    return [a or b for a, b in zip(carries, results, strict=False)]
+
+
+def _of_outputs(program: Program, given: Sequence[bool], axis: str) -> Flags:
+    """Whether each output of ``program`` differs."""
+    flags = varying(program, given, axis)
+    return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]
+
+
+def is_over(equation: Equation, axis: str) -> bool:
+    """Whether ``equation`` is a collective along ``axis``."""
+    is_collective = primitive_of(equation).is_collective
+    return is_collective and equation.params["axis_name"] == axis
+
+
+def meets(equation: Equation, axis: str) -> bool:
+    """Whether members along ``axis`` meet in ``equation``, or in a Program in it."""
+    return is_over(equation, axis) or any(
+        meets(inner, axis)
+        for program in equation.subprograms()
+        for inner in program.equations
+    )

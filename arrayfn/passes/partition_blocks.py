@@ -1,0 +1,182 @@
+"""Programs whose bits do not depend on the number of devices.
+
+A mesh axis of d devices is taken for one of n members, where d divides n, a power of
+two, and each device computes the *blocks* of n / d members. ``partition_in_blocks``
+takes the Program of one member (``partition``) and gives that of a device.
+
+Equations between two collectives become the body of a scan over the device's blocks,
+whose ``unroll`` of 0 says that the body is compiled as it stands. What all members
+compute alike becomes such a body too, of one iteration. So every device runs the same
+kernels on arrays of the same shapes, whatever its number of blocks, and nothing that is
+fused, rounded or moved out of a loop can depend on it. Collectives move the blocks, and
+add them by one binary tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, SourceLocation, user_location
+from arrayfn.ir import ArrayType, Atom, Mesh, Program
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.passes.block_segments import BlockAxis, Blocks
+from arrayfn.passes.moves import Spec
+from arrayfn.passes.partition import partition
+from arrayfn.passes.partition_values import Partitioned, spec_of_type
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
+from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.shard_map import shard_map
+
+
+def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned:
+    """The Program that each device of ``mesh`` runs, in blocks of ``parts`` members.
+
+    Raises ArgumentError, with the user's line, for what cannot be cut so: see
+    ``_check``.
+    """
+    _check(program, mesh, parts)
+    names = [a for a in mesh.axis_names if any(a in s for s in _entries(program))]
+    sizes = tuple(parts if a in names else n for a, n in mesh.shape.items())
+    found = partition(program, Mesh(sizes, mesh.axis_names))
+    local = found.program
+    inputs = [spec_of_type(v.type) for v in program.inputs]
+    outputs = [
+        spec.entries(v.type.ndim)
+        for spec, v in zip(found.out_specs, local.outputs, strict=True)
+    ]
+    for position, name in enumerate(mesh.axis_names):
+        if name in names:
+            axis = BlockAxis(name, parts, mesh.shape[name])
+            index = len(inputs) + position
+            local = _of_device(local, axis, inputs, outputs, index)
+    return replace(found, program=local, mesh=mesh)
+
+
+def _entries(program: Program) -> Iterator[tuple[str, ...]]:
+    """The mesh axes that cut each axis of the arrays of ``program``."""
+    for var in program.inputs:
+        yield from spec_of_type(var.type)
+    for equation in program.equations:
+        if equation.primitive is reshard:
+            yield from equation.params["spec"].entries(equation.inputs[0].type.ndim)
+        for inner in equation.subprograms():
+            yield from _entries(inner)
+
+
+def _check(program: Program, mesh: Mesh, parts: int) -> None:
+    """Raise ArgumentError unless ``program`` can be computed in ``parts`` blocks."""
+    call = user_location()
+    for var in program.inputs:
+        _check_cut(var.type, spec_of_type(var.type), mesh, parts, call)
+    _check_equations(program, mesh, parts)
+
+
+def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
+    """Raise ArgumentError for an equation that has no blocks."""
+    for equation in program.equations:
+        if equation.primitive is shard_map:
+            raise ArgumentError(
+                f"deterministic={parts}: the function of a shard_map says itself what "
+                "its devices compute, so its bits depend on their number; let jit cut "
+                "arrays by in_shardings, or leave deterministic=True",
+                equation.source,
+            )
+        if equation.primitive is reshard:
+            type = equation.inputs[0].type
+            spec = equation.params["spec"].entries(type.ndim)
+            _check_cut(type, spec, mesh, parts, equation.source)
+        for inner in equation.subprograms():
+            _check_equations(inner, mesh, parts)
+
+
+def _check_cut(
+    type: ArrayType, spec: Spec, mesh: Mesh, parts: int, where: SourceLocation | None
+) -> None:
+    """Raise ArgumentError unless an array of ``type`` has blocks by ``spec``."""
+    whole = type.plain()
+    for axis, entry in enumerate(spec):
+        for name in entry:
+            if parts % mesh.shape[name]:
+                raise ArgumentError(
+                    f"deterministic={parts}: {mesh.shape[name]} devices along axis "
+                    f"{name!r} of the mesh do not divide {parts} blocks",
+                    where,
+                )
+        if len(entry) > 1:
+            raise ArgumentError(
+                f"deterministic={parts}: axis {axis} of {whole} is cut by the mesh "
+                f"axes {' and '.join(entry)}; cut it by one",
+                where,
+            )
+        if entry and type.shape[axis] % parts:
+            raise ArgumentError(
+                f"deterministic={parts}: axis {axis} of {whole} is cut by "
+                f"{entry[0]!r}, but is no multiple of {parts} blocks; pad it",
+                where,
+            )
+
+
+def _of_device(
+    program: Program,
+    axis: BlockAxis,
+    in_specs: Sequence[Spec],
+    out_specs: Sequence[Spec],
+    index: int,
+) -> Program:
+    """The Program of a device, from that of a member along ``axis``.
+
+    Input number ``index`` is the member's index along the axis, and becomes the
+    device's.
+    """
+    count = axis.blocks
+    in_dims = [_dim_of(axis.name, spec) for spec in in_specs]
+    in_dims += [None] * (len(program.inputs) - len(in_dims))
+    varying = [dim is not None or k == index for k, dim in enumerate(in_dims)]
+    builder = ProgramBuilder(program.name)
+    with builder:
+        values: list[Atom] = []
+        for k, (var, dim) in enumerate(zip(program.inputs, in_dims, strict=True)):
+            shape = list(var.type.shape)
+            if dim is not None:
+                shape[dim] *= count
+            x = builder.input(var.type.with_shape(tuple(shape)), var.hint)
+            if dim is not None:
+                values.append(_split(x, dim, count))
+            elif k == index:
+                numbers = views.iota(shape=(count,), axis=0, dtype=dtypes.int32)
+                first = views.broadcast_in_dim(e.mul(x, count), shape=(count,), axes=())
+                values.append(e.add(first, numbers))
+            else:
+                values.append(x)
+        blocks = Blocks(axis, program, varying, values)
+        outputs: list[Atom] = []
+        for atom, spec in zip(program.outputs, out_specs, strict=True):
+            dim = _dim_of(axis.name, spec)
+            if dim is None:
+                outputs.append(blocks.whole(atom))
+            else:
+                outputs.append(_joined(blocks.stacked(atom), dim))
+        return builder.build(outputs)
+
+
+def _dim_of(name: str, spec: Spec) -> int | None:
+    """The axis of an array that the mesh axis ``name`` cuts; None for no axis."""
+    return next((dim for dim, entry in enumerate(spec) if name in entry), None)
+
+
+def _split(x: Atom, dim: int, count: int) -> Atom:
+    """``x`` in ``count`` blocks along ``dim``, stacked along a new first axis."""
+    shape = x.type.shape
+    split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
+    return move_axis(views.reshape(x, shape=split), dim, 0)
+
+
+def _joined(x: Atom, dim: int) -> Atom:
+    """The blocks along axis 0 of ``x``, put together along ``dim``: not ``_split``."""
+    count, *shape = x.type.shape
+    shape[dim] *= count
+    return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))
