@@ -179,6 +179,7 @@ def _updates_nest(
         return b.nest(extents, reason)
     strides = target.strides
     free = [k for k in range(len(extents)) if k not in in_order]
+    # Axes of extent 1 first, then by falling stride: a contiguous axis comes last.
     free.sort(key=lambda k: (extents[k] > 1, -abs(strides[k])))
     inner = [k for k in free[-1:] if abs(strides[k]) == 1]
     order = [*free[: len(free) - len(inner)], *in_order, *inner]
