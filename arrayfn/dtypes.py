@@ -12,6 +12,7 @@ and promote to nothing. All other arithmetic on them raises DTypeError.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -172,8 +173,13 @@ def storage_error(name: str, dtype: DType) -> DTypeError:
 
 def _unknown(dtype: Any) -> TypeError:
     """The error for a ``dtype`` that arrayfn has not."""
-    known = ", ".join(SHORT_NAMES.values())
-    message = f"arrayfn has no data type {dtype!r}; it has {known}"
+    known = [each.name for each in SHORT_NAMES]
+    message = f"arrayfn has no data type {dtype!r}; it has {', '.join(known)}"
+    if isinstance(dtype, str):
+        near = difflib.get_close_matches(dtype, known, 1)
+        message += "".join(f". Did you mean {name!r}?" for name in near)
+    elif isinstance(dtype, int):
+        message += ". Write a shape as a tuple: zeros((3, 4)), not zeros(3, 4)"
     return DTypeError(message, user_location())
 
 

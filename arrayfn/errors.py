@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
+_DEMO = os.path.join(_PACKAGE, "tools", "demo.py")  # it is written as a user's program
 _LIBRARIES = ("numpy", "optree", "pandas", "scipy")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
@@ -69,7 +69,7 @@ def user_location() -> SourceLocation | None:
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Whether ``file`` is of the user's code."""
-    if file.startswith(_PACKAGE) and not file.startswith(_TOOLS):
+    if file.startswith(_PACKAGE) and file != _DEMO:
         return False
     if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:
         return False

@@ -37,7 +37,7 @@ def parsed(html: str) -> Any:
 
 def test_texts_in_a_terminal_are_one_line(lowered: Any) -> None:
     step = af.jit(loss, device="cpu")
-    assert repr(step) == "<jitted loss for cpu, compiled not yet>"
+    assert repr(step) == "<jitted loss for cpu, not compiled yet>"
     step(np.ones((4, 4), np.float32), X)
     assert repr(step) == "<jitted loss for cpu, compiled for 1 signature>"
     assert repr(lowered.program).startswith("<Program loss(w: f32[4,4], x: f32[8,4])")

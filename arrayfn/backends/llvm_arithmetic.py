@@ -132,14 +132,14 @@ class LLVMValue:
 class LLVMArithmetic:
     """``Arithmetic`` that emits instructions at a builder's position.
 
-    ``scope`` begins the names of what is put out of line, once per module. With
-    ``lanes``, values are vectors.
+    ``scope`` begins the names of what is put out of line, once per module. Values
+    are vectors of ``length`` elements, or scalars if that is 1.
     """
 
     vector_bits = VECTOR_BITS
 
-    def __init__(self, builder: Any, scope: str, lanes: int = 1) -> None:
-        self.builder, self.scope, self.lanes = builder, scope, lanes
+    def __init__(self, builder: Any, scope: str, length: int = 1) -> None:
+        self.builder, self.scope, self.length = builder, scope, length
 
     @property
     def module(self) -> ir.Module:
@@ -148,7 +148,7 @@ class LLVMArithmetic:
     def type(self, dtype: str) -> ir.Type:
         """The LLVM type of a dtype's values here."""
         scalar = scalar_type(dtype)
-        return scalar if self.lanes == 1 else ir.VectorType(scalar, self.lanes)
+        return scalar if self.length == 1 else ir.VectorType(scalar, self.length)
 
     def raw(self, x: Any, dtype: str) -> ir.Value:
         """The LLVM value of ``x``, a value or a Python number, as ``dtype``."""
@@ -159,9 +159,9 @@ class LLVMArithmetic:
             # In two's complement, as llvmlite prints what it is given.
             x &= (1 << width(dtype)) - 1
         scalar = ir.Constant(scalar_type(dtype), x)
-        if self.lanes == 1:
+        if self.length == 1:
             return scalar
-        return ir.Constant(self.type(dtype), [scalar] * self.lanes)
+        return ir.Constant(self.type(dtype), [scalar] * self.length)
 
     def wrap(self, value: ir.Value, dtype: str) -> LLVMValue:
         """A value of this arithmetic."""
@@ -198,7 +198,7 @@ class LLVMArithmetic:
 
     def _half_type(self) -> ir.Type:
         half = ir.HalfType()
-        return half if self.lanes == 1 else ir.VectorType(half, self.lanes)
+        return half if self.length == 1 else ir.VectorType(half, self.length)
 
     def to_half_bits(self, x: LLVMValue) -> LLVMValue:
         half = self.builder.fptrunc(x.value, self._half_type())
@@ -227,8 +227,8 @@ class LLVMArithmetic:
     ) -> LLVMValue:
         """A call of ``llvm.<name>``; all arguments have the dtype of ``x``."""
         suffix = f"{'f' if is_float(x.dtype) else 'i'}{width(x.dtype)}"
-        if self.lanes > 1:
-            suffix = f"v{self.lanes}{suffix}"
+        if self.length > 1:
+            suffix = f"v{self.length}{suffix}"
         arguments = [x.value, *(self.raw(y, x.dtype) for y in others)]
         t = self.type(x.dtype)
         types = [t] * len(arguments)
@@ -338,7 +338,7 @@ class LLVMArithmetic:
         name = f"{self.scope}.{name}_{common.dtype}"
         values = (*arguments, common)
         dtypes = tuple(v.dtype for v in values)
-        all_lanes = [n // max(map(width, dtypes)) for n in self.vector_bits]
+        lengths = [n // max(map(width, dtypes)) for n in self.vector_bits]
         function = self.declare(
             name,
             ir.FunctionType(
@@ -349,14 +349,14 @@ class LLVMArithmetic:
             _mark_pure(function)
             self._define_guard(function, dtypes, rare, slow)
             variants = [
-                self._define_variant(function, dtypes, rare, lanes)
-                for lanes in all_lanes
+                self._define_variant(function, dtypes, rare, length)
+                for length in lengths
             ]
             _keep(self.module, variants)
         call = self.builder.call(function, [v.value for v in values])
         kinds = "v" * len(values)
         names = ",".join(
-            f"_ZGV_LLVM_N{lanes}{kinds}_{name}({name}.v{lanes})" for lanes in all_lanes
+            f"_ZGV_LLVM_N{length}{kinds}_{name}({name}.v{length})" for length in lengths
         )
         for attribute in ("nounwind", "willreturn", "memory(none)"):
             set.add(call.attributes, attribute)
@@ -378,37 +378,37 @@ class LLVMArithmetic:
         builder.ret(common.value)
 
     def _define_variant(
-        self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, lanes: int
+        self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, length: int
     ) -> ir.Function:
-        """The guard for ``lanes`` values: one by one, if any needs the slow formula.
+        """The guard for ``length`` values: one by one, if any needs the slow formula.
 
         ``guard`` is the function of one value, ``dtypes`` are those of its parameters.
         """
-        types = [ir.VectorType(scalar_type(dtype), lanes) for dtype in dtypes]
+        types = [ir.VectorType(scalar_type(dtype), length) for dtype in dtypes]
         function = ir.Function(
-            self.module, ir.FunctionType(types[-1], types), f"{guard.name}.v{lanes}"
+            self.module, ir.FunctionType(types[-1], types), f"{guard.name}.v{length}"
         )
         _mark_pure(function)
         entry = function.append_basic_block("entry")
         builder = ir.IRBuilder(entry)
-        m = type(self)(builder, self.scope, lanes)
+        m = type(self)(builder, self.scope, length)
         *arguments, _ = map(m.wrap, function.args, dtypes)
-        mask = ir.IntType(lanes)
+        mask = ir.IntType(length)
         any_rare = builder.icmp_unsigned(
             "!=", builder.bitcast(rare(m, *arguments).value, mask), ir.Constant(mask, 0)
         )
         loop, done = (function.append_basic_block(name) for name in ("loop", "done"))
         builder.cbranch(any_rare, loop, done)
         builder.position_at_end(loop)
-        lane, result = builder.phi(I32), builder.phi(types[-1])
-        lane.add_incoming(ir.Constant(I32, 0), entry)
+        index, result = builder.phi(I32), builder.phi(types[-1])
+        index.add_incoming(ir.Constant(I32, 0), entry)
         result.add_incoming(function.args[-1], entry)
-        parts = [builder.extract_element(a, lane) for a in function.args]
-        following = builder.insert_element(result, builder.call(guard, parts), lane)
-        lane_after = builder.add(lane, ir.Constant(I32, 1))
-        lane.add_incoming(lane_after, loop)
+        parts = [builder.extract_element(a, index) for a in function.args]
+        following = builder.insert_element(result, builder.call(guard, parts), index)
+        next_index = builder.add(index, ir.Constant(I32, 1))
+        index.add_incoming(next_index, loop)
         result.add_incoming(following, loop)
-        more = builder.icmp_unsigned("<", lane_after, ir.Constant(I32, lanes))
+        more = builder.icmp_unsigned("<", next_index, ir.Constant(I32, length))
         builder.cbranch(more, loop, done)
         builder.position_at_end(done)
         final = builder.phi(types[-1])

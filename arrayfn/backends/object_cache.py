@@ -87,7 +87,8 @@ class Entry:
 class ObjectCache:
     """Object code by key, in a directory, else in memory. Safe to use from threads.
 
-    ``refused`` counts the entries that were there and were not what they should be.
+    Entries are removed, least recently used first, beyond ``max_bytes``. ``refused``
+    counts the entries that were damaged or could not be read.
     """
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:

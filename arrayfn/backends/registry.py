@@ -66,9 +66,12 @@ def get_backend(name: str) -> Backend:
                 f"use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
                 user_location(),
             )
-        near = difflib.get_close_matches(name, (*BACKENDS, *PARTS), 1)
+        known = [each for each in BACKENDS if BACKENDS[each].info().kind == "backend"]
+        near = difflib.get_close_matches(name, (*known, *PARTS), 1, cutoff=0.7)
+        if name.startswith("gpu"):
+            near = ["cuda" + name[3:]]
         raise BackendError(
-            f"there is no backend {name!r}; there are {', '.join(BACKENDS)}"
+            f"there is no backend {name!r}; there are {', '.join(known)}"
             + "".join(f". Did you mean {found!r}?" for found in near),
             user_location(),
         )

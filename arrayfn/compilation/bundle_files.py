@@ -192,7 +192,10 @@ def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(status.st_size + 1)
     except OSError as error:
-        raise BundleError(f"{folder / name} cannot be read: {error.strerror}") from None
+        message = f"{folder / name} cannot be read: {error.strerror}"
+        if not folder.exists():
+            message = f"there is no bundle {folder}: the folder does not exist"
+        raise BundleError(message, user_location()) from None
     except MemoryError:
         raise BundleError(f"{folder / name} does not fit into memory") from None
     finally:

@@ -143,11 +143,10 @@ class Jitted(Generic[P, R]):
         backend, function = self._compiler.backend, self._compiler.function
         device = "" if backend is None else f" for {backend.name}"
         count = len(self._cache)
-        signatures = (
-            f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
-        )
+        signatures = f"{count} signature{'' if count == 1 else 's'}"
+        state = f"compiled for {signatures}" if count else "not compiled yet"
         name = getattr(function, "__qualname__", self._compiler.name)
-        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{signatures}>"
+        return f"<jitted {name}{device}, {state}>"
 
     def _repr_html_(self) -> str:
         from arrayfn.compilation.shown import signatures_html

@@ -340,7 +340,8 @@ class ExecutionPlan:
     @override
     def __repr__(self) -> str:
         calls = len(list(kernel_calls(self.steps)))
-        return f"<ExecutionPlan: {calls} calls of kernels, arena {self.arena} bytes>"
+        plural = "" if calls == 1 else "s"
+        return f"<ExecutionPlan: {calls} kernel call{plural}, arena {self.arena} bytes>"
 
     def _repr_html_(self) -> str:
         from arrayfn.display import markup

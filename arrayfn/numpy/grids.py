@@ -31,7 +31,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
-from arrayfn.tracing import ImmutableArray, apply, constant
+from arrayfn.tracing import ImmutableArray, Tracer, apply, constant
 
 
 def indices(
@@ -258,7 +258,8 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
-    return nonzero(mask_func(constant(np.ones((n, n), np.int64)), k), size=size)
+    found = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    return tuple(x if isinstance(x, Tracer) else constant(x) for x in found)
 
 
 # Multi-indices and flat ones.

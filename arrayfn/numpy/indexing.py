@@ -166,6 +166,30 @@ def single_bool(index: Any) -> bool | None:
     return index if isinstance(index, bool) else None
 
 
+def _bool_beside_slices(
+    index: Any, ndim: int
+) -> tuple[tuple[Any, ...], int, bool] | None:
+    """An index with one known bool beside slices, "..." and None.
+
+    It is returned with None, a new axis, in the bool's place, with the number of this
+    axis in the result, and with the bool: the axis has an element if it is true.
+    """
+    if not isinstance(index, tuple):
+        return None
+    bools = {k: b for k, e in enumerate(index) if (b := single_bool(e)) is not None}
+    if len(bools) != 1:
+        return None
+    ((place, chosen),) = bools.items()
+    before, after = index[:place], index[place + 1 :]
+    if not all(
+        e is None or e is Ellipsis or isinstance(e, slice) for e in before + after
+    ):
+        return None
+    slices = sum(isinstance(entry, slice) for entry in before + after)
+    axis = sum(ndim - slices if entry is Ellipsis else 1 for entry in before)
+    return (*before, None, *after), axis, chosen
+
+
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
     """An entry of an index for an axis of ``extent``: a Cut, a position or positions.
 
@@ -221,6 +245,11 @@ def getitem(
     chosen = single_bool(index)
     if chosen is not None:  # a new first axis, which has an element if it is true
         return getitem(expand_dims(x, 0), slice(0, int(chosen)))
+    beside = _bool_beside_slices(index, len(type.shape))
+    if beside is not None:
+        index, axis, chosen = beside
+        viewed = getitem(x, index, mode, fill_value)
+        return getitem(viewed, (*(slice(None),) * axis, slice(0, int(chosen))))
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):

@@ -233,6 +233,12 @@ def concatenate(
     NumPy's rules, lets them be converted.
     """
     ops.refuse_out("concatenate", out)
+    if getattr(axis, "ndim", 0):
+        raise ArgumentError(
+            "concatenate takes one sequence of arrays, and then an axis: write "
+            "concatenate((x, y))",
+            user_location(),
+        )
     parts = [*arrays]
     if not parts:
         raise ArgumentError("concatenate takes at least one array", user_location())

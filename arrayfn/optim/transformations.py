@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from typing_extensions import override
+
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
@@ -30,6 +32,10 @@ class Optimizer(NamedTuple):
 
     init: Callable[[Tree], Tree]
     update: Callable[..., tuple[Tree, Tree]]
+
+    @override
+    def __repr__(self) -> str:
+        return "<Optimizer: init(params), update(gradients, state, params)>"
 
 
 class EmptyState(NamedTuple):

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--version", action="version", version=f"arrayfn {arrayfn.__version__}"
     )
-    names = top.add_subparsers(dest="command", required=True)
+    names = top.add_subparsers(dest="command")
     names.add_parser(
         "info",
         help="versions, backends and what they lack, threads, the disk cache",
@@ -110,7 +110,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    chosen = parser().parse_args(arguments)
+    top = parser()
+    chosen = top.parse_args(arguments)
+    if chosen.command is None:
+        top.print_help()
+        return 0
     try:
         status = commands.COMMANDS[chosen.command](chosen)
         sys.stdout.flush()

@@ -81,6 +81,8 @@ _SUMS: Final = frozenset(
 )
 _ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
+_OF_PARTS: Final = frozenset({"mul", "div", "reciprocal", "square", "pow"})
+"""Rounded on the way, if complex: z / z need not be 1, though that is a number."""
 _EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
 _EXACT: Final = EXACT | {
     "real",
@@ -488,6 +490,8 @@ class _Rounding:
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:
             margin = np.maximum(margin, promised * size)
+        if np.iscomplexobj(x) and primitive.name in _OF_PARTS:
+            return margin
         return np.where(_is_number_of(x, wide), 0.0, margin)
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:

@@ -13,7 +13,7 @@ import ctypes
 import itertools
 from types import SimpleNamespace
 
-from arrayfn.backends.cuda import driver
+from arrayfn.backends.cuda import context, driver
 
 I8, I32, I64 = ctypes.c_ubyte, ctypes.c_int, ctypes.c_int64
 POINTER = ctypes.POINTER(I64)
@@ -298,7 +298,7 @@ class LoggingGpu(driver.Device):
         opened = dict.fromkeys(("PyDLL", "CDLL"), lambda name: made)
         with monkeypatch.context() as patch:
             known = SimpleNamespace(**{**vars(ctypes), **opened})
-            patch.setattr(driver, "ctypes", known)
+            patch.setattr(context, "ctypes", known)
             super().__init__(number)
 
     def address(self, name):

@@ -195,7 +195,7 @@ def test_memory_is_borrowed_if_its_lowest_element_is_aligned(
     type = ArrayType(
         (rows + 1,), np.dtype(np.float32), layout.from_strides((5,), (-1,))
     )
-    taken = device_array._taken(type, 1 << 16, object())
+    taken = device_array._adopted(type, 1 << 16, object())
     assert taken.shared == borrowed
     lowest = (1 << 16) - 4 * rows
     assert copies == ([] if borrowed else [(1 << 12, lowest, 4 * (rows + 1))])

@@ -199,9 +199,9 @@ def test_a_loop_with_a_step_on_the_host_waits_for_it():
 
 def test_a_loop_on_other_arrays_each_time_is_one_graph(monkeypatch):
     captured = []
-    record = device().record
+    capture = device().capture
     monkeypatch.setattr(
-        device(), "record", lambda enqueue: captured.append(1) or record(enqueue)
+        device(), "capture", lambda enqueue: captured.append(1) or capture(enqueue)
     )
     run = af.jit(lambda matrix, x: power_iteration(matrix, x, 200), device="cuda")
     given = [(random(64, 64, seed=k), random(64, seed=k)) for k in range(20)]

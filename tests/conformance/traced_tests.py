@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
 import os
 import re
@@ -74,8 +75,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             found, structure[:] = helpers.pickle_flatten(result, Tracer)
             return found
 
-        found = inner([x.value for x in arrays])
-        return helpers.pickle_unflatten([constant(x) for x in found], structure)
+        # A call inside of a compiled function is part of its trace.
+        found = inner([x if x.value is None else x.value for x in arrays])
+        traced = [x if isinstance(x, Tracer) else constant(x) for x in found]
+        return helpers.pickle_unflatten(traced, structure)
 
     return call
 
@@ -92,6 +95,9 @@ def compiled_functions(module: Any, tags_of_ufuncs: Any) -> Iterator[None]:
             tags = getattr(function, "_lazy_xp_function", None)
             if tags is None and isinstance(function, np.ufunc):
                 tags = tags_of_ufuncs.get(function)
+            # The body of a generator runs after the call, outside of the trace.
+            if inspect.isgeneratorfunction(function):
+                continue
             if isinstance(tags, dict) and tags["jax_jit"]:
                 before.append((each, name, function))
                 setattr(each, name, compiled(function))

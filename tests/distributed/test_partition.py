@@ -333,7 +333,7 @@ def test_one_device_and_several_have_one_result():
     assert isinstance(on_one, np.ndarray)
     np.testing.assert_array_equal(af.jit(f, device="reference")(X), on_one)
     np.testing.assert_array_equal(f(X), on_one)
-    with pytest.raises(BackendError, match="runs functions of arrays over a mesh"):
+    with pytest.raises(BackendError, match="it is not chosen by name"):
         af.jit(np.sin, device="mesh")(X)
 
 

@@ -112,7 +112,7 @@ def test_an_index_that_is_not_clamped_is_found(
 def test_a_result_that_is_put_where_less_room_is_is_found(
     devices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place, "_has_equal_size", lambda *_: True)
+    monkeypatch.setattr(in_place._Placement, "has_equal_size", lambda *_: True)
     case, outcome = first_failure(["shapes", "index"], 400)
     assert outcome.status in (RAW, WRONG)
     monkeypatch.undo()

@@ -324,3 +324,16 @@ def test_lists_of_an_index_may_hold_traced_positions():
     assert taken.tolist() == [11.0, 4.0]
     set_there = jit(lambda i: anp.asarray(x).at[[i, i + 1]].set(0.0))(1)
     assert set_there.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0] * 4, [0.0] * 4]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *((..., True), (..., False), (slice(None), True), (None, True, ...)),
+        *((slice(1), False, slice(1, None)), (..., np.array(True))),
+    ],
+    ids=str,
+)
+def test_a_bool_beside_slices_is_a_new_axis(index):
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(jit(lambda x: x[index])(x), x[index])

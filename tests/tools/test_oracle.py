@@ -353,3 +353,14 @@ def test_scatters_round_halves_at_each_update(name: str) -> None:
     eps = float(np.finfo(np.float16).eps)
     assert 500 * eps < judged.bound[0] / judged.value[0] < 8000 * eps
     assert judged.bound[1] < 3 * eps
+
+
+def test_a_complex_quotient_is_rounded_on_the_way_to_a_number() -> None:
+    z = np.array([-0.5 - 1.25j, 3 + 4j], np.complex64)
+
+    def f(z: Any) -> Any:
+        return (z / z).astype(np.complex128)
+
+    (judged,) = oracle(make_program(f)(z), [z])
+    assert not judged.violations(np.complex128([0.99999994, 1])).any()
+    assert judged.violations(np.complex128([0.9999, 1])).any()

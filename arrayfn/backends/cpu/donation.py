@@ -15,9 +15,9 @@ from arrayfn.ir import in_place
 
 @dataclass(frozen=True, slots=True)
 class DonatingExecutable:
-    """``executable``, some of whose outputs are its inputs' arrays.
+    """Runs ``executable``, and writes some of its outputs over its inputs' arrays.
 
-    ``donors`` gives such an output's number the number of its input.
+    ``donors`` maps the number of such an output to that of its input.
     """
 
     executable: Executable

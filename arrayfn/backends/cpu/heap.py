@@ -106,9 +106,9 @@ def heap_shrink(heap: Heap, count: int, limit: int) -> None:
 
 @native
 def heap_give(heap: Heap, address: int, size: int) -> None:
-    """Keep the dead block at ``address``, or free it.
+    """Keep the unused block at ``address`` for reuse, or free it if it is too large.
 
-    ``heap_take`` gave it for ``size`` bytes.
+    ``heap_take`` returned it for ``size`` bytes.
     """
     size = heap_round(size)
     if size > heap.limit:

@@ -66,10 +66,12 @@ _NUMBERS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and its first arguments.
 
-    ``prefix`` are the arguments that do not depend on the call.
-    BLAS has one thread while a plan runs that ``uses_blas``, and the threaded one as
-    many as the pool, if it ``uses_threaded_blas``. How long a grain takes is known of a
-    kernel that ``is_generated``.
+    Attributes:
+        prefix: the arguments that do not depend on the call.
+        uses_blas: BLAS has one thread while a plan with it runs.
+        uses_threaded_blas: the threaded BLAS has as many threads as the pool then.
+        is_generated: whether one grain of it takes a known, short time. A library's
+            kernel may take any.
     """
 
     address: int
@@ -106,6 +108,11 @@ class _Arguments:
     """The template of all steps' arguments, and the patches that a call applies."""
 
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
+        """``constants`` are the addresses of the plan's constants.
+
+        A frame's bases are numbered: inputs, outputs, then moving buffers. ``bases``
+        has the base of each such buffer.
+        """
         self.plan = plan
         self.constants = constants
         inputs, outputs = _count(plan, "input"), _count(plan, "output")

@@ -130,6 +130,7 @@ class CpuLowering(KernelLowering, _BaseLower):
 
     @override
     def lower_return(self, statement: Any) -> None:
+        """Emit the return, after a fence if the kernel stores past the caches."""
         if any(name.startswith("store_row") for name in self.module.globals):
             # Stores past the caches are ordered before what tells other threads.
             self.builder.fence("seq_cst")
@@ -182,18 +183,6 @@ class KernelPipeline(compiler.CompilerBase):
         return [passes]
 
 
-def _flags() -> Any:
-    """Numba's flags for kernels: no wrappers for Python, NumPy's division by 0."""
-    flags: Any = compiler.Flags()
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.no_compile = True
-    flags.no_rewrites = True
-    flags.error_model = "numpy"
-    flags.noalias = True
-    return flags
-
-
 class KernelFrontEnd:
     """Compiles printed kernels to LLVM modules; one per process."""
 
@@ -207,23 +196,19 @@ class KernelFrontEnd:
         ``arguments`` are the Numba types of its parameters. Raises UntypedKernelError
         for what has no type without inference.
         """
-        return self._compile("kernel", function, arguments, types.void, _flags()).module
+        return self._compile("kernel", function, arguments, types.void).module
 
     def part(self, module: ir.Module, function: Any, signature: Any) -> Any:
         """A function that a kernel calls, in the kernel's module; LLVM inlines it.
 
         ``signature`` is the Numba signature of the call.
         """
-        symbol = ".".join([function.__name__, *map(str, signature.args)])
-        known = module.globals.get(symbol)
-        if known is None:
-            result, flags = signature.return_type, _flags()
-            flags.noalias = False
-            self._compile(symbol, function, signature.args, result, flags, module)
-            known = module.globals[symbol]
-            known.linkage = "internal"
-            known.attributes.add("alwaysinline")
-        return known
+        kinds, result = signature.args, signature.return_type
+
+        def add(symbol: str) -> None:
+            self._compile(symbol, function, kinds, result, module, noalias=False)
+
+        return shared.inlined_function(module, function.__name__, kinds, add)
 
     def _compile(
         self,
@@ -231,12 +216,14 @@ class KernelFrontEnd:
         function: Any,
         arguments: tuple[Any, ...],
         result: Any,
-        flags: Any,
         module: ir.Module | None = None,
+        *,
+        noalias: bool = True,
     ) -> KernelLibrary:
         """Compile ``function`` as ``symbol``, into ``module`` if one is given.
 
-        Raises UntypedKernelError for what Numba refuses.
+        ``arguments`` and ``result`` are Numba types; with ``noalias`` arrays are
+        promised not to overlap. Raises UntypedKernelError for what Numba refuses.
         """
         library = KernelLibrary(self.target.codegen(), symbol)
         library.module, library.front_end = module, self
@@ -245,7 +232,7 @@ class KernelFrontEnd:
         try:
             compiler.compile_extra(
                 *(self.typing, self.target, function, arguments, result),
-                flags=flags,
+                flags=shared.set_kernel_flags(compiler.Flags(), noalias=noalias),
                 locals={},
                 library=library,
                 pipeline_class=pipeline,

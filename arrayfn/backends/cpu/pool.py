@@ -115,9 +115,10 @@ sched_yield = CFunction[[], i32]("sched_yield")
 
 @native
 def pool_reset(pool: Pool) -> None:
-    """Make a pool without workers, keeping the number of threads.
+    """Make the pool one without workers; the number of threads stays.
 
-    Also what a forked child does: its parent's workers do not exist there.
+    A new process calls it first, and so does a forked child, in which its parent's
+    workers do not exist.
     """
     pool.owner = 0
     pool.started = 0

@@ -134,7 +134,10 @@ def _empty(kind: ArrayType) -> Any:
 
 @cache
 def _routines() -> tuple[Callable[..., int], ...]:
-    """``frame_take``, ``run_frame`` and ``frame_give``; errors that they set raise."""
+    """``frame_take``, ``run_frame``, ``frame_give`` as functions of addresses.
+
+    If one of them sets a Python exception, its call raises that.
+    """
     word = ctypes.c_int64
     return tuple(
         ctypes.PYFUNCTYPE(word, *[word] * routine.arity)(native_address(routine))

@@ -65,10 +65,11 @@ _RESULTS: Final = {
 def signature_of(
     function: Any, arguments: Sequence[Any], constants: Sequence[int | None] = ()
 ) -> Any:
-    """The signature of a function that is no scalar one; None if it has none.
+    """The Numba signature of a call of ``function``; None if it is not known here.
 
-    ``arguments`` are Numba types. Of functions of the kernel's own module the result is
-    annotated.
+    ``function`` is one of ``KNOWN``, or one of a library kernel's own module, whose
+    result's type is that of its annotation. ``arguments`` are Numba types.
+    ``constants`` are not used: they are for the functions of GPUs.
     """
     if function is interrupted:
         return signature(types.boolean, types.int64)

@@ -97,7 +97,10 @@ class CachingAllocator:
         self._give(self._given.pop(pointer), pointer)
 
     def share(self, owner: object) -> None:
-        """Note that another library has seen the memory of a block's object."""
+        """Note that another library has seen the memory of ``owner``, a block's object.
+
+        The GPU is waited for before that memory is used again.
+        """
         self._share(id(owner))
 
     def clear(self) -> None:

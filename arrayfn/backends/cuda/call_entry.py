@@ -75,13 +75,13 @@ class CallEntry:
             arena_free_list=arena[1],
         )
 
-    def run(self, plan: Plan, left: int = ALWAYS) -> None:
-        """Have the next ``left`` calls at addresses without a plan run ``plan``."""
+    def run(self, plan: Plan, calls: int = ALWAYS) -> None:
+        """Have so many ``calls`` run ``plan``, at addresses that have no plan."""
         if plan is not self.plan:
-            self._call.left = 0
+            self._call.calls_left = 0
             self._call.set(plan=plan.address)
             self.plan = plan
-        self._call.left = left
+        self._call.calls_left = calls
 
     def cache_address(self, number: int, value: object, address: int) -> None:
         """Cache the address of the copy of ``value``, a number, as input ``number``.
@@ -130,7 +130,7 @@ def _address(words: Any) -> int:
 
 @cache
 def slot_numbers() -> dict[str, int]:
-    """The offsets of a DeviceArray's slots, in words, by the fields of ``Call``."""
+    """The offsets of a DeviceArray's slots, in 8 bytes, by the fields of ``Call``."""
     return {
         f"{field}_slot": _offset(getattr(DeviceArray, name))
         // ctypes.sizeof(ctypes.c_int64)

@@ -39,7 +39,7 @@ from arrayfn.errors import BackendError, OutOfMemoryError
 
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
-PROPOSALS: Final = 64  # asked for; there are some eight
+PROPOSALS: Final = 64  # descriptors for; there are some eight
 ROTATED_BYTES: Final = 192 << 20  # of memory that the tries of an algorithm rotate in
 MIN_SETS: Final = 2  # an algorithm may be slow on one
 MAX_SETS: Final = 8
@@ -80,8 +80,12 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
-    """A product as cuBLASLt is told of it, before an algorithm is chosen."""
+class _Descriptors:
+    """cuBLASLt's descriptors of a product, for any algorithm.
+
+    ``operation`` describes the product, ``layouts`` its matrices; ``factors`` are alpha
+    and beta.
+    """
 
     form: Form
     operation: ctypes.c_void_p
@@ -189,37 +193,44 @@ class Library:
         says dtypes and epilogue. The fastest algorithm is measured once, and kept in
         the disk cache.
         """
-        asked = self._described(provider, p, alignment_of(offsets))
+        descriptors = self._descriptors(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
             """The best of cuBLASLt's proposals, measured if there are several."""
-            choices = self._proposals(asked, p)
+            choices = self._proposals(descriptors, p)
             single = len(choices) == 1
-            return bytes(choices[0 if single else self._fastest(asked, choices, p)])
+            return bytes(
+                choices[0 if single else self._fastest(descriptors, choices, p)]
+            )
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {asked.alignment} {WORKSPACE} {PROPOSALS} {ROTATED_BYTES} "
-            f"{timing.FINAL_ROUNDS} {timing.FINALISTS} {tried(asked.form, p)}",
+            f"{shape_of(p)} {descriptors.alignment} {WORKSPACE} {PROPOSALS} "
+            f"{ROTATED_BYTES} {timing.FINAL_ROUNDS} {timing.FINALISTS} "
+            f"{tried(descriptors.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
-        return self._made(asked, Choice.from_buffer_copy(kept))
+        return self._with_algorithm(descriptors, Choice.from_buffer_copy(kept))
 
     def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
         """The product by each of the algorithms, as cuBLASLt ranks them.
 
         ``provider`` and ``p`` are as for ``product``.
         """
-        asked = self._described(provider, p, alignment_of(()))
-        return [self._made(asked, c) for c in self._proposals(asked, p)]
+        descriptors = self._descriptors(provider, p, alignment_of(()))
+        return [
+            self._with_algorithm(descriptors, c)
+            for c in self._proposals(descriptors, p)
+        ]
 
-    def _described(
+    def _descriptors(
         self, provider: str, p: Mapping[str, int], alignment: int
-    ) -> _Described:
-        """The descriptors of a product, which leave the algorithm open.
+    ) -> _Descriptors:
+        """cuBLASLt's descriptors of a product, for any algorithm.
 
-        ``alignment`` is that of all operands in bytes.
+        ``provider`` and ``p`` are the kernel's name and integers; all operands are
+        aligned to ``alignment`` bytes.
         """
         form = form_of(provider)
         operation = self._new(
@@ -244,19 +255,22 @@ class Library:
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
         data, wide = form.operand.data, form.result.data
-        lies = p["ldc"], batch, p["batch_stride_c"]
-        added = p.get("ld_added", lies[0]), batch, p.get("batch_stride_added", lies[2])
+        ldc, stride = p["ldc"], p["batch_stride_c"]
+        ld_added, added_stride = (
+            p.get("ld_added", ldc),
+            p.get("batch_stride_added", stride),
+        )
         layouts = (
             self._layout(data, *left, p["ldb"], batch, p["batch_stride_b"]),
             self._layout(data, *right, p["lda"], batch, p["batch_stride_a"]),
-            self._layout(wide, n, m, *added),
-            self._layout(wide, n, m, *lies),
+            self._layout(wide, n, m, ld_added, batch, added_stride),
+            self._layout(wide, n, m, ldc, batch, stride),
         )
         alpha = factor_of(p.get("alpha"), 1.0, form)
         beta = factor_of(p.get("beta"), 0.0, form)
         factors = np.stack([alpha, beta])
         kept = _Copied(factors) if form.factors_in_memory else factors
-        return _Described(form, operation, layouts, kept, alignment)
+        return _Descriptors(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
         """The address of a workspace of ``nbytes`` for a product.
@@ -269,22 +283,24 @@ class Library:
         self._part = (self._part + 1) % (WORKSPACE // _PART)
         return self.workspace + self._part * _PART
 
-    def _made(self, asked: _Described, choice: Choice) -> Product:
-        """The product that was ``asked`` for, by the algorithm of ``choice``."""
+    def _with_algorithm(self, descriptors: _Descriptors, choice: Choice) -> Product:
+        """The product of ``descriptors``, by the algorithm of ``choice``."""
         return Product(
             handle=self.handle,
-            operation=int(asked.operation.value or 0),
-            alpha=asked.alpha_address,
-            layouts=tuple(int(layout.value or 0) for layout in asked.layouts),
-            beta=asked.beta_address,
+            operation=int(descriptors.operation.value or 0),
+            alpha=descriptors.alpha_address,
+            layouts=tuple(int(layout.value or 0) for layout in descriptors.layouts),
+            beta=descriptors.beta_address,
             algorithm=ctypes.addressof(choice),
             workspace=self._workspace_for(choice.workspace),
             workspace_bytes=choice.workspace,
-            kept=(asked.factors, choice),
+            kept=(descriptors.factors, choice),
             described=bytes(choice.algorithm),
         )
 
-    def _proposals(self, asked: _Described, p: Mapping[str, int]) -> list[Choice]:
+    def _proposals(
+        self, descriptors: _Descriptors, p: Mapping[str, int]
+    ) -> list[Choice]:
         """The algorithms that cuBLASLt proposes, in its ranking.
 
         Then the same algorithms with other tiles, where the best are not proposed.
@@ -293,12 +309,14 @@ class Library:
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         for attribute in _MIN_ALIGNMENTS:
-            self._set(setter, preference, attribute, ctypes.c_uint32(asked.alignment))
+            self._set(
+                setter, preference, attribute, ctypes.c_uint32(descriptors.alignment)
+            )
         choices, found = (Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
             ctypes.c_void_p(self.handle),
-            asked.operation,
-            *asked.layouts,
+            descriptors.operation,
+            *descriptors.layouts,
             preference,
             PROPOSALS,
             ctypes.byref(choices),
@@ -307,9 +325,14 @@ class Library:
         self.library.cublasLtMatmulPreferenceDestroy(preference)
         self.check(status or (0 if found.value else 15))
         proposed = [c for c in choices[: found.value] if not c.status]
-        about = (self.handle, asked.form, asked.operation, asked.layouts)
-        tiles, which = Tiles(self.library, *about), tried(asked.form, p)
-        return [*proposed, *tiles.beyond(proposed, which, WORKSPACE)]
+        about = (
+            self.handle,
+            descriptors.form,
+            descriptors.operation,
+            descriptors.layouts,
+        )
+        tiles, which = Tiles(self.library, *about), tried(descriptors.form, p)
+        return [*proposed, *tiles.other_choices(proposed, which, WORKSPACE)]
 
     def call(self, product: Product, addresses: Sequence[int], stream: int) -> int:
         """Enqueue ``product`` on ``stream``; the status.
@@ -332,16 +355,16 @@ class Library:
         )
 
     def _fastest(
-        self, asked: _Described, choices: Sequence[Choice], p: Mapping[str, int]
+        self, descriptors: _Descriptors, choices: Sequence[Choice], p: Mapping[str, int]
     ) -> int:
         """The number of the fastest choice, on memory like the product's.
 
         The first one where there is no memory to try them on.
         """
-        products = [self._made(asked, choice) for choice in choices]
-        sizes = sizes_of(asked.form, p)
+        products = [self._with_algorithm(descriptors, choice) for choice in choices]
+        sizes = sizes_of(descriptors.form, p)
         try:
-            with rotating(sizes, asked.form.operand.name) as (count, next_set):
+            with rotating(sizes, descriptors.form.operand.name) as (count, next_set):
                 ways = [
                     lambda stream, q=q: self.call(q, next_set(), stream)
                     for q in products

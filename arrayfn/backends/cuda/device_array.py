@@ -294,7 +294,7 @@ def device_put(x: Any) -> DeviceArray:
     the default stream.
     """
     if isinstance(x, DeviceArray):
-        return x if x.gpu is device() else _moved(x)
+        return x if x.gpu is device() else _copied_between_gpus(x)
     if hasattr(x, "__dlpack__") and x.__dlpack_device__()[0] == dlpack.CUDA:
         return device_put(from_dlpack(x))
     if hasattr(x, "__cuda_array_interface__"):
@@ -315,7 +315,7 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
     return DeviceArray(type, pointer - low * size, owner)
 
 
-def _moved(x: DeviceArray) -> DeviceArray:
+def _copied_between_gpus(x: DeviceArray) -> DeviceArray:
     """A copy of an array of another GPU on this one, without the host."""
     low, count = x.type.span()
     size = x.dtype.itemsize
@@ -350,7 +350,7 @@ def from_cuda(x: Any) -> DeviceArray:
     with on(_gpu_of(pointer)):
         # A stream that is named by a number is one of its GPU.
         device().wait_for(given.get("stream") or _LEGACY_STREAM)
-        return _taken(ArrayType(shape, dtype, kind), pointer, x)
+        return _adopted(ArrayType(shape, dtype, kind), pointer, x)
 
 
 def _gpu_of(pointer: int) -> Device:
@@ -374,8 +374,10 @@ def from_dlpack(x: Any) -> DeviceArray:
     with on(there):
         given = dlpack.receive(x.__dlpack__(stream=there.stream))
         steps = given.strides
-        lies = layout.C if steps is None else _layout(given.shape, steps)
-        return _taken(ArrayType(given.shape, given.dtype, lies), given.pointer, given)
+        memory_layout = layout.C if steps is None else _layout(given.shape, steps)
+        return _adopted(
+            ArrayType(given.shape, given.dtype, memory_layout), given.pointer, given
+        )
 
 
 def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
@@ -385,7 +387,7 @@ def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
     return layout.from_strides(shape, [int(step) for step in steps])
 
 
-def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
+def _adopted(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
     """An array in another library's memory, copied if that is not aligned.
 
     ``pointer`` is the address of the element with index 0; ``owner`` keeps the memory.

@@ -1,58 +1,40 @@
-"""The NVIDIA driver, as far as the runtime needs it.
+"""GPUs: the memory of each, copies, waiting and graphs; and which one a thread uses.
 
 A ``Device`` is a GPU with one context, stream and memory pool. All work goes to its
 stream, in order, and memory is allocated and freed in the order of that stream.
 ``device()`` is the GPU that the calling thread works on: the first one, except within
 ``on(gpu)``. What is made once for each GPU is made by functions that are
 ``per_device``.
-
-The driver is called through ctypes, so that a process that finds its kernels on disk
-imports nothing of CUDA's packages: ``cuda.bindings.driver`` takes 0.06 s of CPU time to
-import and ``cuda.core`` 0.17 s (2-core Xeon), where the rest of a first call takes
-0.03 s. What is called often is called by native code, by address.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from arrayfn.backends.cuda import caching_allocator
 from arrayfn.backends.cuda.caching_allocator import CachingAllocator
+from arrayfn.backends.cuda.context import OUT_OF_MEMORY, Context
 from arrayfn.backends.cuda.entry import NOT_READY
 from arrayfn.backends.cuda.memory import (
     MemoryStats,
     Pool,
     block_size,
 )
-from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.backends.cuda.waiting import waiter
-from arrayfn.backends.object_cache import object_cache
-from arrayfn.errors import BackendError, OutOfMemoryError, user_location
+from arrayfn.errors import OutOfMemoryError, user_location
 
-_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
 # Names and numbers of cuda.h.
 CAPTURE_RELAXED: Final = 2
-_SUCCESS: Final = 0
-_OUT_OF_MEMORY: Final = 2
 _NO_CONTEXT: Final = 201  # of a thread that has made no call yet
-_FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
-_NON_BLOCKING: Final = 1
-_ATTRIBUTE_MULTIPROCESSORS: Final = 16
-_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _POINTER_MEMORY_TYPE: Final = 2
 _POINTER_DEVICE: Final = 9
 
-_BROKEN: Final = (
-    "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
-    "if one that was edited or written by hand has a mistake"
-)
-_MAX_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
+_MAX_IDLE: Final = 1 << 30  # bytes in free lists, or a 16th of the card's memory
 _STAGED_BYTES: Final = 1 << 16  # of results, that come through page-locked memory
 
 
@@ -60,7 +42,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Device:
+class Device(Context):
     """A GPU, by its number: its context, its stream and its memory.
 
     ``watch()`` makes what is called now and then during a long wait.
@@ -69,31 +51,7 @@ class Device:
     watch: Callable[[], Callable[[], None]] | None = None
 
     def __init__(self, number: int = 0) -> None:
-        # ``library`` holds the GIL, for calls that only enqueue; ``waiting`` does not.
-        try:
-            self.library = ctypes.PyDLL("libcuda.so.1")
-        except OSError:
-            raise BackendError(
-                f"backend 'cuda' is not available ({missing_gpu()})",
-                user_location(),
-            ) from None
-        self.waiting = ctypes.CDLL("libcuda.so.1")
-        if object_cache().is_empty():
-            threading.Thread(target=_import_compiler).start()
-        self.check(self.waiting.cuInit(0))
-        found = ctypes.c_int()
-        self.check(self.library.cuDeviceGet(ctypes.byref(found), number))
-        context = ctypes.c_void_p()
-        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
-        self.context = int(context.value or 0)
-        self.number = found.value
-        self.make_current()
-        self.arch = (
-            self.attribute(_ATTRIBUTE_MAJOR),
-            self.attribute(_ATTRIBUTE_MINOR),
-        )
-        self.multiprocessors = self.attribute(_ATTRIBUTE_MULTIPROCESSORS)
-        self.stream = int(self.new_stream().value or 0)
+        super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
@@ -112,77 +70,7 @@ class Device:
         )
         self._staged = int(staged.value or 0)
         self._staged_lock = threading.Lock()
-        self._call_launch = self._function("cuGraphLaunch", 2)
         self._wait = waiter(self.stream, self.address("cuStreamQuery"))
-
-    @property
-    def name(self) -> str:
-        """The card's name."""
-        text = ctypes.create_string_buffer(256)
-        self.check(self.library.cuDeviceGetName(text, 256, self.number))
-        return text.value.decode()
-
-    def attribute(self, attribute: int) -> int:
-        """The value of the CUdevice_attribute numbered ``attribute``."""
-        value = ctypes.c_int()
-        self.check(
-            self.library.cuDeviceGetAttribute(
-                ctypes.byref(value), attribute, self.number
-            )
-        )
-        return value.value
-
-    def new_stream(self) -> ctypes.c_void_p:
-        """A new stream, which does not synchronize with others."""
-        stream = ctypes.c_void_p()
-        self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
-        return stream
-
-    def _function(self, name: str, words: int) -> Any:
-        """The driver's function ``name`` of ``words`` 64-bit arguments.
-
-        It is called with the GIL held.
-        """
-        kind = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words)
-        return kind(self.address(name))
-
-    def address(self, name: str) -> int:
-        """The address of the driver's function ``name``."""
-        # The header gives some names a suffix: the version it declares.
-        for suffix in ("_v2", ""):
-            function = getattr(self.library, name + suffix, None)
-            if function is not None:
-                break
-        return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
-
-    def make_current(self) -> None:
-        """Make this GPU's context current for the calling thread."""
-        self.check(self.library.cuCtxSetCurrent(ctypes.c_void_p(self.context)))
-
-    def check(self, status: int, what: str = "") -> None:
-        """Raise BackendError unless the driver's ``status`` is success.
-
-        It is OutOfMemoryError where the driver has no memory. ``what`` says in the
-        message what was tried.
-        """
-        if status == _SUCCESS:
-            return
-        if status == _OUT_OF_MEMORY:
-            raise OutOfMemoryError(
-                f"out of GPU memory{what and ' ' + what}: arrays, other libraries or "
-                "other processes have it; arrayfn.memory_stats() says how much",
-                user_location(),
-            )
-        name, text = ctypes.c_char_p(), ctypes.c_char_p()
-        self.library.cuGetErrorName(status, ctypes.byref(name))
-        self.library.cuGetErrorString(status, ctypes.byref(text))
-        meaning = (text.value or b"unknown error").decode()
-        label = (name.value or str(status).encode()).decode()
-        raise BackendError(
-            f"the NVIDIA driver says: {meaning} ({label}){what and ', ' + what}"
-            + (_BROKEN if status in _FAULTS else ""),
-            user_location(),
-        )
 
     # Memory.
 
@@ -233,10 +121,10 @@ class Device:
             ctypes.c_void_p(self.stream),
         )
         status = self.library.cuMemAllocFromPoolAsync(*arguments)
-        if status == _OUT_OF_MEMORY:
+        if status == OUT_OF_MEMORY:
             self.trim()
             status = self.library.cuMemAllocFromPoolAsync(*arguments)
-        if status == _OUT_OF_MEMORY:
+        if status == OUT_OF_MEMORY:
             raise self.out_of_memory(size)
         self.check(status)
         stream = ctypes.c_void_p(self.stream)
@@ -413,23 +301,6 @@ class Device:
         elif status:
             self.check(status)
 
-    def wait_for(self, stream: int) -> None:
-        """Have later work wait for the present work of another stream."""
-        self._after(self.stream, stream)
-
-    def let_wait(self, stream: int) -> None:
-        """Have later work of another stream wait for the present work."""
-        self._after(stream, self.stream)
-
-    def _after(self, later: int, earlier: int) -> None:
-        """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
-        self.make_current()
-        event = ctypes.c_void_p()
-        self.check(self.library.cuEventCreate(ctypes.byref(event), 2))  # no timing
-        self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
-        self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(later), event, 0))
-        self.check(self.library.cuEventDestroy_v2(event))
-
     # Graphs.
 
     def executable_graph(self, enqueue: Callable[[int], None]) -> int:
@@ -458,7 +329,7 @@ class Device:
         made = ctypes.c_void_p()
         arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
         status = self.library.cuGraphInstantiateWithFlags(*arguments)
-        if status == _OUT_OF_MEMORY:
+        if status == OUT_OF_MEMORY:
             self.trim()
             status = self.library.cuGraphInstantiateWithFlags(*arguments)
         self.check(status, "for a graph")
@@ -467,23 +338,15 @@ class Device:
     def launch_graph(self, graph: int) -> None:
         """Enqueue an executable graph."""
         self.make_current()
-        status = self._call_launch(graph, self.stream)
-        if status:
-            self.check(status, "in a graph")
+        stream = ctypes.c_void_p(self.stream)
+        self.check(
+            self.library.cuGraphLaunch(ctypes.c_void_p(graph), stream), "in a graph"
+        )
 
     def destroy_graph(self, graph: int) -> None:
         """Destroy an executable graph; launches that are enqueued still run."""
         self.make_current()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
-
-
-def _import_compiler() -> None:
-    """Import numba-cuda while the driver starts, which takes as long.
-
-    It is needed if the disk cache has no kernels.
-    """
-    with suppress(ImportError, BackendError):  # said again by who compiles
-        importlib.import_module(_COMPILER)
 
 
 @cache

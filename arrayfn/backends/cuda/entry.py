@@ -7,7 +7,8 @@ addresses without a plan, exhausted memory, errors of the driver) goes to the fa
 a Python function with the same arguments. Objects are made before any state is set: the
 garbage collector may call the entry again.
 
-``self`` of a builtin is a tuple: the address of a *call*, the fallback, what both need.
+``self`` of a builtin is a tuple: the address of a ``Call``, the fallback, and what both
+need, which lives as long.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY
 
 
 class Input(Struct):
-    """An input's type and buffer, and a Python number whose copy has an address."""
+    """An input: its type, and the number of its buffer.
+
+    ``cached`` is a Python number that was given before, and ``address`` that of its
+    copy on the GPU.
+    """
 
     type: PyObject
     buffer: int
@@ -49,7 +54,7 @@ class Input(Struct):
 
 
 class Output(Struct):
-    """A result's type and buffer, and the free list for its memory."""
+    """A result: its type, the number of its buffer, and where its memory comes from."""
 
     type: PyObject
     buffer: int
@@ -57,37 +62,37 @@ class Output(Struct):
 
 
 class Call(Struct):
-    """A plan's inputs and results, and the plans that calls may run."""
+    """What all calls of one plan read: inputs, results, and plans that they may run."""
 
     array_type: PyObject  # DeviceArray
-    type_slot: int  # the numbers of the words of a DeviceArray that are its slots
+    type_slot: int  # offsets of a DeviceArray's slots, in units of 8 bytes
     pointer_slot: int
     owner_slot: int
     shared_slot: int
     writable_slot: int
-    false: PyObject  # what the last two are at first
+    false: PyObject  # the value of the last two in a new array
     plan: LaunchPlan  # for any addresses
-    left: int  # how many calls may run it
+    calls_left: int  # how many calls may run it before one enters Python
     buffers: Array[int]
     buffer_count: int
     inputs: Array[Input]
     input_count: int
     outputs: Array[Output]
     output_count: int
-    arena: int  # its buffer
+    arena: int  # the number of its buffer
     arena_free_list: FreeList | None
-    recorded: Array[int]  # of each its plan's address, then the buffers' addresses
+    recorded: Array[int]  # for each: a plan's address, then the buffers' addresses
     recorded_count: int
     last_recorded: int
 
 
 class Wait(Struct):
-    """A stream that is waited for, by a function of the driver."""
+    """What ``wait`` needs: a stream, and the driver's cuStreamQuery."""
 
     stream: int
     query: Callable[[int], i32]
-    spins: int
-    cycles: int  # after which Python may handle signals
+    spins: int  # queries before other threads may run
+    cycles: int  # of a wait, after which Python may handle signals
 
 
 memcmp = CFunction[[Array[int], Array[int], int], i32]("memcmp")
@@ -130,30 +135,30 @@ def call_with(
     If ``single``, the result is an array, else a tuple. ``count`` is the number of
     arguments.
     """
-    made = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
-    if count == made.input_count:
-        result = results_new(made, single)
+    call = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
+    if count == call.input_count:
+        result = results_new(call, single)
         if result is None:
             return None
-        if inputs_bind(made, arguments) and start(made):
-            return results_fill(made, result, single)
+        if inputs_bind(call, arguments) and start(call):
+            return results_fill(call, result, single)
         Py_DecRef(result)
     return PyObject_Vectorcall(PyTuple_GetItem(self, 1), arguments, count, None)
 
 
 @native
-def results_new(made: Call, single: bool) -> PyObject | None:
+def results_new(call: Call, single: bool) -> PyObject | None:
     """Empty DeviceArrays: one if ``single``, else a tuple.
 
     None with an exception set if there is no memory.
     """
     if single:
-        return PyType_GenericAlloc(made.array_type, 0)
-    result = PyTuple_New(made.output_count)
+        return PyType_GenericAlloc(call.array_type, 0)
+    result = PyTuple_New(call.output_count)
     if result is None:
         return None
-    for i in range(made.output_count):
-        array = PyType_GenericAlloc(made.array_type, 0)
+    for i in range(call.output_count):
+        array = PyType_GenericAlloc(call.array_type, 0)
         if array is None:
             Py_DecRef(result)
             return None
@@ -162,105 +167,105 @@ def results_new(made: Call, single: bool) -> PyObject | None:
 
 
 @native
-def inputs_bind(made: Call, arguments: Array[Ref[PyObject]]) -> bool:
+def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
     """Set the inputs' addresses; False if one is neither of its type nor cached."""
-    for i in range(made.input_count):
+    for i in range(call.input_count):
         array = arguments[i]
-        given = made.inputs[i]
+        given = call.inputs[i]
         pointer = given.address
         if array is not given.cached:
-            if array.ob_type is not made.array_type:
+            if array.ob_type is not call.array_type:
                 return False
             slots = cast(Array[Ref[PyObject]], array)
-            if slots[made.type_slot] is not given.type:
+            if slots[call.type_slot] is not given.type:
                 return False
-            pointer = PyLong_AsLongLong(slots[made.pointer_slot])
+            pointer = PyLong_AsLongLong(slots[call.pointer_slot])
         if pointer == 0:
             return False
-        made.buffers[given.buffer] = pointer
+        call.buffers[given.buffer] = pointer
     return True
 
 
 @native
-def start(made: Call) -> bool:
+def start(call: Call) -> bool:
     """Allocate memory and enqueue the plan; False, with all freed, if that fails."""
-    count = made.output_count
+    count = call.output_count
     for i in range(count):
-        output = made.outputs[i]
+        output = call.outputs[i]
         block = free_list_take(output.free_list)
         if block == 0:
-            outputs_give(made, i)
+            outputs_give(call, i)
             return False
-        made.buffers[output.buffer] = block
-    free_list = made.arena_free_list
+        call.buffers[output.buffer] = block
+    free_list = call.arena_free_list
     arena = 0
     if free_list is not None:
         arena = free_list_take(free_list)
         if arena == 0:
-            outputs_give(made, count)
+            outputs_give(call, count)
             return False
-        made.buffers[made.arena] = arena
-    status = launch(made)
+        call.buffers[call.arena] = arena
+    status = launch(call)
     if free_list is not None:
         free_list_give(free_list, arena)
     if status != 0:
-        outputs_give(made, count)
+        outputs_give(call, count)
         return False
     return True
 
 
 @native
-def outputs_give(made: Call, count: int) -> None:
+def outputs_give(call: Call, count: int) -> None:
     """Free the memory of the first ``count`` results."""
     for i in range(count):
-        output = made.outputs[i]
-        free_list_give(output.free_list, made.buffers[output.buffer])
+        output = call.outputs[i]
+        free_list_give(output.free_list, call.buffers[output.buffer])
 
 
 @native
-def launch(made: Call) -> int:
+def launch(call: Call) -> int:
     """Enqueue the plan on the buffers; not 0 if that fails.
 
     If no plan was recorded for these addresses, each call after ``left`` others goes to
     the fallback, which decides whether to record one.
     """
-    plan = recorded_find(made)
+    plan = recorded_find(call)
     if plan is None:
-        if made.left == 0:
+        if call.calls_left == 0:
             return 1
-        made.left -= 1
-        plan = made.plan
-    return run(plan, made.buffers)
+        call.calls_left -= 1
+        plan = call.plan
+    return run(plan, call.buffers)
 
 
 @native
-def recorded_find(made: Call) -> LaunchPlan | None:
+def recorded_find(call: Call) -> LaunchPlan | None:
     """The plan for the addresses of the buffers, which often alternate."""
-    number = made.last_recorded
-    nbytes = size_of(int) * made.buffer_count
-    for _ in range(made.recorded_count):
+    number = call.last_recorded
+    nbytes = size_of(int) * call.buffer_count
+    for _ in range(call.recorded_count):
         number += 1
-        if number >= made.recorded_count:
+        if number >= call.recorded_count:
             number = 0
-        record = made.recorded + (made.buffer_count + 1) * number
-        if memcmp(record + 1, made.buffers, nbytes) == 0:
-            made.last_recorded = number
+        record = call.recorded + (call.buffer_count + 1) * number
+        if memcmp(record + 1, call.buffers, nbytes) == 0:
+            call.last_recorded = number
             return cast(LaunchPlan, record[0])
     return None
 
 
 @native
-def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
+def results_fill(call: Call, result: PyObject, single: bool) -> PyObject | None:
     """Set the slots of ``result``, which is one array if ``single``, else a tuple.
 
     Returns it, or None with an exception set if there is no memory.
     """
     is_filled = True
     if single:
-        is_filled = result_fill(made, result, made.outputs[0])
+        is_filled = result_fill(call, result, call.outputs[0])
     else:
-        for i in range(made.output_count):
-            if not result_fill(made, PyTuple_GetItem(result, i), made.outputs[i]):
+        for i in range(call.output_count):
+            if not result_fill(call, PyTuple_GetItem(result, i), call.outputs[i]):
                 is_filled = False
     if not is_filled:
         Py_DecRef(result)
@@ -269,24 +274,24 @@ def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
 
 
 @native
-def result_fill(made: Call, array: PyObject, output: Output) -> bool:
-    """Set the slots of ``array``, one result of the call ``made``.
+def result_fill(call: Call, array: PyObject, output: Output) -> bool:
+    """Set the slots of ``array``, one result of ``call``.
 
     ``output`` says where its memory and type are. False with an exception set if there
     is no memory.
     """
-    pointer = made.buffers[output.buffer]
+    pointer = call.buffers[output.buffer]
     owner = block_object(output.free_list, pointer)
     number = PyLong_FromLongLong(pointer)
     slots = cast(Array[Ref[PyObject | None]], array)
-    slots[made.owner_slot] = owner
-    slots[made.pointer_slot] = number
+    slots[call.owner_slot] = owner
+    slots[call.pointer_slot] = number
     Py_IncRef(output.type)
-    slots[made.type_slot] = output.type
-    Py_IncRef(made.false)
-    slots[made.shared_slot] = made.false
-    Py_IncRef(made.false)
-    slots[made.writable_slot] = made.false
+    slots[call.type_slot] = output.type
+    Py_IncRef(call.false)
+    slots[call.shared_slot] = call.false
+    Py_IncRef(call.false)
+    slots[call.writable_slot] = call.false
     return owner is not None and number is not None
 
 
@@ -297,16 +302,16 @@ def wait(self: PyObject, _: None) -> PyObject | None:
     ``self`` is the address of a ``Wait``, as a Python int. A longer wait releases the
     GIL. The driver's own wait polls as often, and a signal does not end it.
     """
-    made = cast(Wait, PyLong_AsLongLong(self))
-    for _iteration in range(made.spins):
-        status = made.query(made.stream)
+    state = cast(Wait, PyLong_AsLongLong(self))
+    for _iteration in range(state.spins):
+        status = state.query(state.stream)
         if status != NOT_READY:
             return PyLong_FromLongLong(status)
     thread = PyEval_SaveThread()
     begin = cycles()
     status = NOT_READY
-    while status == NOT_READY and cycles() - begin < made.cycles:
+    while status == NOT_READY and cycles() - begin < state.cycles:
         pause()
-        status = made.query(made.stream)
+        status = state.query(state.stream)
     PyEval_RestoreThread(thread)
     return PyLong_FromLongLong(status)

@@ -95,7 +95,7 @@ def free_list_new_block(free_list: FreeList) -> int:
 
 @native
 def free_list_give(free_list: FreeList, block: int) -> None:
-    """Put a block that died on its free list, or give it back to the driver."""
+    """Put an idle block on its free list, or give it back to the driver."""
     memory = free_list.memory
     if free_list.keeps == 0 or memory.idle_bytes >= memory.max_idle:
         block_free(memory, block)
@@ -140,25 +140,28 @@ def block_free(memory: DeviceMemory, block: int) -> None:
 @native
 def block_object(free_list: FreeList, block: int) -> PyObject | None:
     """An object whose destructor frees the block; None, with an error, if it fails."""
-    made = PyCapsule_New(block, None, block_die)
-    if made is not None:
-        PyCapsule_SetContext(made, cast(int, free_list))
-    return made
+    capsule = PyCapsule_New(block, None, block_destroyed)
+    if capsule is not None:
+        PyCapsule_SetContext(capsule, cast(int, free_list))
+    return capsule
 
 
 @native
-def block_die(made: PyObject) -> None:
-    """The destructor of a block's object."""
-    context = PyCapsule_GetContext(made)
+def block_destroyed(capsule: PyObject) -> None:
+    """The destructor of a block's capsule: puts the block on its free list."""
+    context = PyCapsule_GetContext(capsule)
     free_list = cast(FreeList, context & ~SHARED)
     if context & SHARED:
         # Another library's work on it may not have run yet.
         free_list.memory.set_current(free_list.memory.context)
         free_list.memory.synchronize()
-    free_list_give(free_list, PyCapsule_GetPointer(made, None))
+    free_list_give(free_list, PyCapsule_GetPointer(capsule, None))
 
 
 @native
-def block_share(made: PyObject) -> None:
-    """Note that another library has seen a block."""
-    PyCapsule_SetContext(made, PyCapsule_GetContext(made) | SHARED)
+def block_share(capsule: PyObject) -> None:
+    """Mark a block's capsule: another library has seen the memory.
+
+    Its destructor then waits for the GPU.
+    """
+    PyCapsule_SetContext(capsule, PyCapsule_GetContext(capsule) | SHARED)

@@ -58,13 +58,13 @@ setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
 # A slot beyond the end counts as published: the register keeps its value.
-_ASK: Final = """{
+_LOAD_IF_THERE: Final = """{
 .reg .pred there;
 mov.b64 $0, {$1, $2};
 setp.lt.s64 there, $4, $5;
 @there ld.relaxed.gpu.global.u64 $0, [$3];
 }"""
-_ASK_AGAIN: Final = """{
+_WAIT_AFTER_LOAD: Final = """{
 .reg .pred early;
 .reg .u32 launch;
 .reg .u64 word;
@@ -104,19 +104,19 @@ st.relaxed.gpu.global.u64 [$1], 0;
 red.add.relaxed.gpu.global.u64 [$0], step;
 CLOSED:
 }"""
-_WORD: Final = "dynamic_block_id"
+_FIRST_WORD: Final = "dynamic_block_id"
 
 emits_ptx(fence="fence.acq_rel.gpu;")
 
 
-def _word(b: ir.IRBuilder) -> Any:
+def _first_word(b: ir.IRBuilder) -> Any:
     """The block's copy, in shared memory, of the flag buffer's first word.
 
     It is a variable of the module that ``b`` builds, made at the first call.
     """
-    known: Any = b.module.globals.get(_WORD)
+    known: Any = b.module.globals.get(_FIRST_WORD)
     if known is None:
-        known = ir.GlobalVariable(b.module, I64, _WORD, addrspace=SHARED)
+        known = ir.GlobalVariable(b.module, I64, _FIRST_WORD, addrspace=SHARED)
         known.linkage, known.align = "internal", 8
         known.initializer = ir.Constant(I64, ir.Undefined)
     return known
@@ -126,7 +126,7 @@ def _word(b: ir.IRBuilder) -> Any:
 def _dynamic_block_id(c: Call) -> Any:
     """Emit the block's number in the order in which blocks begin."""
     b, (flag_buffer, blocks) = c.b, c.args
-    variable = _word(b)
+    variable = _first_word(b)
     arguments = [global_address(b, flag_buffer), b.ptrtoint(variable, I32), blocks]
     assembly(b, _DYNAMIC_BLOCK_ID, "l,r,l", arguments)
     return b.and_(b.load(variable), I64(0xFFFFFFFF))
@@ -135,7 +135,7 @@ def _dynamic_block_id(c: Call) -> Any:
 @emits("begin_work_queue")
 def _begin_work_queue(c: Call) -> None:
     word = assembly(c.b, _BEGIN, "=l,l", [global_address(c.b, c.args[0])], I64)
-    c.b.store(word, _word(c.b))
+    c.b.store(word, _first_word(c.b))
 
 
 @emits("next_work_item")
@@ -154,12 +154,12 @@ def _end_work_queue(c: Call) -> None:
     assembly(b, _END, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
 
 
-def _launch(b: ir.IRBuilder) -> Any:
+def _launch_number(b: ir.IRBuilder) -> Any:
     """The number of this launch, from 1, as 32 bits: the mark of its flags.
 
     The first word of the flag buffer counts the launches before it.
     """
-    word = b.load(_word(b))
+    word = b.load(_first_word(b))
     return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
 
 
@@ -174,7 +174,7 @@ def _flag_address(c: Call, flag_buffer: Any, at: Any) -> Any:
 def _publish(c: Call) -> None:
     """Each word is one store: 32 bits of the value, and the launch."""
     b, (flag_buffer, at, value) = c.b, c.args
-    launch = b.shl(b.zext(_launch(b), I64), I64(32))
+    launch = b.shl(b.zext(_launch_number(b), I64), I64(32))
     address = _flag_address(c, flag_buffer, at)
     for k, part in enumerate(_words_of(b, value)):
         word = b.or_(launch, b.zext(part, I64))
@@ -186,7 +186,7 @@ def _publish(c: Call) -> None:
 def _wait_for(c: Call) -> Any:
     """Emit a spinning wait for a slot; its value."""
     b, (flag_buffer, at) = c.b, c.args
-    launch = _launch(b)
+    launch = _launch_number(b)
     address = _flag_address(c, flag_buffer, at)
 
     def read(k: int) -> Any:
@@ -201,22 +201,24 @@ def _wait_for(c: Call) -> Any:
 def _wait_for_many(c: Call) -> None:
     """Emit the wait for several slots: all loads are issued before the first wait."""
     b, (flag_buffer, at, step, end, tile) = c.b, c.args
-    launch = _launch(b)
-    all_asked: list[tuple[Any, list[tuple[Any, Any]]]] = []
+    launch = _launch_number(b)
+    all_loaded: list[tuple[Any, list[tuple[Any, Any]]]] = []
     for n in range(c.function.lanes):
         address = _flag_address(c, flag_buffer, at)
         register = b.gep(tile, [I64(n)])
-        asked: list[tuple[Any, Any]] = []
+        loaded: list[tuple[Any, Any]] = []
         for k, part in enumerate(_words_of(b, b.load(register))):
             there = b.add(address, I64(8 * k))
             own = [part, launch, there, at, end]
-            asked.append((assembly(b, _ASK, "=&l,r,r,l,l,l", own, I64), there))
-        all_asked.append((register, asked))
+            loaded.append(
+                (assembly(b, _LOAD_IF_THERE, "=&l,r,r,l,l,l", own, I64), there)
+            )
+        all_loaded.append((register, loaded))
         at = b.add(at, step)
-    for register, asked in all_asked:
+    for register, loaded in all_loaded:
 
-        def read(k: int, asked: list[tuple[Any, Any]] = asked) -> Any:
-            return assembly(b, _ASK_AGAIN, "=r,l,l,r", [*asked[k], launch], I32)
+        def read(k: int, loaded: list[tuple[Any, Any]] = loaded) -> Any:
+            return assembly(b, _WAIT_AFTER_LOAD, "=r,l,l,r", [*loaded[k], launch], I32)
 
         b.store(_value_of_words(b, c.dtype, read), register)
 
@@ -227,9 +229,9 @@ def _value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> 
     ``read(k)`` is word k, of 32 bits.
     """
     if dtype not in COMPLEXES:
-        return _of_words(b, dtype, read, 0)
+        return _real_of_words(b, dtype, read, 0)
     part = REAL_PART[dtype]
-    parts = [_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
+    parts = [_real_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
     kind = ir.LiteralStructType([p.type for p in parts])
     half = b.insert_value(ir.Constant(kind, ir.Undefined), parts[0], 0)
     return b.insert_value(half, parts[1], 1)
@@ -250,7 +252,7 @@ def _words_of(b: ir.IRBuilder, value: Any) -> list[Any]:
     return [b.zext(value, I32) if kind.width < 32 else value]
 
 
-def _of_words(
+def _real_of_words(
     b: ir.IRBuilder, dtype: str, read: Callable[[int], Any], first: int
 ) -> Any:
     """A real number of ``dtype`` from the words of its bits.

@@ -49,7 +49,7 @@ emits_f32(
 
 
 def _pairs(b: ir.IRBuilder, tile: Any, at: Any) -> Any:
-    """Registers from ``tile[at]`` on as words, each a pair."""
+    """A pointer to the registers from ``tile[at]`` on, as 32-bit pairs of elements."""
     return b.bitcast(b.gep(tile, [at]), I32.as_pointer())
 
 
@@ -129,9 +129,10 @@ def rounded_pairs(c: Call, tile: Any, at: Any) -> Any:
 
 @emits("widen")
 def _widen(c: Call) -> None:
-    """Float32 of each half by an instruction that the compiler does not see through.
+    """Emit the conversion of fp16 or bf16 registers to float32 registers.
 
-    It would keep the result in registers, which takes twice as many.
+    Inline assembly keeps the compiler from converting early, and so from keeping the
+    results in registers, of which they need twice as many.
     """
     b, (tile, tile_at, wide, at) = c.b, c.args
     pairs, made = _pairs(b, tile, tile_at), b.gep(wide, [at])
@@ -144,7 +145,10 @@ def _widen(c: Call) -> None:
 
 @emits("max", "min")
 def _extreme(c: Call) -> Any:
-    """Pairs are compared with pairs, and the last one as two float32 numbers."""
+    """Emit the maximum or minimum of a vector of fp16 or bf16, and of a float32.
+
+    Pairs are compared with pairs; the last pair is converted to two float32 numbers.
+    """
     b, name, (tile, at, x) = c.b, c.function.kind, c.args
     pairs = _pairs(b, tile, at)
     found = b.load(pairs)

@@ -36,6 +36,7 @@ class LoadedKernel:
     __slots__ = ("__weakref__", "function")
 
     def __init__(self, module: int, function: int) -> None:
+        """``function`` is the handle of the kernel in ``module``, a CUmodule."""
         self.function = function
         # Not __del__, during which another thread could revive the object.
         finalize(self, _unused.append, (device(), module)).atexit = False
@@ -60,7 +61,7 @@ def load(
     gpu.check(status)
     if shared:
         whole = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
-        used = blocks * (shared + _shared_beside(function)) or whole
+        used = blocks * (shared + _other_shared_bytes(function)) or whole
         carveout = min(100, -(-100 * used // whole))
         for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, carveout)):
             status = gpu.library.cuFuncSetAttribute(function, attribute, value)
@@ -71,8 +72,11 @@ def load(
     return LoadedKernel(int(module.value or 0), int(function.value or 0))
 
 
-def _shared_beside(function: ctypes.c_void_p) -> int:
-    """The shared memory of a block that the driver and static arrays take, in bytes."""
+def _other_shared_bytes(function: ctypes.c_void_p) -> int:
+    """The bytes of a block's shared memory that are not dynamic.
+
+    They are the static arrays of ``function``, and what the driver takes.
+    """
     gpu, arrays = device(), ctypes.c_int()
     status = gpu.library.cuFuncGetAttribute(
         ctypes.byref(arrays), _SHARED_OF_ARRAYS, function
@@ -82,11 +86,11 @@ def _shared_beside(function: ctypes.c_void_p) -> int:
 
 
 def unload_unused(minimum: int = 1) -> None:
-    """Unload the unused modules, if there are ``minimum`` so many.
+    """Unload the unused modules of this thread's GPU, if at least ``minimum`` exist.
 
-    Those of this thread's GPU, that is. Waits until all that is enqueued has run:
-    kernels of dropped functions may be part of it. Graphs hold their kernels, so none
-    of them refers to an unused module. Does nothing while a graph is captured.
+    Waits first until all enqueued work has run, since their kernels may be part of it.
+    Graphs hold their kernels, so none of them refers to an unused module. Does nothing
+    while a graph is captured.
     """
     if len(_unused) < minimum:
         return

@@ -169,16 +169,13 @@ def part(module: Any, function: FunctionType, arguments: tuple[Any, ...]) -> Any
 
     ``arguments`` are the Numba types of its parameters.
     """
-    symbol = ".".join([function.__name__, *map(str, arguments)])
-    known = module.globals.get(symbol)
-    if known is None:
+
+    def add(symbol: str) -> None:
         library = KernelLibrary(_TARGET.codegen(), symbol)
         library.module = module
         _compile(library, function, arguments, symbol, noalias=False)
-        known = module.globals[symbol]
-        known.linkage = "internal"
-        known.attributes.add("alwaysinline")
-    return known
+
+    return shared.inlined_function(module, function.__name__, arguments, add)
 
 
 def _compile(
@@ -193,17 +190,10 @@ def _compile(
 
     Raises UntypedKernelError for what its types do not fit.
     """
-    flags = compiler.CUDAFlags()
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.no_compile = True
-    flags.no_rewrites = True
-    flags.error_model = "numpy"
-    flags.noalias = noalias
     try:
         compiler.compile_extra(
             *(_TYPING, _TARGET, function, arguments, types.void),
-            flags=flags,
+            flags=shared.set_kernel_flags(compiler.CUDAFlags(), noalias=noalias),
             locals={},
             library=library,
             pipeline_class=KernelPipeline,

@@ -65,7 +65,7 @@ class Tiles:
     operation: ctypes.c_void_p
     layouts: Sequence[ctypes.c_void_p]
 
-    def beyond(
+    def other_choices(
         self, proposals: Sequence[Choice], which: Tried, workspace: int
     ) -> Iterator[Choice]:
         """The choices besides ``proposals``, with up to ``workspace`` bytes each."""
@@ -88,7 +88,7 @@ class Tiles:
             if self.library.cublasLtMatmulAlgoInit(handle, *what, ctypes.byref(made)):
                 continue
             for tile, stages in itertools.product(
-                self._able(made, _TILE_IDS), self._able(made, _STAGE_IDS)
+                self._capability(made, _TILE_IDS), self._capability(made, _STAGE_IDS)
             ):
                 yield self._checked(made, {_TILE: tile, _STAGES: stages, _PARTS: 1})
 
@@ -104,7 +104,7 @@ class Tiles:
         )
         return number.value
 
-    def _able(self, algorithm: Any, attribute: int) -> list[int]:
+    def _capability(self, algorithm: Any, attribute: int) -> list[int]:
         """The values of a capability of ``algorithm``; 0, for none, if it has none.
 
         ``attribute`` is the capability's number.

@@ -11,23 +11,26 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
-FIRST_CALLS: Final = 3  # of each way: what else uses the GPU may come into one
-ROUND_SECONDS: Final = 6e-4  # of repeated calls in a round
-HOT_SECONDS: Final = 2e-3  # in a round of what takes long enough to heat the card
-FINAL_ROUNDS: Final = 24  # of the fastest ones: the card's clock goes up and down
-FINAL_BUDGET: Final = 0.1  # seconds for a way in them; where calls are long, fewer
-HEATS: Final = 4e-5  # seconds of a call, from where that matters
-ROUNDS: Final = 8
-LONG_SECONDS: Final = 5e-2  # what takes longer is tried twice only
+# First calls of all ways.
+FIRST_CALLS: Final = 3  # of each: another process may use the GPU during one of them
+LONG_SECONDS: Final = 5e-2  # a way that takes longer is called twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
-WITHIN: Final = 1.5  # times as slow as the fastest at first: not tried again
-CANDIDATES: Final = 12  # that are
-NEAR: Final = 1.06  # times as slow in rounds: not tried in the final ones
-FINALISTS: Final = 4  # that are
-BEHIND: Final = 1.03  # times as slow in final rounds: out after some of them
-CLEAR_ROUNDS: Final = 6  # so many
-START: Final = 2e-5  # seconds to enqueue one call, that may be in its time
-NOISE: Final = 1.003  # what is not faster by that is not faster
+WITHIN: Final = 1.5  # ways slower than the fastest by this factor are left out
+START: Final = 2e-5  # seconds to enqueue a call, which its measured time may include
+# Rounds of repeated calls.
+ROUNDS: Final = 8
+CANDIDATES: Final = 12  # ways in them, at most
+ROUND_SECONDS: Final = 6e-4  # of a way in a round
+NEAR: Final = 1.06  # ways slower than the fastest by this factor are left out
+# Final rounds: more of them, since the card's clock goes up and down.
+FINAL_ROUNDS: Final = 24  # at most
+FINALISTS: Final = 4  # ways in them, at most
+FINAL_BUDGET: Final = 0.1  # seconds of a way in all of them
+HEATS: Final = 4e-5  # seconds of a call from which on it heats the card
+HOT_SECONDS: Final = 2e-3  # of such a way in a round
+CLEAR_ROUNDS: Final = 6  # after so many, clearly slower ways are left out
+BEHIND: Final = 1.03  # clearly slower than the fastest: by this factor
+NOISE: Final = 1.003  # times that differ by less are equal
 
 
 Way = Callable[[int], int]

@@ -84,7 +84,7 @@ def routines_in(names: Mapping[str, Any]) -> list[Routine[..., Any]]:
 
 
 def native(function: Callable[P, R]) -> Routine[P, R]:
-    """Mark a function as native."""
+    """Decorator: make a ``Routine`` of a function, which ``compiler`` compiles."""
     assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
     arity = function.__code__.co_argcount

@@ -22,13 +22,15 @@ class Calls(Expressions):
     @override
     def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
         """A call of the vocabulary, of a C function, of a routine, or of a pointer."""
-        target: Any = None
-        if isinstance(function, ast.Name) and function.id not in self.locals:
-            target = self.module.get(function.id)
-            if target is None and function.id in ("min", "max"):
-                return self.extreme(function.id, [self.integer(x) for x in given])
-        elif isinstance(function, ast.Attribute):
-            target = self.member(function)
+        match function:
+            case ast.Name(id=name) if name not in self.locals:
+                target: Any = self.module.get(name)
+                if target is None and name in ("min", "max"):
+                    return self.extreme(name, [self.integer(x) for x in given])
+            case ast.Attribute() if (target := self.member(function)) is not None:
+                pass  # a function of a module
+            case _:
+                return self.call_pointer(node, self.value(function), given)
         word = getattr(target, "__name__", "")
         if target is not None and getattr(native, word, None) is target:
             return self.operation(node, word, given)
@@ -37,10 +39,6 @@ class Calls(Expressions):
             return self.call_of(
                 node, f"@{self.symbol(target)}", kinds, result, given, target
             )
-        if target is None and not isinstance(function, ast.Name):
-            return self.call_pointer(node, self.value(function), given)
-        if isinstance(function, ast.Name) and function.id in self.locals:
-            return self.call_pointer(node, self.value(function), given)
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
 
     def extreme(self, kind: str, values: list[str]) -> Value:

@@ -49,13 +49,14 @@ class KernelLowering:
     fndesc: Any
 
     def init(self) -> None:
-        """Called by Numba when all else is set."""
+        """Prepare to lower a kernel; Numba calls it at the end of its constructor."""
         self.types: KernelTypes = self.metadata[TYPES]
-        self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
+        # By variable: its value (LLVM's, or a loop's Range or pair), or its memory.
+        self.values: dict[str, Any] = {}
         self.slots: dict[str, Any] = {}
-        self.latches: dict[Any, Any] = {}
+        self.latches: dict[Any, Any] = {}  # by the head of a loop
         self.emitted: dict[Any, int] = {}  # instructions of each function called
-        self.offset = 0
+        self.offset = 0  # of the block that is lowered, in the bytecode
         self.offsets: Iterator[int] = iter(())
 
     def loop_metadata(self, loop: KernelLoop) -> Any:

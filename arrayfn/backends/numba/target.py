@@ -6,6 +6,7 @@ KernelLibrary, CodeLibrary)``).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from llvmlite import ir
@@ -15,6 +16,37 @@ from arrayfn.backends.numba.lowering import TYPES
 from arrayfn.backends.numba.typed import kernel_types
 
 _VOID: Final = ir.VoidType()
+
+
+def set_kernel_flags(flags: Any, *, noalias: bool) -> Any:
+    """Set Numba's ``flags`` for kernels, and return them.
+
+    There are no wrappers for Python, division by 0 is NumPy's, and with ``noalias``
+    arrays are promised not to overlap.
+    """
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.no_compile = True
+    flags.no_rewrites = True
+    flags.error_model = "numpy"
+    flags.noalias = noalias
+    return flags
+
+
+def inlined_function(
+    module: ir.Module, name: str, types: Sequence[Any], add: Callable[[str], object]
+) -> Any:
+    """A function that a kernel calls, in the kernel's ``module``; it is inlined there.
+
+    ``add(symbol)`` compiles the function called ``name``, for arguments of these
+    ``types``, into the module if it is not there yet.
+    """
+    symbol = ".".join([name, *map(str, types)])
+    if symbol not in module.globals:
+        add(symbol)
+        module.globals[symbol].linkage = "internal"
+        module.globals[symbol].attributes.add("alwaysinline")
+    return module.globals[symbol]
 
 
 class KernelLibrary:
@@ -115,7 +147,7 @@ class KernelContext:
         super().__init__(*arguments)
 
     def init(self) -> None:
-        """Called by Numba when all else is set."""
+        """Begin with no implementations; called at the end of Numba's constructor."""
         super().init()  # type: ignore[misc]
         self._implementations: dict[Any, Any] = {}
 

@@ -103,8 +103,9 @@ class _Typing:
         blocks: Mapping[int, Any] = self.function.blocks
         for name, kind in zip(self.function.arg_names, self.arguments, strict=True):
             self.result.variables[f"arg.{name}"] = kind
-        latches: dict[int, int] = {}  # the last branch back to a block
-        # Where a loop's first instruction has a prefix, that is a block of its own.
+        latches: dict[int, int] = {}  # by a loop's head: the last block that jumps back
+        # The head of a loop may follow an empty block, which jumps back lead to (where
+        # its first instruction has a prefix). ``before`` maps that block to the head.
         before = {
             offset: block.terminator.target
             for offset, block in blocks.items()
@@ -140,7 +141,11 @@ class _Typing:
         return UntypedKernelError(f"line {node.loc.line}: {node}")
 
     def variable(self, variable: Any) -> Any:
-        """The type of a variable that is used here."""
+        """The type of ``variable``, a Numba IR variable that this block uses.
+
+        Notes whether the variable needs memory (``KernelTypes.shared``): the block that
+        assigned it last in the text does not run before each run of this one.
+        """
         name = variable.name
         assigned = self.defined.get(name)
         if assigned != self.block:

@@ -1,6 +1,8 @@
 """The schedule of a nest: blocks, threads and vectors, by the numbers of ``GpuConfig``.
 
-What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
+The choice depends on the nest's shapes, strides and dtypes alone, never on a
+measurement at run time: so results have the same bits on every machine with the same
+numbers.
 """
 
 from __future__ import annotations
@@ -10,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
+from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.scan_schedules import is_scan, scan
 from arrayfn.lowering.cuda.schedule import (
     CP_ASYNC_BYTES,
     Columns,
     Elementwise,
     Rows,
-    Scan,
-    ScanPipeline,
     Schedule,
     Transpose,
     can_copy,
@@ -37,10 +38,11 @@ from arrayfn.lowering.cuda.stage_plan import (
     late_broadcast_loads,
     plan_stages,
 )
-from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
+from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
-IDLE_SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has one
+IDLE_SHARE: Final = 8
+"""Large blocks leave rows to clusters if one multiprocessor in so many has a row."""
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -69,9 +71,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 
 
 def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A row group in a block where that keeps the row; else a cluster, or a pipeline.
+    """A row group within a block if that keeps the row; else a cluster, or a pipeline.
 
-    Where there are fewer rows than multiprocessors, clusters share them, too.
+    Clusters also share rows where there are fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
@@ -84,109 +86,6 @@ def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     if schedule.register_resident:
         return schedule
     return pipeline(nest, gpu) or clustered(nest, gpu) or schedule
-
-
-def is_scan(nest: Nest) -> bool:
-    """Whether ``nest`` only stores one running value along its innermost axis."""
-    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    stores = [s for s in nest.statements if isinstance(s, Store)]
-    return (
-        reduced == [len(nest.axes) - 1]
-        and not nest.has_computed_indices
-        and len(reduces) == len(stores) == 1
-        and stores[0].value == reduces[0].result
-        and stores[0].where is None
-        and all(isinstance(s, Reduce) or s.level == "element" for s in nest.statements)
-        and nest.axes[-1].extent >= SCAN_FROM
-    )
-
-
-def scan(nest: Nest, gpu: GpuConfig) -> Scan:
-    """The schedule of a scan along the innermost axis, of any length.
-
-    Threads are as many as a row has work for. Longer rows than a cluster can keep are
-    in parts.
-    """
-    length = nest.axes[-1].extent
-    rows = math.prod(a.extent for a in nest.axes[:-1])
-    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-    (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
-    size = reduce.result.dtype.itemsize
-    words = -(-size // 4)
-    vectors, room = -(-length // lanes), gpu.scan_words // (lanes * words)
-    if vectors > gpu.scan_threads * room:
-        room *= 2
-    tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
-    threads_per_row = max(WARP, power_of_two(-(-vectors // tiles)))
-    # Larger clusters wait until so many blocks are free: parts are faster than that.
-    max_cluster = min(4, gpu.max_cluster) if size in DSMEM_BYTES else 1
-    blocks = -(-threads_per_row // gpu.scan_threads)
-    if blocks > max(1, max_cluster) or (
-        blocks > 1 and rows * blocks < gpu.multiprocessors
-    ):
-        if (schedule := scan_pipeline(nest, gpu, lanes)) is not None:
-            return schedule
-        threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // (lanes * words))
-        parts = -(-vectors // (threads * tiles))
-        part_bytes = threads * tiles * lanes * max(size, 1)
-        lag = max(1, min(gpu.scan_lag_bytes // part_bytes, rows * parts // 2))
-        return Scan(threads, threads, lanes, tiles, parts=parts, lag=lag)
-    cluster, threads = 1, threads_per_row
-    while cluster < max_cluster and (
-        threads > gpu.scan_threads
-        or (threads > gpu.threads and rows * cluster < 2 * gpu.multiprocessors)
-    ):
-        cluster, threads = 2 * cluster, threads // 2
-    threads = min(threads, gpu.max_threads)
-    threads_per_row = cluster * threads
-    return Scan(
-        4 * WARP if threads_per_row == WARP else threads,
-        threads_per_row,
-        lanes,
-        tiles,
-        cluster,
-    )
-
-
-def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
-    """A scan that prefetches parts of rows, as vectors of ``lanes`` elements.
-
-    None where there are too few parts for it to pay, or no operand can be prefetched.
-    """
-    loaded = {
-        s.operand: nest.operands[s.operand]
-        for s in nest.statements
-        if isinstance(s, Load) and s.level == "element" and not s.indices
-    }
-    itemsizes = {
-        k: o.dtype.itemsize
-        for k, o in loaded.items()
-        if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
-    }
-    threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
-    vector_bytes = threads * lanes * sum(itemsizes.values()) * gpu.part_slots
-    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
-    if not itemsizes or not tiles or not gpu.max_cluster:
-        return None
-    tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
-    parts = -(-vectors // (threads * tiles))
-    rows = math.prod(a.extent for a in nest.axes[:-1])
-    blocks = gpu.multiprocessors * gpu.part_blocks
-    if rows * parts < gpu.part_iterations * blocks:
-        return None
-    return ScanPipeline(
-        threads,
-        threads,
-        lanes,
-        tiles,
-        parts=parts,
-        blocks=min(rows * parts, blocks),
-        slots=gpu.part_slots,
-        row_operands=tuple(itemsizes),
-        shared=vector_bytes * tiles,
-        blocks_per_multiprocessor=gpu.part_blocks,
-    )
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
@@ -273,8 +172,8 @@ def elements_per_word(nest: Nest, axis: int) -> int:
 def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """The schedule with a row group of up to a block for each row.
 
-    The group is as large as its tiles need. Few rows have larger groups and smaller
-    blocks: each multiprocessor gets one.
+    The group is as large as its registers need. Few rows have larger groups and smaller
+    blocks, so that each multiprocessor gets one.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
@@ -308,12 +207,18 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def _row_group(
     nest: Nest, vectors: int, words: int, gpu: GpuConfig
 ) -> tuple[int, int, bool]:
-    """How a row of ``vectors`` vectors is shared: threads, vectors of each, residency.
+    """How a row is shared: threads of its row group, vectors of each, and residency.
 
-    The last says whether the threads keep the whole row in registers, of which a vector
-    takes up ``words``. The threads are a power of two, at most those of a block: first
-    as many as have ``gpu.tiles`` vectors each, then as many as can keep the row. Above
-    a warp, a block has at least four warps.
+    The third says whether the threads keep the whole row in registers. The threads are
+    a power of two, at most those of a block: first as many as have ``gpu.tiles``
+    vectors each, then as many as can keep the row. Above a warp, a block has at least
+    four warps.
+
+    Args:
+        nest: The nest.
+        vectors: Vectors of a row.
+        words: 32-bit registers that a vector takes up between stages.
+        gpu: The numbers of the GPU.
     """
     threads_per_row = power_of_two(-(-vectors // gpu.tiles))
     warp_tiles = -(-vectors // WARP)
@@ -412,10 +317,16 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
 def fits(
     nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
 ) -> bool:
-    """Whether a thread has registers for ``tiles`` vectors of a row of ``nest``.
+    """Whether a thread has registers for its part of a row.
 
-    A vector takes up ``words`` registers. In larger row groups (``threads_per_row``) a
-    thread has fewer registers.
+    In larger row groups a thread has fewer registers.
+
+    Args:
+        nest: The nest.
+        words: 32-bit registers that a vector takes up between stages.
+        tiles: Vectors of a thread.
+        threads_per_row: Threads of the row group.
+        gpu: The numbers of the GPU.
     """
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles

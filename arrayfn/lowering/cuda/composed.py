@@ -2,8 +2,16 @@
 
 In: steps whose kernels are printed. Each kernel's text becomes a device function that
 takes a block index. The composed kernel assigns the blocks of each step to the blocks
-of the grid, and puts a grid barrier before a step that has a hazard with an earlier
-one. Loops and branches of the plan become loops and branches of the text. Buffers whose
+of the grid, and puts a grid barrier before a step that has a hazard with an earlier one
+(it reads what that wrote, or writes what that read or wrote):
+
+    def persistent_0(a_at, b_at, k_at, c_at, r_at, barrier_state):
+        columns_0(block_index(), a_at, b_at, k_at, 128, 128)
+        grid_barrier(barrier_state, 64)
+        columns_0(block_index(), k_at, c_at, r_at, 128, 128)
+        grid_barrier(barrier_state, 64)
+
+Loops and branches of the plan become loops and branches of the text. Buffers whose
 address changes from iteration to iteration (double-buffered carries, slices) become
 pointer variables. So there is one launch, and a loop never leaves the GPU. Extents are
 constants in the text: other shapes compile another kernel.
@@ -23,7 +31,13 @@ from arrayfn.lowering.cuda.composed_text import ComposedText
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
+from arrayfn.lowering.steps import (
+    BranchStep,
+    CallStep,
+    CarriedValue,
+    LoopStep,
+    PlanStep,
+)
 
 
 class CannotComposeError(Exception):
@@ -91,7 +105,20 @@ def compose(
 
 @dataclass(kw_only=True)
 class _Composer(ComposedText):
-    """Prints one kernel that does what steps do, with ``blocks`` resident blocks."""
+    """Prints one kernel that does what steps do, with ``blocks`` resident blocks.
+
+    Args:
+        kernels: The kernels that the steps call, by name.
+        blocks: Blocks of the grid.
+        root_of: Gives the array whose memory an array has.
+        parameters: The kernel's parameters, once composed.
+        pointers: The array and the byte offset of each pointer parameter, by its name.
+        pointer_kinds: The type of each such parameter, such as ``f32*``, by its name.
+        reads: The arrays in memory that the steps read.
+        writes: Those that they write.
+        hazards: What was accessed since the last grid barrier.
+        source: The kernel's text, once composed.
+    """
 
     kernels: Kernels
     blocks: int
@@ -104,7 +131,7 @@ class _Composer(ComposedText):
     moving_pointers: dict[Var, tuple[str, str]] = field(
         default_factory=dict[Var, tuple[str, str]]
     )
-    """The pointer variable of each array whose address changes, and its kind."""
+    """The pointer variable of each array whose address changes, and its type."""
     pointees: dict[Var, tuple[Var, ...]] = field(
         default_factory=dict[Var, tuple[Var, ...]]
     )
@@ -142,9 +169,10 @@ class _Composer(ComposedText):
         return self.pointees.get(root, (root,))
 
     def pointer(self, var: Var, offset: int, kind: str) -> str:
-        """The expression of a pointer to byte ``offset`` of ``var``.
+        """The expression of a pointer to byte ``offset`` of ``var``: ``x_at``.
 
-        ``kind`` is the pointer's type, such as ``f32*``.
+        For an array whose address changes it is a variable, or ``subarray_f32(h_now,
+        16)``. ``kind`` is the pointer's type, such as ``f32*``.
         """
         root = self.root_of(var)
         if root in self.moving_pointers:
@@ -159,7 +187,11 @@ class _Composer(ComposedText):
         return name
 
     def subarray(self, pointer: str, kind: str, at: str) -> str:
-        """The expression of ``pointer``, a ``kind``, moved on by ``at`` elements."""
+        """The pointer moved on: ``subarray_f32(e_at, iteration * 1024)``.
+
+        It moves by ``at`` elements. ``pointer`` and ``at`` are expressions, ``kind`` is
+        the pointer's type.
+        """
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
@@ -170,8 +202,11 @@ class _Composer(ComposedText):
         """Print a grid barrier if a step has a hazard; return the step's blocks.
 
         The result is the range of blocks that the step's work goes to. A step of one
-        item runs in the block that made what it needs, if one block did: then no
-        barrier is needed.
+        item runs in the block that computed what it needs, if one block did. Then a
+        barrier of that block is enough:
+
+            if block_index() == 3:
+                barrier()
 
         Args:
             reads: The arrays that the step reads.
@@ -197,7 +232,7 @@ class _Composer(ComposedText):
         return first, last
 
     def grid_barrier(self) -> None:
-        """Print a grid barrier, if memory was accessed since the last one."""
+        """Print ``grid_barrier(barrier_state, 64)``, if memory was accessed since."""
         if self.hazards.read or self.hazards.written:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.hazards = HazardsSinceBarrier()
@@ -218,7 +253,17 @@ class _Composer(ComposedText):
     def call(self, step: CallStep) -> None:
         """Print the call of a kernel's device function, by the blocks that do its work.
 
-        A step of more blocks than the grid has becomes a loop over them.
+        For a step of 64 blocks in a grid of 64, of 8 blocks, and of 200:
+
+            columns_0(block_index(), a_at, b_at, k_at, 128, 128)
+
+            if 16 <= block_index() < 24:
+                columns_0(block_index() - 16, a_at, b_at, k_at, 128, 128)
+
+            for block in range(block_index(), 200, 64):
+                columns_0(block, a_at, b_at, k_at, 128, 128)
+
+        A barrier separates calls by one block that use the same shared memory.
         """
         kernel = self.kernels[step.kernel]
         assert isinstance(kernel, Kernel)
@@ -250,16 +295,14 @@ class _Composer(ComposedText):
             with self.open(f"if block_index() == {first} and thread_index() == 0:"):
                 self.call_part(part, arguments)
             return
-        condition, own_block = "", "block_index()"
+        condition, block = "", "block_index()"
         if first:
-            condition, own_block = (
-                f"{first} <= {own_block} < {last}",
-                f"{own_block} - {first}",
-            )
+            condition = f"{first} <= block_index() < {last}"
+            block = f"block_index() - {first}"
         elif last < self.blocks:
-            condition = f"{own_block} < {last}"
+            condition = f"block_index() < {last}"
         with self.open_if(condition):
-            self.call_part(part, f"{own_block}, {arguments}")
+            self.call_part(part, f"{block}, {arguments}")
 
     def assign_blocks(self, items: int) -> tuple[int, int]:
         """The range of blocks for a step of ``items`` blocks: idle ones if possible."""
@@ -270,7 +313,10 @@ class _Composer(ComposedText):
         return first, self.hazards.busy
 
     def call_part(self, part: str, arguments: str) -> None:
-        """Print the call of the device function ``part``; ``arguments`` is its list."""
+        """Print ``part(arguments)``, in several lines if it is too long for one.
+
+        ``part`` is a device function, ``arguments`` the text of its arguments.
+        """
         indent = "    " * self.depth
         if len(indent) + len(part) + len(arguments) + 2 <= WIDTH:
             self.line(f"{part}({arguments})")
@@ -283,36 +329,27 @@ class _Composer(ComposedText):
         self.line(")")
 
     def loop(self, step: LoopStep) -> None:
-        """Print a loop: carries that cannot be updated in place rotate three pointers.
+        """Print a loop. Carries that cannot be updated in place rotate three pointers.
 
-        These are to the current value, to the next one, and to the one after that,
-        whose memory is the other of the double buffer.
+        For a loop of 128 iterations over slices ``b`` of ``e``, with a carry ``h``:
+
+            h_now = b_at
+            h_next = value_at
+            h_after = f_at
+            for iteration in range(128):
+                b = subarray_f32(e_at, iteration * 1024)
+                columns_0(block_index(), h_now, c_at, b, h_next, 128)
+                grid_barrier(barrier_state, 32)
+                h_now = h_next
+                h_next = h_after
+                h_after = h_now
+
+        A loop with a predicate is ``while flag[0] != 0:``; its number of iterations
+        says afterwards which of the buffers has the result.
         """
         self.grid_barrier()
         carries = [c for c in step.carries if c.first is not None]
-        rotating: list[tuple[str, str, str]] = []
-        for c in carries:
-            assert c.first is not None
-            assert c.second is not None
-            kind = self.kind_of(c.result)
-            pointers = [
-                self.pointer(v, 0, kind) for v in (c.initial, c.first, c.second)
-            ]
-            base = self.hint(self.root_of(c.current))
-            pointer_names = [
-                self.name_for((id(step), id(c), suffix), base + suffix)
-                for suffix in ("_now", "_next", "_after")
-            ]
-            for name, pointer in zip(pointer_names, pointers, strict=True):
-                self.line(f"{name} = {pointer}")
-            self.moving_pointers[self.root_of(c.current)] = pointer_names[0], kind
-            self.moving_pointers[self.root_of(c.next)] = pointer_names[1], kind
-            three = (c.initial, c.first, c.second)
-            pointees = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
-            self.pointees[self.root_of(c.current)] = self.pointees[
-                self.root_of(c.next)
-            ] = pointees
-            rotating.append((pointer_names[0], pointer_names[1], pointer_names[2]))
+        rotating = [self.rotating_pointers(c) for c in carries]
         iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
             self.open(f"for {iteration} in range({step.count}):")
@@ -325,18 +362,41 @@ class _Composer(ComposedText):
             self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
         self.steps(step.body)
         self.grid_barrier()
-        for now, following, after in rotating:
-            self.line(f"{now} = {following}")
-            self.line(f"{following} = {after}")
-            self.line(f"{after} = {now}")
+        for current, following, spare in rotating:
+            self.line(f"{current} = {following}")
+            self.line(f"{following} = {spare}")
+            self.line(f"{spare} = {current}")
         if step.predicate is not None:
             self.line(f"{iteration} = {iteration} + 1")
         self.close()
         if step.predicate is not None:
             # All have read it once more, to leave.
             self.synchronize([step.predicate], [])
-            for c, (now, _, _) in zip(carries, rotating, strict=True):
-                self.copy_result(c.result, now, iteration)
+            for c, (current, _, _) in zip(carries, rotating, strict=True):
+                self.copy_result(c.result, current, iteration)
+
+    def rotating_pointers(self, c: CarriedValue) -> tuple[str, str, str]:
+        """Define the three pointers of a double-buffered carry; return their names.
+
+        They point to the current value, at first the initial one, to the memory of the
+        next one, and to that of the one after it: the other of the double buffer.
+        """
+        assert c.first is not None
+        assert c.second is not None
+        kind, memory = self.kind_of(c.result), (c.initial, c.first, c.second)
+        pointers = [self.pointer(var, 0, kind) for var in memory]
+        current, following = self.root_of(c.current), self.root_of(c.next)
+        hint = self.hint(current)
+        now, then, after = (
+            self.name_for((id(c), suffix), hint + suffix)
+            for suffix in ("_now", "_next", "_after")
+        )
+        for name, pointer in zip((now, then, after), pointers, strict=True):
+            self.line(f"{name} = {pointer}")
+        self.moving_pointers |= {current: (now, kind), following: (then, kind)}
+        pointees = tuple(dict.fromkeys(a for var in memory for a in self.arrays(var)))
+        self.pointees |= dict.fromkeys((current, following), pointees)
+        return now, then, after
 
     def kind_of(self, var: Var) -> str:
         """The type of a pointer to the elements of ``var``, such as ``f32*``."""
@@ -347,8 +407,14 @@ class _Composer(ComposedText):
     ) -> None:
         """Define the pointer to the slice ``inner`` of ``outer`` in an iteration.
 
-        It is at byte ``offset`` in iteration 0, and ``stride`` bytes further in each
-        next one. ``iteration`` is the loop's variable.
+        Prints: ``b = subarray_f32(e_at, iteration * 1024)``.
+
+        Args:
+            inner: The slice.
+            outer: The array.
+            offset: The byte at which it begins in iteration 0.
+            stride: Bytes from each iteration's slice to the next.
+            iteration: The loop's variable.
         """
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
@@ -362,25 +428,38 @@ class _Composer(ComposedText):
         self.moving_pointers[root] = name, kind
         self.pointees[root] = self.arrays(outer)
 
-    def copy_result(self, result: Var, now: str, iteration: str) -> None:
-        """Copy a loop's value to its result, unless the trip count left it there.
+    def copy_result(self, result: Var, current: str, iteration: str) -> None:
+        """Copy a loop's last value to its result, unless the trip count left it there.
 
-        The iterations write to another buffer and to the result alternately. ``now`` is
-        the pointer to the value, ``iteration`` the number of iterations.
+        The iterations write to another buffer and to the result alternately. Prints:
+
+            if iteration % 2 == 1 or iteration == 0:
+                for i in range(block_index() * 256 + thread_index(), 1024, 8192):
+                    h_at[i] = h_now[i]
+
+        Args:
+            result: The array of the result.
+            current: The pointer to the value.
+            iteration: The variable of the number of iterations.
         """
         self.synchronize([], [result])
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
         with self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:"):
-            start = f"block_index() * {THREADS} + thread_index()"
-            with self.open(
-                f"for i in range({start}, {size}, {self.blocks * THREADS}):"
-            ):
-                self.line(f"{target}[i] = {now}[i]")
+            span = f"block_index() * {THREADS} + thread_index(), {size}"
+            with self.open(f"for i in range({span}, {self.blocks * THREADS}):"):
+                self.line(f"{target}[i] = {current}[i]")
 
     def branch(self, step: BranchStep) -> None:
-        """Print a branch as nested if statements on its index."""
+        """Print a branch as nested if statements on its index.
+
+        chosen = index_at[0]
+        if chosen <= 0:
+            (steps of the first branch)
+        else:
+            (steps of the second)
+        """
         self.synchronize([step.index], [])
         index = self.name_for((id(step), "index"), "chosen")
         self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")
@@ -391,9 +470,9 @@ class _Composer(ComposedText):
             if number < last:
                 self.open(f"if {index} <= {number}:")
             self.hazards = before.copy()
-            count = len(self.lines)
+            begin = len(self.lines)
             self.steps(branch)
-            if len(self.lines) == count:
+            if len(self.lines) == begin:
                 self.line("pass")
             after.add(self.hazards)
             if number < last:

@@ -1,7 +1,13 @@
 """The text of a kernel that is composed of others: functions, imports, names.
 
 In: kernels, and lines of the composed kernel's own function. Each kernel becomes a
-function that takes the index of the block that it stands for; imports are merged.
+device function, whose first parameter is the index of the block that it stands for:
+
+    @device_function
+    def columns_0(block, f_in, g_in, k_out, n2, n1):
+        ...
+
+Imports are merged.
 """
 
 from __future__ import annotations
@@ -43,9 +49,10 @@ class ComposedText(Body):
     taken: set[str] = field(default_factory=set[str])
 
     def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``, any hashable object that stands for it.
+        """The name of ``owner``, any hashable object that stands for what is named.
 
-        It is ``base``, changed if that is taken; neutral names are numbers.
+        It is ``base``, with a number if that is taken; in the neutral text ``v0``,
+        ``v1`` and so on.
         """
         if owner not in self.known:
             name = base if self.readable else f"v{len(self.known)}"
@@ -60,25 +67,25 @@ class ComposedText(Body):
         return self.known[owner]
 
     def hint(self, root: Var) -> str:
-        """What a readable text may call the array ``root``."""
+        """What a readable text calls the array ``root``, without a suffix."""
         return self.names.get(root, "value")
 
     def part(self, kernel: Kernel) -> str:
         """The name of the device function that does what a block of ``kernel`` does.
 
-        Its first parameter is the block's index, unless ``kernel`` has one thread.
+        The function is written when it is first asked for. It has no parameter
+        ``block`` if ``kernel`` has one thread.
         """
         if kernel.name not in self.parts:
             name = self.name_for(("part", kernel.name), kernel.name)
             self.parts[kernel.name] = name
             text = kernel.source if self.readable else kernel.key
             text = _IMPORTED.sub("", text)
-            kernel_name = kernel.name if self.readable else "kernel"
-            begin = text.index(f"def {kernel_name}(")
+            head = f"def {kernel.name if self.readable else 'kernel'}("
+            begin = text.index(head)
             comment = text[:begin].strip() if self.readable else ""
-            text = text[begin:].rstrip()
             first = "" if kernel.threads == 1 else "block, "
-            text = text.replace(f"def {kernel_name}(", f"def {name}({first}", 1)
+            text = text[begin:].rstrip().replace(head, f"def {name}({first}", 1)
             text = text.replace("block_index()", "block")
             text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
             text = f"@device_function\n{text}"
@@ -86,10 +93,12 @@ class ComposedText(Body):
         return self.parts[kernel.name]
 
     def text_of(self, title: str, first_lines: Sequence[str]) -> str:
-        """The source of the composed kernel: comment, imports, parts, its function.
+        """The source of the composed kernel: comment, imports, functions.
 
-        ``title`` is the comment. ``first_lines`` are those of the function, before
-        ``lines``.
+        Args:
+            title: The comment.
+            first_lines: The lines of the kernel's function before ``lines``: its
+                ``def``.
         """
         comment = title if len(title) <= WIDTH or not self.readable else _cut(title)
         functions = [line for part in self.functions for line in ("", "", part)]
@@ -98,5 +107,5 @@ class ComposedText(Body):
 
 
 def _cut(title: str) -> str:
-    """``title`` with dots for its end, so that it fits into a line."""
+    """``title``, cut to the width of a line, with dots for its end."""
     return title[: WIDTH - 3] + "..."

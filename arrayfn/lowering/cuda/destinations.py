@@ -33,7 +33,7 @@ Box = tuple[tuple[int, int], ...]
 class Copy:
     """A step that only copies ``source``, whole, into a part of ``target``.
 
-    Each of ``axes`` has its stride in the source, then its stride in the target.
+    The strides of ``axes`` are those in the source, then those in the target.
     """
 
     source: Var
@@ -64,10 +64,11 @@ def strides_along(
 ) -> tuple[int, ...] | None:
     """The strides in the second array for an index into the first, of ``shape``.
 
-    ``axes`` are the axes that both arrays share. The first array, which is contiguous,
-    is indexed as row-major in ``shape``. None if one of these indices has no single
-    stride in the second array: it runs over several of ``axes`` that do not merge
-    there.
+    The first array, which is contiguous, is indexed as row-major in ``shape``. A copy
+    of [6, 4] into columns of a [6, 10] array gives (10, 1) for the shape (6, 4), and
+    (20, 10, 1) for (3, 2, 4). None if one of these indices has no single stride in the
+    second array: it runs over several of ``axes``, which do not merge there, as for
+    (24,).
     """
     found: list[int] = []
     for extent, stride_in_first in zip(
@@ -83,9 +84,9 @@ def strides_along(
 def _stride_along(
     axes: Sequence[AxisStrides], extent: int, own_stride: int
 ) -> int | None:
-    """The stride in the second array of an axis with ``own_stride`` in the first.
+    """The stride in the second array of an index with ``own_stride`` in the first.
 
-    The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
+    The index has ``extent`` values. It may be a part of one of ``axes``, or consist of
     several that merge in both arrays. None if there is no such stride.
     """
     covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
@@ -110,10 +111,7 @@ def _stride_along(
 
 @dataclass(frozen=True)
 class Product:
-    """A library's matrix product; its result may have any row stride.
-
-    ``library_call`` computes it.
-    """
+    """A library's matrix product, whose result may have any row stride."""
 
     library_call: LibraryCall
 
@@ -131,11 +129,9 @@ class Product:
         added = self.library_call.reads.get("added")
         if added is None or added.offset or target.offset:
             return ()
-        added_strides = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
-        is_same = added_strides == (
-            p["ldc"],
-            p["batch_stride_c"] if p["batch"] > 1 else 0,
-        )
+        is_batch = p["batch"] > 1
+        has_own_batches = is_batch and p["batch_stride_added"] != p["batch_stride_c"]
+        is_same = p["ld_added"] == p["ldc"] and not has_own_batches
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
@@ -165,7 +161,7 @@ class OperatorCall:
         equation: The operator's equation.
         kernel: Its kernel.
         reads: Where each operand lies.
-        places: Where results lie that were redirected, and with what type.
+        places: Where redirected results lie, and their type there.
     """
 
     equation: Equation
@@ -209,7 +205,7 @@ class StepRewrite(ABC):
         steps: The steps, in order.
         producers: The library calls among them, by position.
         outputs: Arrays that are read after the steps.
-        root_of: Gives the array whose memory an array has.
+        root_of: Gives the array whose memory an array has: its *root*.
     """
 
     def __init__(
@@ -313,9 +309,10 @@ class CopyElision(StepRewrite):
         )
 
     def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
-        """Have the step at ``writer`` write what ``copy`` would; whether it can.
+        """Have the step at ``writer`` write where ``copy`` would, if it can.
 
-        ``written`` is where that is.
+        ``written`` is the root of the target, and its box that is written. Returns
+        whether it was done.
         """
         step = self.steps[writer]
         producer = self.producers.get(writer)
@@ -353,12 +350,12 @@ def _nest_redirected(
         return None
     strides: list[int] = []
     for axis, own_stride in zip(nest.axes, operand.strides, strict=True):
-        target_stride = 0 if axis.extent == 1 or own_stride == 0 else None
-        if target_stride is None:
-            target_stride = _stride_along(copy.axes, axis.extent, own_stride)
-        if target_stride is None:
+        stride: int | None = 0
+        if axis.extent != 1 and own_stride != 0:
+            stride = _stride_along(copy.axes, axis.extent, own_stride)
+        if stride is None:
             return None
-        strides.append(target_stride)
+        strides.append(stride)
     moved = replace(
         operand,
         array=copy.target.array,
@@ -371,10 +368,15 @@ def _nest_redirected(
 
 
 def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box:
-    """A box of an array of ``type`` that holds all elements of an access pattern.
+    """The box of an array that holds all elements of an access pattern.
 
-    The pattern begins at ``offset`` and has ``axes`` of these extents and strides. The
-    box may hold more elements than the pattern.
+    In a [6, 10] array the pattern of offset 4 with extents and strides (6, 10) and (3,
+    1) has the box ((0, 5), (4, 6)). The box may hold more elements than the pattern.
+
+    Args:
+        axes: The extents and strides of the pattern.
+        offset: The element at which it begins.
+        type: The type of the array.
     """
     if not type.size:
         return tuple((0, extent - 1) for extent in type.shape)
@@ -444,7 +446,7 @@ def copied_last(
     """The array that ``atom`` is a copy of, if the last of ``steps`` made that copy.
 
     None if others read the copy, too (``uses`` counts readers), or if it has other
-    strides.
+    strides than its source.
     """
     last = steps[-1] if steps else None
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None

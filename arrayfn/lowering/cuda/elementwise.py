@@ -148,13 +148,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         at = {**outer, self.inner: "first"}
         for s in accesses.uniform:
             self.emit(s, at)
-        tiles = dict.fromkeys(
-            (
-                *accesses.loads,
-                *accesses.stores,
-                *(s.operand for s in (*accesses.gathers, *accesses.scatters)),
-            )
-        )
+        indexed = [s.operand for s in (*accesses.gathers, *accesses.scatters)]
+        tiles = dict.fromkeys((*accesses.loads, *accesses.stores, *indexed))
         self.declare_tiles(tiles, lanes)
         self.load_vectors(accesses, at, "0")
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
@@ -310,15 +305,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
     def needs_uniform(self, accesses: VectorAccesses) -> bool:
         """Whether elements are computed from uniform values, and not only indices."""
-        read = {
-            value
-            for s in self.nest.statements
-            if s not in accesses.uniform and not isinstance(s, Load)
-            for value in uses(s)
-        }
-        return any(
-            not isinstance(s, Store) and s.result in read for s in accesses.uniform
-        )
+        rest = [s for s in self.nest.statements if s not in accesses.uniform]
+        read = {v for s in rest if not isinstance(s, Load) for v in uses(s)}
+        computed = {s.result for s in accesses.uniform if not isinstance(s, Store)}
+        return not read.isdisjoint(computed)
 
     def vector_elements(self, accesses: VectorAccesses, outer: AxisIndices) -> None:
         """Print the nest's statements for each element of a vector.

@@ -1,7 +1,8 @@
 """Handwritten kernels: a text, and calls of it.
 
-A text is the body of a function in the two vocabularies. Its parameters are what a call
-names; its imports follow from the functions that it calls.
+A text is the body of a function in the two vocabularies, that of scalars and that of
+CUDA. Its parameters are what a call names; its imports follow from the functions that
+it calls.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class HandwrittenCall:
         text: The kernel.
         reads: The arrays that it only reads, by the names of its parameters.
         writes: Those that it writes, and may read, too.
-        integers: The integer arguments, which follow the pointers.
+        integers: The integer arguments, by their names; they follow the pointers.
         blocks: How many blocks to launch.
         over: Pairs of a result and an operand whose memory it may take.
         flag_buffer: The memory for look-back or a work queue, if there is one; the
@@ -101,6 +102,7 @@ class HandwrittenCall:
 
     @property
     def _written(self) -> dict[str, Pointer]:
+        """The arrays that the kernel writes, with the flag buffer, by parameter."""
         flags = {} if self.flag_buffer is None else {"flag_buffer": self.flag_buffer}
         return {**self.writes, **{name: Pointer(var) for name, var in flags.items()}}
 
@@ -134,7 +136,11 @@ def _function(
 ) -> str:
     """The source of a kernel: what it imports, and its function ``name``.
 
-    ``body`` are the function's statements, ``doc`` the lines of its docstring or none.
+    Args:
+        name: The function's name.
+        parameters: Its parameters.
+        body: Its statements, without indentation.
+        doc: The lines of its docstring, if it has one.
     """
     lines = [line for line in body.splitlines() if line.strip()]
     head = wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):")
@@ -159,8 +165,13 @@ def flag_buffer_of(values: int, dtype: DType) -> Var:
 def filled(template: str, **parts: str | int | Iterable[str]) -> str:
     """``template`` with ``parts`` for the names in braces.
 
-    A part that has a line for itself may be several lines, given as a text or one by
-    one; they are indented as that line is.
+    A part that stands alone in its line may be several lines, given as a text or one by
+    one; they are indented as that line is. A template of the lines ``if x:`` and,
+    indented, ``{body}`` becomes, for the two lines of ``body``:
+
+        if x:
+            a = 1
+            b = 2
     """
     lines: list[str] = []
     for line in template.splitlines():
@@ -175,6 +186,6 @@ def filled(template: str, **parts: str | int | Iterable[str]) -> str:
 
 
 def indented(text: str | Iterable[str], levels: int) -> str:
-    """``text``, by ``levels`` of four spaces further to the right; empty lines stay."""
+    """``text``, indented by ``levels`` of four spaces; empty lines stay empty."""
     lines = text.splitlines() if isinstance(text, str) else text
     return "\n".join("    " * levels + line if line else "" for line in lines)

@@ -3,7 +3,8 @@
 A first nest computes the reductions of both stages for each part, the later ones with
 the part's own shift (see ``merges``). A second, small nest rescales and combines them,
 and computes what is once a row. So a row is read once, however long it is, and no block
-waits for another. It is for nests that store nothing for each element.
+waits for another. It is for nests that store nothing for each element: a logsumexp or a
+variance, not a softmax.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from arrayfn.lowering.split import partial_value
 class Chunks:
     """A row cut along ``axis`` into ``count`` parts of ``size`` elements, and a rest.
 
-    ``rest`` is the number of elements of the last part, which is shorter; or 0.
+    ``rest`` is the number of elements of the last, shorter part; 0 if there is none.
     """
 
     axis: int
@@ -79,24 +80,24 @@ def merged_parts(
     ``schedule`` is that of ``nest`` if it is not cut.
     """
     merge = whole_merge(nest)
-    pieces = None if merge is None else _chunks(nest, merge, schedule, gpu)
-    if merge is None or pieces is None:
+    chunks = None if merge is None else _chunks(nest, merge, schedule, gpu)
+    if merge is None or chunks is None:
         return None
+    axis, size, count, rest = chunks.axis, chunks.size, chunks.count, chunks.rest
     others = math.prod(
-        a.extent for k, a in enumerate(nest.axes) if a.reduced and k != pieces.axis
+        a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
     )
-    axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
-    shifted = _with_partial_shifts(nest, merge, size * others)
+    elements = size * others, rest * others
+    shifted = _with_partial_shifts(nest, merge, elements[0])
     strided = has_narrow_rows(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = part_arrays(shifted, pieces.parts, chunks_innermost=not strided)
+    parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
     nests = [partial(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
-        shifted = _with_partial_shifts(nest, merge, rest * others)
+        shifted = _with_partial_shifts(nest, merge, elements[1])
         nests.append(partial(shifted, axis, count, rest, 1, parts, size * count))
-    elements = size * others, rest * others
     combined = _Combined(merge, parts, count, elements).statements
-    return [*nests, combine_parts(nest, parts, pieces.parts, combined)]
+    return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
 
 
 def whole_merge(nest: Nest) -> Merge | None:
@@ -110,10 +111,11 @@ def whole_merge(nest: Nest) -> Merge | None:
 def _chunks(
     nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
 ) -> Chunks | None:
-    """The parts that rows are cut into; None if a block or a cluster keeps whole rows.
+    """The parts that rows are cut into; None if rows stay whole.
 
-    A part fits into a block's registers, and there are enough for all multiprocessors.
-    ``merge`` is the pair of stages of ``nest``, ``schedule`` that of whole rows.
+    A part fits into a block's registers, and there are enough parts for all
+    multiprocessors. ``merge`` is the pair of stages of ``nest``, ``schedule`` that of
+    whole rows.
     """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -129,22 +131,11 @@ def _chunks(
         if any(_is_slow(m) for m in merge.rescaled):
             room *= 2
     words = kept_words(nest, lanes) * length * columns // lanes
-    if schedule.register_resident and _threads_per_row(schedule) <= gpu.max_threads:
-        # A block keeps it. Of large blocks a multiprocessor runs only one at a time.
-        is_large = _threads_per_row(schedule) > gpu.max_threads // 2
-        runs_singly = is_large and rows >= gpu.multiprocessors
-        leaves_idle = length >= 4 * gpu.chunk and not fills_gpu(nest, schedule, gpu)
-        if not runs_singly and not leaves_idle:
-            return None
-    elif (
-        schedule.register_resident
-        and rows * words < gpu.multiprocessors * gpu.merged_words
-    ):
-        return None  # clusters keep all rows at once
-    count = -(-words // room)
-    # Enough for all multiprocessors, unless parts would be too small then.
+    if _stays_whole(nest, schedule, rows, words, gpu):
+        return None
+    # Enough parts for all multiprocessors, unless they would be too small then.
     target = -(-gpu.multiprocessors * gpu.waves // rows)
-    count = max(count, min(target, length * columns // gpu.chunk))
+    count = max(-(-words // room), min(target, length * columns // gpu.chunk))
     if count < 2:
         return None
     extent = nest.axes[axis].extent
@@ -152,20 +143,38 @@ def _chunks(
     for parts in range(count, min(2 * count, extent)):
         if extent % (parts * unit) == 0:
             return Chunks(axis, extent // parts, parts, 0)
-    size, parts, rest = uneven_chunks(extent, count)
-    return Chunks(axis, size, parts, rest)
+    return Chunks(axis, *uneven_chunks(extent, count))
+
+
+def _stays_whole(
+    nest: Nest, schedule: Rows | Columns, rows: int, words: int, gpu: GpuConfig
+) -> bool:
+    """Whether registers of blocks or clusters keep whole rows, and that is faster.
+
+    Args:
+        nest: The nest.
+        schedule: Its schedule if rows are not cut.
+        rows: How many rows there are, or groups of 32 columns.
+        words: 32-bit words that such a row takes up in registers.
+        gpu: The numbers of the GPU.
+    """
+    if not schedule.register_resident:
+        return False
+    threads = (
+        schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
+    )
+    if threads > gpu.max_threads:  # a cluster
+        return rows * words < gpu.multiprocessors * gpu.merged_words  # all at once
+    # Of large blocks a multiprocessor runs only one at a time.
+    runs_singly = threads > gpu.max_threads // 2 and rows >= gpu.multiprocessors
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    leaves_idle = length >= 4 * gpu.chunk and not fills_gpu(nest, schedule, gpu)
+    return not runs_singly and not leaves_idle
 
 
 def _is_slow(m: Rescaled) -> bool:
     """Whether ``m`` sums float64 exponentials, which need many registers."""
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
-
-
-def _threads_per_row(schedule: Rows | Columns) -> int:
-    """The threads of a block or cluster that share a row, or 32 columns."""
-    return (
-        schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
-    )
 
 
 # The nest of parts.
@@ -174,11 +183,16 @@ def _threads_per_row(schedule: Rows | Columns) -> int:
 def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
     """``nest`` for a part of a row: its shift is the part's own maximum or mean.
 
-    The part has ``elements`` elements. For each sum of squares of ``merge``, a sum of
-    the differences themselves is added.
+    For each sum of squares of ``merge``, a sum of the differences themselves is added:
+    rescaling needs it.
+
+    Args:
+        nest: The nest of whole rows.
+        merge: Its pair of stages.
+        elements: Elements of the part.
     """
-    pivots: dict[str, Value] = {}
-    pivots_after: dict[str, dict[str, Compute]] = {}
+    own_shifts: dict[str, Value] = {}
+    shifts_after: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
     for m in merge.rescaled:
         if isinstance(m, Exponentials) and m.shift == m.maximum.result:
@@ -194,28 +208,30 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
             continue
         result = replace(first.result, name=f"{first.result.name}_own")
         arguments = (first.result, argument)
-        pivot = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
-        pivots[m.shift.name] = result
-        pivots_after.setdefault(first.result.name, {})[result.name] = pivot
+        shift = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
+        own_shifts[m.shift.name] = result
+        shifts_after.setdefault(first.result.name, {})[result.name] = shift
     statements: list[Statement] = []
     for s in nest.statements:
         if isinstance(s, Compute):
-            s = replace(s, arguments=tuple(_renamed(a, pivots) for a in s.arguments))
+            s = replace(
+                s, arguments=tuple(_renamed(a, own_shifts) for a in s.arguments)
+            )
         statements.append(s)
         if isinstance(s, Reduce):
-            statements += pivots_after.get(s.result.name, {}).values()
+            statements += shifts_after.get(s.result.name, {}).values()
     return replace(nest, statements=(*statements, *sums))
 
 
 def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
-    """``x``, or the value that takes its place by ``names``."""
+    """``x``, or the value that takes its place: by its name in ``names``."""
     return names.get(x.name, x) if isinstance(x, Value) else x
 
 
 def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
-    """The function and the second argument that turn a sum into a mean.
+    """The function and the second argument that turn the sum ``total`` into a mean.
 
-    ``total`` sums ``elements`` numbers.
+    ``("div_f32", 512.0)`` for a float32 sum of 512 ``elements``.
     """
     dtype = total.result.dtype
     return f"div_{short_name(dtype)}", Constant(float(elements), dtype)

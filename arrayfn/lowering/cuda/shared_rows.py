@@ -31,8 +31,10 @@ _FIXED_LINES: Final = 4
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     """A cluster of blocks for each long row; None if one block is enough, or too few.
 
-    Rows of several stages stay in registers. Rows of one stage are accumulated in a
-    loop: see ``_clustered_single_stage``.
+    Rows of several stages stay in registers: each thread has up to
+    ``gpu.cluster_words`` of them, half as many if there are fewer rows than
+    multiprocessors. Rows of one stage are accumulated in a loop: see
+    ``_clustered_single_stage``.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
@@ -53,17 +55,15 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
         is_few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    blocks_per_multiprocessor = (
-        gpu.resident_threads // threads if keeps_one_word(nest) else 0
-    )
+    blocks = gpu.resident_threads // threads if keeps_one_word(nest) else 0
     return Rows(
         threads,
-        cluster * threads,
-        lanes,
-        tiles,
-        True,
-        cluster,
-        blocks_per_multiprocessor,
+        threads_per_row=cluster * threads,
+        lanes=lanes,
+        tiles=tiles,
+        register_resident=True,
+        cluster=cluster,
+        blocks_per_multiprocessor=blocks,
     )
 
 
@@ -110,77 +110,138 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
     return merges_of(nest, squares)
 
 
+@dataclass(frozen=True, slots=True)
+class _PrefetchableRow:
+    """A row whose operands bulk copies can bring to shared memory.
+
+    Args:
+        row_operands: Numbers of the operands with another row each time.
+        broadcast_operands: Numbers of those that are the same for all rows.
+        row_bytes: Bytes of an element of all row operands.
+        broadcast_bytes: Bytes of an element of each broadcast operand.
+        length: Elements of the row.
+        lanes: Elements of a vector.
+    """
+
+    row_operands: tuple[int, ...]
+    broadcast_operands: tuple[int, ...]
+    row_bytes: int
+    broadcast_bytes: tuple[int, ...]
+    length: int
+    lanes: int
+
+
+def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
+    """The row of ``nest``; None if it is of several axes, or cannot be prefetched.
+
+    A bulk copy takes multiples of 16 bytes.
+    """
+    operands = _classified_loads(nest)
+    reduced = [a.extent for a in nest.axes if a.reduced]
+    if operands is None or len(reduced) != 1:
+        return None
+    lanes = divisor_lanes(reduced[0], widest_lanes(nest, gpu))
+    loaded = [nest.operands[k] for kind in operands for k in kind]
+    sizes = [o.dtype.itemsize for o in loaded]
+    if not all(is_vector(o, lanes) for o in loaded) or min(sizes) * lanes < 16:
+        return None
+    rows = len(operands[0])
+    return _PrefetchableRow(
+        *operands, sum(sizes[:rows]), tuple(sizes[rows:]), reduced[0], lanes
+    )
+
+
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     """A pipeline for long rows; None if rows are short, or cannot be prefetched.
 
     It takes the smallest cluster whose blocks' parts of a row fit into registers and
     shared memory.
     """
-    operands = _classified_loads(nest)
-    reduced = [a.extent for a in nest.axes if a.reduced]
-    if operands is None or len(reduced) != 1 or nest.stages == 1:
+    row = _prefetchable_row(nest, gpu)
+    if row is None or nest.stages == 1 or not _can_exchange(nest):
         return None
-    (length,), (row_operands, broadcast_operands) = reduced, operands
-    lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-    words = kept_words(nest, lanes, keep_half_exp=True)
-    if words < lanes and not broadcast_operands and not merges_of(nest):
+    words = kept_words(nest, row.lanes, keep_half_exp=True)
+    if words < row.lanes and not row.broadcast_operands and not merges_of(nest):
         # 16-bit rows alone are bound by their arithmetic: more threads are better.
         return None
-    loaded = [nest.operands[k] for k in (*row_operands, *broadcast_operands)]
-    itemsizes = [o.dtype.itemsize for o in loaded]
-    can_copy = all(is_vector(o, lanes) for o in loaded) and min(itemsizes) * lanes >= 16
-    is_long = length * words > gpu.pipeline_from * lanes
-    if not can_copy or not is_long or not _can_exchange(nest):
+    if row.length * words <= gpu.pipeline_from * row.lanes:
         return None
     # With weights, 16-bit rows are converted to float32 registers.
-    tile_words = max(words, lanes) if broadcast_operands else words
-    rows = math.prod(_kept_extents(nest))
-    row_bytes = sum(itemsizes[: len(row_operands)])
-    broadcast_bytes = itemsizes[len(row_operands) :]
-    # One large block a multiprocessor. Each of several would hold the weights, and
-    # some would have claimed further rows when others have none left.
-    cluster, threads = 1, gpu.pipeline_threads
-    room = gpu.pipeline_shared - _exchange_bytes(nest, threads)
+    tile_words = max(words, row.lanes) if row.broadcast_operands else words
+    room = gpu.pipeline_shared - _exchange_bytes(nest, gpu.pipeline_threads)
+    rows, cluster = math.prod(_kept_extents(nest)), 1
     while cluster <= gpu.max_cluster:
-        tiles = -(-length // (cluster * threads * lanes))
-        part = tiles * threads * lanes
-        is_full = length == cluster * part
-        tile = (
-            threads * lanes if is_full and tiles > gpu.broadcast_register_tiles else 0
-        )
-        shared = _shared_memory(part, tile, row_bytes, broadcast_bytes, room, gpu)
-        # With small parts, blocks finish their last rows at about the same time.
-        is_small = part * row_bytes <= gpu.pipeline_bytes
-        fits = shared and tile_words * tiles <= gpu.pipeline_words
-        if shared and fits and (is_small or cluster == gpu.max_cluster):
-            return Pipeline(
-                threads,
-                threads_per_row=threads * cluster,
-                lanes=lanes,
-                tiles=tiles,
-                register_resident=True,
-                cluster=cluster,
-                blocks_per_multiprocessor=1,
-                clusters=min(rows, _resident_clusters(cluster, gpu)),
-                row_operands=row_operands,
-                broadcast_operands=broadcast_operands,
-                prefetch_rows=shared.prefetch_rows,
-                broadcast_register_tiles=shared.register_tiles,
-                keeps_float32=lanes * tiles * len(row_operands) <= gpu.pipeline_words,
-                # All of the carve-out: with less shared memory, and more L1 cache, a
-                # multiprocessor's iterations took longer.
-                shared=max(shared.nbytes, gpu.shared_bytes),
-            )
+        schedule = _pipeline_of_clusters(row, cluster, rows, tile_words, room, gpu)
+        if schedule is not None:
+            return schedule
         cluster *= 2
     return None
+
+
+def _pipeline_of_clusters(
+    row: _PrefetchableRow,
+    cluster: int,
+    rows: int,
+    tile_words: int,
+    room: int,
+    gpu: GpuConfig,
+) -> Pipeline | None:
+    """The pipeline with clusters of ``cluster`` blocks, if their parts of a row fit.
+
+    Parts should also be small, unless clusters cannot be larger: blocks then finish
+    their last rows at about the same time. There is one large block a multiprocessor.
+    Each of several would hold the weights, and some would have claimed further rows
+    when others have none left.
+
+    Args:
+        row: The row.
+        cluster: Blocks of a cluster.
+        rows: How many rows there are.
+        tile_words: 32-bit registers that a vector of the row takes up.
+        room: Bytes of shared memory for rows and broadcast operands.
+        gpu: The numbers of the GPU.
+    """
+    threads, lanes = gpu.pipeline_threads, row.lanes
+    tiles = -(-row.length // (cluster * threads * lanes))
+    part = tiles * threads * lanes
+    is_full = row.length == cluster * part
+    has_spare_tiles = is_full and tiles > gpu.broadcast_register_tiles
+    tile = threads * lanes if has_spare_tiles else 0
+    shared = _shared_memory(part, tile, row.row_bytes, row.broadcast_bytes, room, gpu)
+    is_small = part * row.row_bytes <= gpu.pipeline_bytes
+    if shared is None or tile_words * tiles > gpu.pipeline_words:
+        return None
+    if not is_small and cluster < gpu.max_cluster:
+        return None
+    return Pipeline(
+        threads,
+        threads_per_row=threads * cluster,
+        lanes=lanes,
+        tiles=tiles,
+        register_resident=True,
+        cluster=cluster,
+        blocks_per_multiprocessor=1,
+        clusters=min(rows, _resident_clusters(cluster, gpu)),
+        row_operands=row.row_operands,
+        broadcast_operands=row.broadcast_operands,
+        prefetch_rows=shared.prefetch_rows,
+        broadcast_register_tiles=shared.register_tiles,
+        keeps_float32=lanes * tiles * len(row.row_operands) <= gpu.pipeline_words,
+        # All of the carve-out: with less shared memory, and more L1 cache, a
+        # multiprocessor's iterations took longer.
+        shared=max(shared.nbytes, gpu.shared_bytes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedMemory:
     """What a pipeline's block has in its ``nbytes`` of shared memory.
 
-    There are ``prefetch_rows`` rows, and the broadcast operands, less
-    ``register_tiles`` vectors of each thread of the first of these.
+    Args:
+        prefetch_rows: How many rows it has room for.
+        register_tiles: How many vectors of the first broadcast operand each thread has
+            in registers instead. All other broadcast operands are in shared memory.
+        nbytes: Bytes of these rows and operands.
     """
 
     prefetch_rows: int
@@ -196,11 +257,12 @@ def _shared_memory(
     room: int,
     gpu: GpuConfig,
 ) -> _SharedMemory | None:
-    """The most rows that fit, with the fewest vectors in registers.
+    """What shared memory has room for: as many rows, and as many weights, as possible.
 
     Args:
         part: Elements of a row that a block has.
-        tile: Elements of one vector of each thread, or 0 if some threads have fewer.
+        tile: Elements of one vector of each thread; 0 if some threads have fewer
+            vectors, as then none can be in registers.
         row_bytes: Bytes of an element of all row operands.
         broadcast_bytes: Bytes of an element of each broadcast operand.
         room: Bytes of shared memory.

@@ -39,8 +39,6 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Scan: ScanPrinter,
     ScanPipeline: ScanPipelinePrinter,
 }
-_PERSISTENT: Final = (Pipeline, ScanPipeline)
-"""The schedules that fix the dynamic shared memory of a block."""
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
@@ -53,9 +51,11 @@ def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
-    """The kernel of ``nest``, called ``name``; its ``items`` are the blocks to launch.
+    """The kernel of ``nest``, called ``name``, and what one call of it needs.
 
-    ``schedule`` is what ``choose`` gives unless it is said.
+    A work item of it is a block. ``schedule`` is what ``choose`` gives unless it is
+    said. The nest is printed twice: as the text for people, and with neutral names as
+    the key by which compiled kernels are found.
     """
     schedule = choose(nest) if schedule is None else schedule
     printer = _printer_of(schedule)
@@ -63,6 +63,8 @@ def print_kernel(
     printed = printer(nest, name, (), True, schedule=schedule).print()
     # Infix arithmetic reads the same for every dtype: the types are part of the key.
     signature = ", ".join(parameter.kind for parameter in neutral.parameters)
+    is_persistent = isinstance(schedule, (Pipeline, ScanPipeline))
+    limits = isinstance(schedule, (Rows, ScanPipeline))
     kernel = Kernel(
         name=name,
         source=printed.source,
@@ -71,24 +73,13 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared
-        if isinstance(schedule, _PERSISTENT)
-        else printed.dynamic_shared,
-        blocks_per_multiprocessor=schedule.blocks_per_multiprocessor
-        if isinstance(schedule, (Rows, ScanPipeline))
-        else 0,
-        cached=isinstance(schedule, Rows) and not isinstance(schedule, Pipeline),
+        shared=schedule.shared if is_persistent else printed.dynamic_shared,
+        blocks_per_multiprocessor=schedule.blocks_per_multiprocessor if limits else 0,
+        cached=isinstance(schedule, Rows) and not is_persistent,
     )
     integers = tuple(printed.integers.values())
     words = printed.flag_words
-    flag_buffer = Var(ArrayType((words,), dtypes.uint64)) if words else None
+    flags = Var(ArrayType((words,), dtypes.uint64)) if words else None
     return ScheduledKernel(
-        kernel,
-        nest.operands,
-        (),
-        (),
-        integers,
-        printed.items,
-        1,
-        flag_buffer,
+        kernel, nest.operands, (), (), integers, printed.items, 1, flags
     )

@@ -103,8 +103,7 @@ def plan_stages(
             tuple(
                 s
                 for s in nest.statements
-                if s in roots
-                or (not isinstance(s, (Store, Reduce)) and s.result.name in needed)
+                if s in roots or (not isinstance(s, Store) and s.result.name in needed)
             )
         )
     return StagePlan(tuple(bodies), frozenset(last), first, last)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom, Var
+from arrayfn.dtypes import DType
+from arrayfn.ir import ArrayType, Atom, Var
 from arrayfn.lowering.plan import LibraryKernel, Parameter
 from arrayfn.passes.reads import Reads
 
@@ -69,6 +70,11 @@ def pointer_of(atom: Atom, reads: Reads) -> Pointer:
     read = reads[atom]
     base = read.base.type
     return Pointer(read.base, read.offset(base.layout.strides(base.shape)))
+
+
+def new_array(dtype: DType, *shape: int) -> Pointer:
+    """The memory of a new array, a temporary of the plan."""
+    return Pointer(Var(ArrayType(shape, dtype)))
 
 
 def grain_of(work: float) -> int:

@@ -301,9 +301,8 @@ class _Footprints:
             if sampled:
                 self.note(stores[0].line, "whether elements are written once")
             else:
-                self.check_conflicts(
-                    name, stores, [a for a in accesses if a.kind == "load"]
-                )
+                loads = [a for a in accesses if a.kind == "load"]
+                self.check_conflicts(name, stores, loads)
 
     def by_buffer(self, accessed: dict[str, list[Access]]) -> dict[str, list[Access]]:
         """The accesses by argument; arguments in one buffer count as one.
@@ -342,9 +341,8 @@ class _Footprints:
         assert size is not None
         limit = size.base if isinstance(size.base, int) else int(size.base.min())
         if size.terms or not 0 <= low <= high < limit:
-            text = (
-                f"elements {low} to {high} of {access.memory.name}, which has {limit}"
-            )
+            name = access.memory.name
+            text = f"elements {low} to {high} of {name}, which has {limit}"
             record = self.find if is_exact(access) and not size.terms else self.note
             record(access.line, text)
 
@@ -356,8 +354,7 @@ class _Footprints:
         No item may read what another writes either, except between threads of a block.
         """
         kernel = self.kernel
-        several = kernel.threads > 1 or self.items > 1
-        if not several:
+        if kernel.threads <= 1 and self.items <= 1:
             return
         for access in stores:
             if access.item is None:

@@ -5,6 +5,7 @@ Functions that need a value in each lane raise NeedsLanes if there is none.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -81,18 +82,25 @@ _COMPARISONS: Final[dict[str, Callable[[Number, Number], Truth]]] = {
     "eq": lambda x, y: Both(NonNegative(x.plus(y, -1)), NonNegative(y.plus(x, -1))),
     "ne": lambda x, y: Either(_less(x, y), _less(y, x)),
 }
-_OPERATORS: Final = {"Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"} | {
-    "Eq": "eq",
-    "NotEq": "ne",
+NAME_OF_OPERATOR: Final[dict[type[ast.cmpop], str]] = {
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
 }
 
 
-def compared(operators: Sequence[str], values: Sequence[Value]) -> Truth:
-    """The condition of a chain of comparisons, as ``x < y <= z``."""
+def compared(names: Sequence[str], values: Sequence[Value]) -> Truth:
+    """The condition of a chain of comparisons, as ``x < y <= z``.
+
+    ``names`` are those of the comparisons in the scalar vocabulary: ``lt``, ``le``.
+    """
     truths: list[Truth] = []
-    for operator, x, y in zip(operators, values[:-1], values[1:], strict=True):
+    for name, x, y in zip(names, values[:-1], values[1:], strict=True):
         if isinstance(x, Number) and isinstance(y, Number):
-            truths.append(_COMPARISONS[_OPERATORS[operator]](x, y))
+            truths.append(_COMPARISONS[name](x, y))
         else:
             truths.append(Maybe())
     return joined(truths, either=False)
@@ -272,7 +280,7 @@ def converted(
     if suffix == "bool":
         return _of_truths(kind, values)
     if kind in _COMPARISONS:
-        return compared([_BY_NAME[kind]], values)
+        return compared([kind], values)
     if suffix not in INTEGERS:
         return None
     if kind.startswith("convert_"):
@@ -295,9 +303,6 @@ def converted(
     if kind in _SAME:
         return numbers[0]
     return state.unknown(*limits(suffix))
-
-
-_BY_NAME: Final = {name: operator for operator, name in _OPERATORS.items()}
 
 
 def _as_dtype(value: Value, dtype: str, state: State) -> Value:

@@ -18,6 +18,7 @@ import numpy as np
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.verify.integers import (
     INTEGERS,
+    NAME_OF_OPERATOR,
     binary,
     compared,
     converted,
@@ -255,12 +256,13 @@ class Interpreter:
             return state
         inner, start, index, trip_count = entered
         carried = self.carried(node.body, inner, node.target.id)
+        has_arrays = any(isinstance(inner.variables[x], Memory) for x in carried)
         if (
             carried
             and trip_count is not None
             and 1 < trip_count <= _UNROLLED
             and inner.count == state.count
-            and (is_plain(node.body) or self.carries_memory(carried, inner))
+            and (is_plain(node.body) or has_arrays)
         ):
             return self.unrolled(node, inner, start, step, trip_count)
         variable = start.plus(index, step)
@@ -351,10 +353,6 @@ class Interpreter:
             and (isinstance(value, (Number, Memory)) or is_truth(value))
             and not self.names.is_set_first(name, body)
         ]
-
-    def carries_memory(self, carried: Sequence[str], state: State) -> bool:
-        """Whether a carried variable is an array."""
-        return any(isinstance(state.variables[name], Memory) for name in carried)
 
     def rates(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
@@ -478,7 +476,7 @@ class Interpreter:
             return Data()
         if isinstance(node, ast.Compare):
             values = [self.evaluate(x, state) for x in (node.left, *node.comparators)]
-            return compared([type(op).__name__ for op in node.ops], values)
+            return compared([NAME_OF_OPERATOR[type(op)] for op in node.ops], values)
         if isinstance(node, ast.BoolOp):
             truths = [self.truth(x, state) for x in node.values]
             return joined(truths, either=isinstance(node.op, ast.Or))

@@ -182,6 +182,12 @@ class _Verifier:
         """Add ``claim``, which could not be proved, to the report."""
         self.report.unproved.append(f"{self.where(call, line)}{claim}")
 
+    def judge(self, text: str, call: KernelCall, line: int, *, proved: bool) -> None:
+        """Fail with ``text`` if that is ``proved``, else add it to the report."""
+        if proved:
+            self.fail(text, call, line)
+        self.unproved(text, call, line)
+
     # Steps.
 
     def steps(self, steps: Sequence[Step], cover: Coverage) -> None:
@@ -239,9 +245,8 @@ class _Verifier:
             self.all_iterations(loop, s.buffer, cover)
         if loop.predicate is not None:
             # It may not have run at all.
-            results = [c.result for c in loop.carries]
-            for number in results:
-                self.note_written(number, before)
+            for c in loop.carries:
+                self.note_written(c.result, before)
             cover.become(cover.met(before))
 
     def locate_iteration(self, loop: Loop, iteration: int) -> None:
@@ -505,9 +510,7 @@ class _Verifier:
                 f"accessed, and {operand.label} {extent_text} there "
                 f"({high - low} bytes)"
             )
-            if reach.exact:
-                self.fail(text, call, reach.line)
-            self.unproved(text, call, reach.line)
+            self.judge(text, call, reach.line, proved=reach.exact)
 
     def aligned(self, part: Part, operand: _Operand, call: KernelCall) -> None:
         """Check that vector accesses of an operand are aligned."""
@@ -523,9 +526,8 @@ class _Verifier:
                     f"a vector of {reach.lanes} elements of {operand.name} is not "
                     "aligned"
                 )
-                if reach.exact and residue is not None:
-                    self.fail(text, call, reach.line)
-                self.unproved(text, call, reach.line)
+                proved = reach.exact and residue is not None
+                self.judge(text, call, reach.line, proved=proved)
 
     def written(
         self,

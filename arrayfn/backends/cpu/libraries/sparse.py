@@ -173,7 +173,7 @@ def _with_short_indices(kernel: Kernel) -> Kernel:
 
 
 def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
-    """The whole product, by NumPy; ``layout`` is "csr", "csc" or "coo"."""
+    """What computes the whole product by NumPy; ``layout`` is "csr", "csc" or "coo"."""
 
     def run(given: Mapping[str, Any], items: int) -> None:
         """Compute the product; ``given`` has the arguments by name."""
@@ -191,6 +191,7 @@ def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
             for name, length in zip(("first", "second"), lengths, strict=True)
         )
         if layout != "coo":
+            # The row or column of each entry, from the pointers; -1 for padding.
             along = np.repeat(np.arange(lengths[1] - 1), np.diff(second))
             along = np.pad(along, (0, entries - len(along)), constant_values=-1)
             first, second = (along, first) if layout == "csr" else (first, along)

@@ -41,8 +41,8 @@ from arrayfn.backends.cuda.emulator.threads import (
     Block,
     Thread,
     Wait,
-    has_come,
     mbarrier_of,
+    phase_is_complete,
 )
 from arrayfn.backends.cuda.emulator.warps import exchanged
 from arrayfn.lowering.cuda import vocabulary
@@ -167,7 +167,7 @@ def _run_cluster(
         # Blocks go on until all of them stand at the cluster's barrier, or are done.
         if not any(_go_on(block) for block in running):
             for known in accesses:
-                known.forget()
+                known.clear()
             _open_cluster(running)
 
 
@@ -199,7 +199,7 @@ def _come(thread: Thread) -> Any:
     """What a thread that waits by itself goes on with; None if it has to wait."""
     assert thread.waiting is not None
     if thread.waiting.function == "mbarrier_wait":
-        return has_come(thread) or None
+        return phase_is_complete(thread) or None
     function = FUNCTIONS[thread.waiting.function]
     found = wait_for if function.kind == "wait_for" else wait_for_many
     return found(thread.block, function, thread.waiting.arguments)
@@ -236,7 +236,7 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
     if not all(_at_cluster_wait(block) for block in running):
         raise EmulationError("blocks of a cluster part: some wait for one that is done")
     for block in running:
-        block[0].block.met = True
+        block[0].block.cluster_runs = True
     _open_barrier([thread for block in running for thread in block])
 
 

@@ -123,7 +123,7 @@ class Accesses:
     threads: dict[int, Accessor] | None = None
     """The last reader of each element, if several arguments are the same memory."""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """All blocks have met."""
         self.writers.clear()
         if self.readers is not None:

@@ -48,7 +48,7 @@ class Block:
     shared: dict[tuple[str, int], SharedMemory] = field(default_factory=dict)
     mbarriers: dict[int, Mbarriers] = field(default_factory=dict)
     cluster: list[Block] = field(default_factory=list)
-    met: bool = False  # whether the cluster is known to run
+    cluster_runs: bool = False  # whether the cluster is known to run
     dynamic_block_id: int | None = None
     launch: int = 0
 
@@ -155,7 +155,7 @@ def _dsmem_store(
     The mbarrier ``k`` of that block counts it.
     """
     block = thread.block
-    if not block.met:
+    if not block.cluster_runs:
         raise EmulationError(
             f"block {block.index} sends to block {rank} of its cluster, which may not "
             "have begun to run: no cluster_wait stands before"
@@ -228,7 +228,7 @@ def _bulk_copy(
     mbarrier_of(mbarriers, k).arriving.append((shared, int(to), values))
 
 
-def has_come(thread: Thread) -> bool:
+def phase_is_complete(thread: Thread) -> bool:
     """Whether the phase of the mbarrier that ``thread`` waits for is complete."""
     assert thread.waiting is not None
     mbarriers, k, parity = thread.waiting.arguments

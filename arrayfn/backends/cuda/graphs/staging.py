@@ -32,9 +32,10 @@ _MAX_BLOCKS: Final = 264  # per buffer
 
 @dataclass(frozen=True)
 class StagedBuffer:
-    """An argument or a result: its buffer, its bytes, and whose staging buffer it has.
+    """An argument or a result of a plan, which has a staging buffer.
 
-    ``root`` is another buffer than ``buffer`` for a result over a donated argument.
+    ``buffer`` is the number of its buffer in the plan. It shares the staging buffer of
+    the buffer ``root``: itself, or the donated argument that the result is over.
     """
 
     buffer: int

@@ -41,16 +41,16 @@ def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
     """Whether cuDNN is here and computes the convolution that ``provider`` names."""
     if importlib.util.find_spec("cudnn") is None:
         return False
-    return _made(provider, tuple(integers.items())) is not None
+    return _convolution(provider, tuple(integers.items())) is not None
 
 
 def convolve(form: str, integers: Mapping[str, int]) -> Call:
-    """The convolution ``form``: what it gives, the dtype, and what is allowed.
+    """The convolution ``form``: its result, the dtype, and what is allowed.
 
     That is ``tf32``, and ``any`` order of its sums. ``integers`` are its extents,
     strides and paddings by name. Raises BackendError if cuDNN has no such convolution.
     """
-    made = _made(f"convolution_{form}", tuple(integers.items()))
+    made = _convolution(f"convolution_{form}", tuple(integers.items()))
     if made is None:
         raise BackendError(
             f"cuDNN has no convolution {form} of {dict(integers)}; compile it where it "
@@ -60,7 +60,7 @@ def convolve(form: str, integers: Mapping[str, int]) -> Call:
 
 
 @per_device
-def _made(provider: str, key: Key) -> _Convolution | None:
+def _convolution(provider: str, key: Key) -> _Convolution | None:
     """The convolution of a kernel's name and integers; None if cuDNN refuses it."""
     try:
         return _Convolution(provider, dict(key))
@@ -72,10 +72,14 @@ class _Convolution:
     """A graph with the index of the plan that it is run by."""
 
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
-        _, gives, short, *more = provider.split("_")
+        """Build the graph of the convolution that ``provider`` names, and plan it.
+
+        ``p`` are the kernel's integers. What cuDNN raises if it has none goes on.
+        """
+        _, result, short, *more = provider.split("_")
         library = cudnn.library()
-        self.names = _ARRAYS[gives]
-        self.arrays = {name: _lies(name, p) for name in self.names}
+        self.names = _ARRAYS[result]
+        self.arrays = {name: _shape_and_strides(name, p) for name in self.names}
         self.size = BY_SHORT_NAME[short].itemsize
         kind = getattr(library.data_type, _NAMES[short])
         compute = kind if short == "f64" else library.data_type.FLOAT
@@ -84,8 +88,8 @@ class _Convolution:
             self.graph.tensor(dim=shape, stride=strides, data_type=kind)
             for shape, strides in (self.arrays[name] for name in self.names[:2])
         ]
-        made = _operation(self.graph, gives, given, p)
-        shape, strides = self.arrays[gives]
+        made = _operation(self.graph, result, given, p)
+        shape, strides = self.arrays[result]
         made.set_output(True).set_dim(shape).set_stride(strides).set_data_type(kind)
         self.tensors = [*given, made]
         left_out = [getattr(library.numerical_note, note) for note in _INACCURATE]
@@ -94,7 +98,7 @@ class _Convolution:
         if "any" not in more:
             left_out.append(library.numerical_note.NONDETERMINISTIC)
         self._plan(library, left_out)
-        self.index, self.workspace = self._chosen(provider, p)
+        self.index, self.workspace = self._kept_or_fastest(provider, p)
 
     def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
         """Have cuDNN make the graph's plans.
@@ -109,7 +113,9 @@ class _Convolution:
         graph.deselect_workspace_greater_than(MAX_WORKSPACE)
         graph.check_support()
 
-    def _chosen(self, provider: str, p: Mapping[str, int]) -> tuple[int, Workspace]:
+    def _kept_or_fastest(
+        self, provider: str, p: Mapping[str, int]
+    ) -> tuple[int, Workspace]:
         """The plan that is kept for this machine, or the fastest, and its workspace.
 
         ``provider`` is the kernel's name, ``p`` its integers.
@@ -199,11 +205,11 @@ class _Convolution:
 
 
 def _operation(
-    graph: Any, gives: str, given: Sequence[Any], p: Mapping[str, int]
+    graph: Any, result: str, given: Sequence[Any], p: Mapping[str, int]
 ) -> Any:
-    """Add to cuDNN's ``graph`` the operation that gives the output or a gradient.
+    """Add to cuDNN's ``graph`` the operation that computes the output or a gradient.
 
-    ``gives`` is "output", "operand" or "kernel"; ``given`` are the two other tensors,
+    ``result`` is "output", "operand" or "kernel"; ``given`` are the two other tensors,
     and ``p`` the convolution's integers.
     """
 
@@ -218,14 +224,14 @@ def _operation(
         "stride": along("stride", 1),
         "dilation": along("dilation", 1),
     }
-    if gives == "output":
+    if result == "output":
         return graph.conv_fprop(image=given[0], weight=given[1], **geometry)
-    if gives == "operand":
+    if result == "operand":
         return graph.conv_dgrad(loss=given[0], filter=given[1], **geometry)
     return graph.conv_wgrad(image=given[0], loss=given[1], **geometry)
 
 
-def _lies(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
+def _shape_and_strides(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
     """The extents of an array in cuDNN's order, and their strides in memory.
 
     ``name`` is "operand", "kernel" or "output"; ``p`` has the convolution's integers.

@@ -45,7 +45,7 @@ def jacobi_params(name: str) -> ctypes.c_void_p:
     return SOLVER.made(f"cusolverDnCreate{name}Info")
 
 
-class Spaces:
+class Workspaces:
     """The workspaces of a call: on the GPU, and on the host if it needs one.
 
     The memory on the GPU is allocated for each run, unless ``shared`` is used by all.
@@ -88,10 +88,13 @@ class Spaces:
             device().synchronize()
 
 
-def words_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> int:
-    """The elements of workspace that a function of cuSOLVER asks for.
+def workspace_elements(
+    function: str, *arguments: Any, last: tuple[Any, ...] = ()
+) -> int:
+    """The elements of workspace that a function of cuSOLVER needs.
 
-    ``arguments`` and ``last`` stand before and after the place of the answer.
+    Its query, ``..._bufferSize``, takes ``arguments``, a pointer to the number, then
+    ``last``.
     """
     count = ctypes.c_int()
     given = SOLVER.handle, *arguments, ctypes.byref(count), *last
@@ -99,10 +102,13 @@ def words_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> int:
     return count.value
 
 
-def spaces_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> Spaces:
-    """The workspaces that a function of cuSOLVER for all dtypes asks for.
+def workspaces_of(
+    function: str, *arguments: Any, last: tuple[Any, ...] = ()
+) -> Workspaces:
+    """The workspaces that a function of cuSOLVER for all dtypes needs.
 
-    ``arguments`` and ``last`` stand before and after the places of the answer.
+    Its query, ``..._bufferSize``, takes ``arguments``, pointers to two sizes, then
+    ``last``. Raises BackendError if this version of cuSOLVER lacks the function.
     """
     query = f"{function}_bufferSize"
     if not SOLVER.has(query):
@@ -112,7 +118,7 @@ def spaces_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> Spa
     sizes = ctypes.c_size_t(), ctypes.c_size_t()
     given = SOLVER.handle, solver_params(), *arguments
     SOLVER.call(query, *given, *map(ctypes.byref, sizes), *last)
-    return Spaces(sizes[0].value, sizes[1].value)
+    return Workspaces(sizes[0].value, sizes[1].value)
 
 
 def each_matrix(
@@ -121,12 +127,12 @@ def each_matrix(
     matrices: int,
     steps: Sequence[int],
     arguments: Callable[..., tuple[Any, ...]],
-    spaces: Spaces | None = None,
+    workspaces: Workspaces | None = None,
 ) -> Callable[..., None]:
     """What enqueues ``function`` for each of ``matrices``.
 
     A matrix has ``steps`` bytes in each array. A call takes ``arguments(*arrays)``, or
-    ``arguments(work, *arrays)`` with ``spaces`` of workspace at ``work``.
+    ``arguments(work, *arrays)`` with ``workspaces`` of workspace at ``work``.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
@@ -136,20 +142,20 @@ def each_matrix(
             [ctypes.c_void_p(at + number * step) for number in range(matrices)]
             for at, step in zip(addresses, steps, strict=True)
         ]
-        if spaces is None:
+        if workspaces is None:
             for matrix in zip(*arrays, strict=True):
                 run(*arguments(*matrix))
             return
-        with spaces.allocated() as work:
+        with workspaces.allocated() as work:
             for matrix in zip(*arrays, strict=True):
                 run(*arguments(work, *matrix))
-                spaces.release()
+                workspaces.release()
 
     return enqueue
 
 
-class Tables:
-    """Tables on the GPU, of the addresses of all ``matrices`` of an array."""
+class PointerTables:
+    """PointerTables on the GPU, of the addresses of all ``matrices`` of an array."""
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices

@@ -19,11 +19,11 @@ from arrayfn.backends.cuda.libraries.dense import (
     NONE,
     SOLVER,
     Element,
-    Spaces,
-    Tables,
+    PointerTables,
+    Workspaces,
     each_matrix,
     is_batched,
-    words_of,
+    workspace_elements,
 )
 
 _LEFT: Final = 0
@@ -44,7 +44,7 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
     step = n * n * element.size
     function = f"cusolverDn{element.letter}potrf"
     if is_batched(integers, n):
-        tables = Tables(matrices)
+        tables = PointerTables(matrices)
 
         def all_at_once(stream: int, a: int, status: int) -> None:
             """Enqueue one call for all matrices."""
@@ -53,12 +53,18 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
             run(*arguments, matrices)
 
         return Call(all_at_once, names, capturable=False)
-    words = words_of(function, fill, n, NONE, n)
+    elements = workspace_elements(function, fill, n, NONE, n)
 
     def arguments(work: Any, a: Any, status: Any) -> tuple[Any, ...]:
-        return fill, n, a, n, work, words, status
+        return fill, n, a, n, work, elements, status
 
-    given = function, matrices, (step, 4), arguments, Spaces(words * element.size)
+    given = (
+        function,
+        matrices,
+        (step, 4),
+        arguments,
+        Workspaces(elements * element.size),
+    )
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
@@ -72,7 +78,7 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
     names = ("a", "pivots", "status")
     step = rows * columns * element.size
     if rows == columns and is_batched(integers, rows):
-        tables = Tables(matrices)
+        tables = PointerTables(matrices)
 
         def all_at_once(stream: int, a: int, pivots: int, status: int) -> None:
             """Enqueue one call for all matrices."""
@@ -83,13 +89,13 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
 
         return Call(all_at_once, names, capturable=False)
     function = f"cusolverDn{element.letter}getrf"
-    words = words_of(function, rows, columns, NONE, rows)
+    elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, pivots: Any, status: Any) -> tuple[Any, ...]:
         return rows, columns, a, rows, work, pivots, status
 
     steps = step, 4 * min(rows, columns), 4
-    given = function, matrices, steps, arguments, Spaces(words * element.size)
+    given = function, matrices, steps, arguments, Workspaces(elements * element.size)
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
@@ -103,7 +109,7 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
     names = ("a", "tau", "status")
     steps = rows * columns * element.size, min(rows, columns) * element.size, 4
     if max(rows, columns) <= min(_MAX_REFLECTED, 4 * matrices):
-        tables = Tables(matrices)
+        tables = PointerTables(matrices)
 
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
             """Enqueue one call for all matrices."""
@@ -114,12 +120,12 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
         return Call(all_at_once, names, capturable=False)
     function = f"cusolverDn{element.letter}geqrf"
-    words = words_of(function, rows, columns, NONE, rows)
+    elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, tau: Any, status: Any) -> tuple[Any, ...]:
-        return rows, columns, a, rows, tau, work, words, status
+        return rows, columns, a, rows, tau, work, elements, status
 
-    given = function, matrices, steps, arguments, Spaces(words * element.size)
+    given = function, matrices, steps, arguments, Workspaces(elements * element.size)
     return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
@@ -157,7 +163,7 @@ def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
     triangle = _UPPER if p["lower"] else _LOWER
     options = p["left"], triangle, p["transpose"], p["unit"], columns, rows
     steps = n * n * element.size, rows * columns * element.size
-    tables = Tables(matrices)
+    tables = PointerTables(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
         """Enqueue one call for all matrices."""

@@ -16,12 +16,12 @@ from arrayfn.backends.cuda.libraries.dense import (
     NONE,
     SOLVER,
     Element,
-    Spaces,
+    Workspaces,
     each_matrix,
     jacobi_params,
     solver_params,
-    spaces_of,
-    words_of,
+    workspace_elements,
+    workspaces_of,
 )
 from arrayfn.backends.cuda.libraries.workspaces import workspace
 
@@ -39,7 +39,7 @@ def _call(
     matrices: int,
     steps: Sequence[int],
     arguments: Callable[..., tuple[Any, ...]],
-    spaces: Spaces,
+    workspaces: Workspaces,
     *,
     capturable: bool = False,
 ) -> Call:
@@ -48,7 +48,7 @@ def _call(
     ``names`` are its arrays, ``steps`` the bytes from one matrix to the next in each.
     ``arguments`` makes the function's arguments of the workspace and the addresses.
     """
-    given = function, matrices, steps, arguments, spaces
+    given = function, matrices, steps, arguments, workspaces
     return Call(each_matrix(SOLVER, *given), tuple(names), capturable)
 
 
@@ -65,14 +65,14 @@ def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
         return _eigh_batched(element, n, matrices, vectors)
     stem = "heevd" if element.is_complex else "syevd"
     function = f"cusolverDn{element.letter}{stem}"
-    words = words_of(function, vectors, _UPPER, n, NONE, n, NONE)
+    elements = workspace_elements(function, vectors, _UPPER, n, NONE, n, NONE)
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
-        return vectors, _UPPER, n, a, n, w, work, words, info
+        return vectors, _UPPER, n, a, n, w, work, elements, info
 
     steps = n * n * element.size, n * element.real_size, 4
-    spaces = Spaces(words * element.size)
-    return _call(("a", "w", "status"), function, matrices, steps, arguments, spaces)
+    workspaces = Workspaces(elements * element.size)
+    return _call(("a", "w", "status"), function, matrices, steps, arguments, workspaces)
 
 
 def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
@@ -89,14 +89,14 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
         return vectors, _UPPER, extent, kind, a, extent, real, w, kind
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
-        given = solver_params(), *arrays(a, w), *spaces.arguments(work)
+        given = solver_params(), *arrays(a, w), *workspaces.arguments(work)
         return *given, info, count
 
-    spaces = spaces_of(_BATCH, *arrays(NONE, NONE), last=(count,))
-    waits = n > _CAPTURED or spaces.synchronizes or spaces.nbytes > _MAX_SHARED
+    workspaces = workspaces_of(_BATCH, *arrays(NONE, NONE), last=(count,))
+    waits = n > _CAPTURED or workspaces.synchronizes or workspaces.nbytes > _MAX_SHARED
     if not waits:
-        spaces.shared = workspace(spaces.nbytes)
-    given = _BATCH, 1, (0, 0, 0), arguments, spaces
+        workspaces.shared = workspace(workspaces.nbytes)
+    given = _BATCH, 1, (0, 0, 0), arguments, workspaces
     return _call(("a", "w", "status"), *given, capturable=not waits)
 
 
@@ -110,12 +110,14 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
     stem = "heevjBatched" if element.is_complex else "syevjBatched"
     function = f"cusolverDn{element.letter}{stem}"
     last = jacobi_params("Syevj"), matrices
-    words = words_of(function, vectors, _UPPER, n, NONE, n, NONE, last=last)
+    elements = workspace_elements(
+        function, vectors, _UPPER, n, NONE, n, NONE, last=last
+    )
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
-        return vectors, _UPPER, n, a, n, w, work, words, info, *last
+        return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
-    given = function, 1, (0, 0, 0), arguments, Spaces(words * element.size)
+    given = function, 1, (0, 0, 0), arguments, Workspaces(elements * element.size)
     return _call(("a", "w", "status"), *given)
 
 
@@ -138,14 +140,14 @@ def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
         work: Any, a: Any, w: Any, info: Any, v: Any = NONE
     ) -> tuple[Any, ...]:
         """The arguments of geev, at these addresses."""
-        return solver_params(), *arrays(a, w, v), *spaces.arguments(work), info
+        return solver_params(), *arrays(a, w, v), *workspaces.arguments(work), info
 
-    spaces = spaces_of(function, *arrays(NONE, NONE, NONE))
+    workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE))
     matrix = n * n * element.size
     names, steps = ["a", "w", "status"], [matrix, n * element.complex_size, 4]
     if with_vectors:
         names, steps = [*names, "v"], [*steps, matrix]
-    return _call(names, function, matrices, steps, arguments, spaces)
+    return _call(names, function, matrices, steps, arguments, workspaces)
 
 
 class _Svd:
@@ -187,11 +189,13 @@ class _Svd:
             work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
         ) -> tuple[Any, ...]:
             """The function's arguments, at these addresses."""
-            return *arrays(a, s, u, v), work, words, info, *last
+            return *arrays(a, s, u, v), work, elements, info, *last
 
-        words = words_of(function, *arrays(NONE, NONE, NONE, NONE), last=last)
-        spaces = Spaces(words * self.element.size)
-        return _call(self.names, function, matrices, self.steps, arguments, spaces)
+        elements = workspace_elements(
+            function, *arrays(NONE, NONE, NONE, NONE), last=last
+        )
+        workspaces = Workspaces(elements * self.element.size)
+        return _call(self.names, function, matrices, self.steps, arguments, workspaces)
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -232,12 +236,12 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
         work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
     ) -> tuple[Any, ...]:
         """The arguments of gesvdp, at these addresses."""
-        given = solver_params(), *arrays(a, s, u, v), *spaces.arguments(work)
+        given = solver_params(), *arrays(a, s, u, v), *workspaces.arguments(work)
         return *given, info, ctypes.byref(perturbation)
 
     perturbation = ctypes.c_double()
-    spaces = spaces_of(function, *arrays(NONE, NONE, NONE, NONE))
-    return _call(p.names, function, p.matrices, p.steps, arguments, spaces)
+    workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE, NONE))
+    return _call(p.names, function, p.matrices, p.steps, arguments, workspaces)
 
 
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
@@ -249,4 +253,4 @@ SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "gesvdjbatched": svd_batched,
     "gesvdp": svd_polar,
 }
-"""Providers by the first words of their names."""
+"""Providers by the first elements of their names."""

@@ -1,7 +1,9 @@
 """The kernels of attention, and their calls, for an ``operator_call``.
 
-Operands are q, k, v, the terms by the order of their names, and for the gradient the
-result, its logarithms and its cotangent; see ``arrayfn.nn.fused_attention``.
+Operands are q, k, v, then the optional ones (bias, mask, lengths) in the order of their
+names, and for the gradient the result, its logarithms and its cotangent; see
+``arrayfn.nn.fused_attention``. Letters are those of that module: B batches, T queries
+and S keys of N and K heads with H elements.
 """
 
 from __future__ import annotations
@@ -59,21 +61,19 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
-    yield HandwrittenCall(
-        Handwritten(
-            "attention",
-            forward(form, tiles),
-            tiles.threads,
-            "Attention: a tile of queries a block.",
-            "attention by tiles of queries",
-            shared=shared_bytes(form, tiles),
-            blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
-        ),
-        call.arrays(),
-        {"out": Pointer(out), "logarithms_out": Pointer(logarithms)},
-        {**call.integers(), **call.steps("q", "k", "v")},
-        B * N * -(-T // tiles.rows),
+    text = Handwritten(
+        "attention",
+        forward(form, tiles),
+        tiles.threads,
+        "Attention: a tile of queries a block.",
+        "attention by tiles of queries",
+        shared=shared_bytes(form, tiles),
+        blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
     )
+    writes = {"out": Pointer(out), "logarithms_out": Pointer(logarithms)}
+    integers = {**call.integers(), **call.steps("q", "k", "v")}
+    blocks = B * N * -(-T // tiles.rows)
+    yield HandwrittenCall(text, call.arrays(), writes, integers, blocks)
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
@@ -92,34 +92,30 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
     if form.padded > 128:
         parts = [{"dv": dv}, {"dk": dk}]
     for results in ({"dq": dq}, *parts):
-        choose = gradients.keys_tiles
         if "dq" in results:
-            choose = gradients.queries_tiles
-        tiles = choose(form, T, S)
-        blocks = B * N * -(-T // tiles.rows)
-        if "dq" not in results:
+            tiles = gradients.queries_tiles(form, T, S)
+            blocks = B * N * -(-T // tiles.rows)
+        else:
+            tiles = gradients.keys_tiles(form, T, S)
             blocks = B * K * -(-S // tiles.rows)
-        dp = [*results] != ["dv"]
-        arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
+        with_dp = [*results] != ["dv"]
+        arrays = ("q", "k", "v", "cotangent") if with_dp else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
-        if not dp:
+        if not with_dp:
             del read["v"], read["delta"]
         names = " and ".join(results)
-        yield HandwrittenCall(
-            Handwritten(
-                "attention_gradient",
-                gradients.gradient(form, tiles, tuple(results)),
-                tiles.threads,
-                f"Cotangents {names} of attention: a tile of rows a block.",
-                f"{names} of attention by tiles",
-                shared=gradients.shared_bytes(form, tiles, dp),
-                blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
-            ),
-            read,
-            {f"{name}_out": Pointer(array) for name, array in results.items()},
-            {**call.integers(), **call.steps(*arrays)},
-            blocks,
+        text = Handwritten(
+            "attention_gradient",
+            gradients.gradient(form, tiles, tuple(results)),
+            tiles.threads,
+            f"Cotangents {names} of attention: a tile of rows a block.",
+            f"{names} of attention by tiles",
+            shared=gradients.shared_bytes(form, tiles, with_dp),
+            blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         )
+        writes = {f"{name}_out": Pointer(array) for name, array in results.items()}
+        integers = {**call.integers(), **call.steps(*arrays)}
+        yield HandwrittenCall(text, read, writes, integers, blocks)
 
 
 def attention_bias_gradient(
@@ -267,7 +263,8 @@ class _Call:
     def steps(self, *names: str) -> dict[str, int]:
         """The strides of the arrays ``names`` along batches, tokens and heads.
 
-        They are by the names that the kernels give them, such as ``q_token``.
+        They are by the names that the kernels give them: ``q_batch``, ``q_token``,
+        ``q_head``.
         """
         found: dict[str, int] = {}
         for name in names:
@@ -277,7 +274,10 @@ class _Call:
         return found
 
     def integers(self) -> dict[str, int]:
-        """The kernels' integers: extents, the window, strides of bias and mask."""
+        """The kernels' integers: extents, the window, strides of bias and mask.
+
+        A stride is 0 along an axis that is broadcast.
+        """
         (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
         left, right = self.window
         found = {

@@ -1,4 +1,4 @@
-"""Parameters of the kernels of attention: sizes of tiles, and optional terms."""
+"""Parameters of the kernels of attention: sizes of tiles, and optional operands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tiles:
     def fitting(cls, rows: int, columns: int, largest: Tiles) -> Tiles:
         """The tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
 
-        They are ``largest`` for large matrices.
+        ``largest`` are those for large matrices.
         """
         m_fragments = largest.m_fragments if rows > 64 else 1
         warps = min(largest.warps, -(-rows // (16 * m_fragments)))
@@ -70,10 +70,10 @@ class Form:
         piece: Elements of a head that are copied at once: 8, 4, 2 or 1.
         scale: The factor of the logits.
         bias: The dtype of the bias, or empty if there is none.
-        mask: There is a mask.
+        mask: Whether there is a mask.
         paired: Those of ``"bias"`` and ``"mask"`` that are read by pairs of elements.
-        query_lengths: Each batch has a number of queries.
-        key_lengths: Each batch has a number of keys.
+        query_lengths: Whether each batch has its own number of queries.
+        key_lengths: Whether each batch has its own number of keys.
     """
 
     head: int
@@ -101,7 +101,7 @@ class Form:
 
     @property
     def factor(self) -> str:
-        """The text of the logits' scale times log2(e): weights are powers of two."""
+        """``f32(...)``, the logits' scale times log2(e): weights are powers of two."""
         return f"f32({self.scale * LOG2_E!r})"
 
     @property

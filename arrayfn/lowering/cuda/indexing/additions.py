@@ -39,9 +39,8 @@ def ranges_of(s: Scatter) -> Ranges | None:
     target = s.operand
     nbytes = target.size * target.dtype.itemsize
     count = -(-nbytes // RANGE_BYTES)
-    update_bytes = (
-        4 + s.width * target.dtype.itemsize
-    )  # bytes of an update, with its index
+    # Bytes of an update, with its index.
+    update_bytes = 4 + s.width * target.dtype.itemsize
     if count < 2 or s.count < _MIN_UPDATES or count * s.count * update_bytes > nbytes:
         return None
     extent = target.shape[0]

@@ -18,7 +18,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
-from arrayfn.ir import ArrayType, Var
+from arrayfn.ir import Var
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     sum_up_warp,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.libraries.calls import Pointer
+from arrayfn.lowering.libraries.calls import Pointer, new_array
 
 MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
@@ -88,10 +88,9 @@ def scatter_in_tiles(
         Keys(dtypes.uint32), reads_values=True, output_values=name, value_dtype=name
     )
     sorted_arrays = [
-        Pointer(Var(ArrayType((tiles.count,), dtype)))
-        for dtype in (dtypes.uint32, tiles.dtype)
+        new_array(dtype, tiles.count) for dtype in (dtypes.uint32, tiles.dtype)
     ]
-    totals = Pointer(Var(ArrayType((DIGITS,), dtypes.int32)))
+    totals = new_array(dtypes.int32, DIGITS)
     # What is left out may have any digit.
     rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
     yield from sort_by_digit(

@@ -42,7 +42,7 @@ from arrayfn.lowering.kernel_ir import (
     Nest,
     constant_of,
 )
-from arrayfn.lowering.libraries.calls import Pointer
+from arrayfn.lowering.libraries.calls import Pointer, new_array
 from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
@@ -158,7 +158,7 @@ def _sorted(
     if s.is_sorted:
         return (), in_memory, [keys, values]
     data = SortData(Keys(dtypes.uint32), key_output="words")
-    before, after = [keys], [Pointer(Var(ArrayType((n,), dtypes.uint32)))]
+    before, after = [keys], [new_array(dtypes.uint32, n)]
     if isinstance(s.equation.inputs[2], Literal):
         updates, read = in_memory, [*after, values]
     elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
@@ -166,11 +166,11 @@ def _sorted(
         name = short_name(source.dtype)
         data = replace(data, reads_values=True, output_values=name, value_dtype=name)
         before.append(values)
-        after.append(Pointer(Var(ArrayType((n,), source.dtype))))
+        after.append(new_array(source.dtype, n))
         updates, read = in_memory, after
     else:
         data = replace(data, output_values="i32")
-        after.append(Pointer(Var(ArrayType((n,), dtypes.int32))))
+        after.append(new_array(dtypes.int32, n))
         read = [after[0], values, after[1]]
     rows = SortedRows(1, n, n)
     calls = sort_rows(rows, data, before, after, gpu, s.limit.bit_length())
@@ -295,8 +295,8 @@ def _combine_runs(
     wide = compute_dtype(updates.dtype)
     while n > size:
         chunks = -(-n // size)
-        carried = Pointer(Var(ArrayType((chunks,), dtypes.uint32)))
-        partial = Pointer(Var(ArrayType((chunks * s.width,), wide)))
+        carried = new_array(dtypes.uint32, chunks)
+        partial = new_array(wide, chunks * s.width)
         text = combine(updates, size, partial=True)
         yield _call(text, updates, read, [out, carried, partial], s, n, chunks)
         n, read = chunks, [carried, partial]

@@ -21,10 +21,10 @@ Chain = tuple[Equation, ...]
 def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chain]:
     """The chains of equations from a product to its sum with an array.
 
-    Each equation but the last is used by the next one alone. Scalings, negations,
-    biases and comparisons with 0 between the product and the sum are in the chain, too.
-    ``reads`` says where each Var of ``program`` is read from: an array, or a view of
-    one.
+    ``x @ w``, ``* 0.1``, ``+ c`` is one: each equation but the last is used by the next
+    one alone. Scalings, negations, biases and comparisons with 0 between the product
+    and the sum are in the chain, too. ``reads`` says where each Var of ``program`` is
+    read from: an array, or a view of one.
     """
     return _Search(program, reads).run()
 
@@ -78,9 +78,10 @@ class _Search:
         return tuple(links[:end])
 
     def kind(self, equation: Equation, value: Var) -> str:
-        """What ``equation`` does with ``value``: an epilogue's term, or empty.
+        """What ``equation`` does with ``value``, as a term of an epilogue.
 
-        That is ``"scaled"``, ``"added"``, ``"bias"`` or ``"max"``.
+        ``"scaled"``, ``"added"``, ``"bias"`` or ``"max"``; empty if an epilogue has no
+        such term.
         """
         name, output = equation.primitive.name, equation.outputs[0].type
         same = (output.shape, output.dtype) == (value.type.shape, value.type.dtype)

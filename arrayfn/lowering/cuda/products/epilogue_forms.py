@@ -1,6 +1,9 @@
 """cuBLASLt's epilogues, and which statements of a nest are one.
 
-activation(alpha * product + beta * added + bias)
+    activation(alpha * product + beta * added + bias)
+
+A nest that loads a product and continues with ``0.1 * product + c`` begins with such an
+epilogue: ``Chain`` follows its statements as far as cuBLASLt can do them.
 """
 
 from __future__ import annotations
@@ -40,10 +43,12 @@ _WITH_BIAS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Added:
-    """A matrix, or one for each product of a batch, that is added.
+    """A matrix, or one for each product of a batch, that is added to the product.
 
-    It begins at ``place``. Its rows are ``leading`` elements apart, its matrices
-    ``batch_stride``.
+    Args:
+        place: Where it begins in memory.
+        leading: Elements from one of its rows to the next.
+        batch_stride: Elements from one of its matrices to the next.
     """
 
     place: Pointer
@@ -55,9 +60,14 @@ class Added:
 class Epilogue:
     """``activation(alpha * product + beta * added + bias)``.
 
-    ``times`` is a value of the nest, the same for all elements, that alpha is
-    multiplied by: a learning rate. ``bias`` is a row that is added to every row of the
-    product. ``activation`` is ``"relu"`` or empty.
+    Args:
+        alpha: The constant factor of the product.
+        times: A value of the nest, the same for all elements, that alpha is multiplied
+            by: a learning rate.
+        beta: The factor of ``added``.
+        added: The matrix that is added.
+        bias: A row that is added to every row of the product.
+        activation: ``"relu"`` or empty.
     """
 
     alpha: float = 1.0
@@ -70,8 +80,9 @@ class Epilogue:
     def applied_to(
         self, call: LibraryCall, output: Var, alpha: Var | None
     ) -> LibraryCall:
-        """``call`` with this epilogue, and its result in ``output``.
+        """``call``, the product's, with this epilogue, and its result in ``output``.
 
+        The provider's name gets a word for each term: ``gemm_f32_scaled_added_bias``.
         ``alpha`` is the array of the factor if that is computed on the GPU.
         """
         words, reads, integers = [call.provider], dict(call.reads), dict(call.integers)
@@ -109,8 +120,12 @@ def bits_of(factor: float) -> int:
 class Chain:
     """Follows the statements of a nest from a product on, while they may be folded.
 
-    The product is operand ``number`` of ``nest``, and ``call`` computes it. Each link
-    but the last is used by the next one alone.
+    Each link of the chain is the only reader of the one before.
+
+    Args:
+        nest: The nest.
+        number: The number of its operand that is the product.
+        call: The call that computes the product.
     """
 
     def __init__(self, nest: Nest, number: int, call: LibraryCall) -> None:
@@ -133,18 +148,16 @@ class Chain:
     def links(self) -> list[tuple[Epilogue, Value]]:
         """The epilogues that the nest's first statements form, shortest first.
 
-        Each comes with the value of the nest that it computes.
+        Each comes with the value of the nest that it computes. Of ``relu(0.1 * product
+        + c)`` they are the scaled product, the sum, and the activation.
         """
         found: list[tuple[Epilogue, Value]] = []
-        if (
-            self.dtype not in dtypes.INEXACT
-            or len(self.loads) != 1
-            or self.loads[0].indices
-        ):
+        if self.dtype not in dtypes.INEXACT or len(self.loads) != 1:
             return found
-        if self.loads[0].level != "element" or not self.is_whole():
+        (load,) = self.loads
+        if load.indices or load.level != "element" or not self.is_whole():
             return found
-        value, epilogue = self.loads[0].result, Epilogue()
+        value, epilogue = load.result, Epilogue()
         while True:
             following = self.users.get(value, [])
             if not epilogue.activation and self.dtype in _WITH_BIAS:
@@ -164,7 +177,7 @@ class Chain:
                 found.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
-        """The value ``select(value <= 0, 0, value)``, if nothing else is done with it.
+        """The value ``select(value <= 0, 0, value)``, if nothing else reads ``value``.
 
         ``following`` are the statements that read ``value``.
         """
@@ -182,7 +195,7 @@ class Chain:
     def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
         """The epilogue ``e`` followed by ``s``, an operation on its result ``value``.
 
-        None if that is not an epilogue.
+        None if cuBLASLt has no such epilogue.
         """
         operation = s.function.removesuffix(f"_{self.suffix}")
         if s.function == operation or e.activation:
@@ -194,22 +207,28 @@ class Chain:
             return None
         is_first = s.arguments[0] == value
         other = s.arguments[1 if is_first else 0]
-        if operation == "mul" and isinstance(other, Constant) and is_plain:
-            factor = _factor(other)
-            return None if factor is None else replace(e, alpha=e.alpha * factor)
-        if operation == "mul" and is_plain and self.is_number(other):
-            assert isinstance(other, Value)
-            return None if e.times is not None else replace(e, times=other)
         if operation == "add":
             return self.plus(other, e, 1.0)
         if operation == "sub" and is_first:
             return self.plus(other, e, -1.0)
         if operation == "sub" and is_plain:
             return self.plus(other, replace(e, alpha=-e.alpha), 1.0)
-        if operation == "max" and _is_zero(other):
-            fits = self.dtype in _WITH_BIAS
-            return replace(e, activation="relu") if fits else None
-        return None
+        if operation == "max" and _is_zero(other) and self.dtype in _WITH_BIAS:
+            return replace(e, activation="relu")
+        return self.times(other, e) if operation == "mul" and is_plain else None
+
+    def times(self, other: Scalar, e: Epilogue) -> Epilogue | None:
+        """The epilogue ``e``, which adds nothing yet, times ``other``.
+
+        None unless that is a constant or a number: alpha gets the factor.
+        """
+        if isinstance(other, Constant):
+            factor = _factor(other)
+            return None if factor is None else replace(e, alpha=e.alpha * factor)
+        if not self.is_number(other) or e.times is not None:
+            return None
+        assert isinstance(other, Value)
+        return replace(e, times=other)
 
     def is_number(self, x: Scalar) -> bool:
         """Whether ``x`` is real, and the same for all elements."""
@@ -229,7 +248,7 @@ class Chain:
         )
 
     def plus(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
-        """The epilogue ``e`` plus ``factor * other``; None if it cannot have that.
+        """The epilogue ``e`` plus ``factor * other``; None if it cannot have that term.
 
         ``other`` must be loaded, perhaps scaled by a constant: a row becomes the bias,
         an array of the product's shape the added array.
@@ -261,8 +280,8 @@ class Chain:
     def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
         """The load that ``x`` is, and the constant factor that it is scaled by.
 
-        Parameters are scaled by their decay, for example. None if ``x`` is something
-        else, or is loaded at computed indices.
+        The factor is 1 for a plain load; parameters are scaled by their decay, for
+        example. None if ``x`` is something else, or is loaded at computed indices.
         """
         producer = self.producers.get(x) if isinstance(x, Value) else None
         scale: float | None = 1.0
@@ -288,15 +307,16 @@ class Chain:
         return not self.product_operand.offset and is_whole(axes, product.type.size)
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...] | None:
-        """The strides along the product's [batch, m, n] of an operand of the nest.
+        """An operand's strides along the product's [batch, m, n]; None if it has none.
 
-        ``own`` are its strides along the nest's axes. None if it has no such strides.
+        ``strides`` are those along the nest's axes.
         """
         p = self.call.integers
         return strides_along(self.axes(strides), (p["batch"], p["m"], p["n"]))
 
 
 def _is_zero(x: Scalar) -> bool:
+    """Whether ``x`` is the constant 0."""
     return isinstance(x, Constant) and x.value == 0
 
 

@@ -46,6 +46,7 @@ class EpilogueFolding(StepRewrite):
 
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+        """The steps with epilogues folded into products, and the changed products."""
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and call of each product that changes, by its position."""
         self.numbers: dict[tuple[str, float, DType], Var] = {}
@@ -73,7 +74,7 @@ class EpilogueFolding(StepRewrite):
     def fold(self, position: int, call: LibraryCall) -> None:
         """Give the product at ``position``, made by ``call``, the longest epilogue.
 
-        All nests that read the product must go on with the same operations.
+        All nests that read the product must begin with the same operations on it.
         """
         product = call.writes["c"].array
         readers = [k for k in self.users.get(product, ()) if k != position]
@@ -115,11 +116,10 @@ class EpilogueFolding(StepRewrite):
         readers: Sequence[int],
         values: Sequence[Value],
     ) -> bool:
-        """Have the product compute the ``values`` of the nests at ``readers``.
+        """Have the product compute the nests' ``values``, if that saves memory.
 
-        They are the same values. That must save memory: one of the nests stores them,
-        or they are the sum of arrays that otherwise each nest reads. Returns whether it
-        was done.
+        They are the same values. It does if one of the nests stores them, or they are
+        the sum of arrays that otherwise each nest reads. Returns whether it was done.
 
         Args:
             position: The product's position.
@@ -160,12 +160,16 @@ class EpilogueFolding(StepRewrite):
         return True
 
     def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
-        """The scalar array that the product is scaled by: ``alpha`` times ``times``.
+        """The scalar array ``alpha * times`` that the product is scaled by.
 
-        ``times`` is a value of the nest at ``position`` that is the same for all
-        elements. A new nest computes the scalar, as soon as the arrays that ``times``
-        is computed from are written. The scalar has the dtype in which ``product`` is
-        computed.
+        A new nest computes it, as soon as the arrays that ``times`` is computed from
+        are written.
+
+        Args:
+            position: The position of the nest that has ``times``.
+            times: A value of that nest that is the same for all elements.
+            alpha: The constant factor.
+            product: The product, in whose compute dtype the scalar is.
         """
         dtype = dtypes.compute_dtype(product.type.dtype)
         known = self.numbers.get((times.name, alpha, dtype))

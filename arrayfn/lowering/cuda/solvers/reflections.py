@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 )
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, new_array
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 
 
@@ -47,7 +47,7 @@ def qr(op: MatrixEquation) -> Iterable[Made]:
         writes={
             "a": Pointer(reflections.a),
             "tau": Pointer(reflections.tau),
-            "status": Pointer(Var(ArrayType((reflections.matrices,), dtypes.int32))),
+            "status": new_array(dtypes.int32, reflections.matrices),
         },
         integers={"rows": rows, "columns": columns, "matrices": reflections.matrices},
         items=1,

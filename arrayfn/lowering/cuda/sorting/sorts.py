@@ -15,7 +15,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import Equation
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall
 from arrayfn.lowering.cuda.schedule import power_of_two
@@ -28,7 +28,7 @@ from arrayfn.lowering.cuda.sorting.radix import (
 )
 from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, SortData, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.libraries.calls import Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
 from arrayfn.passes.reads import Reads
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
@@ -131,7 +131,7 @@ def _sort_complex(
         if len(arrays) > 1:
             data = replace(data, key_source="gathered", reads_values=True)
         if keys is not parts[-1]:
-            order = _temporary(rows.count * rows.n, dtypes.int32)
+            order = new_array(dtypes.int32, rows.count * rows.n)
             yield from sort_digits(rows, data, arrays, elements, [order], gpu)
             arrays = [elements, order]
             continue
@@ -184,10 +184,10 @@ def sort_digits(
             )
             written, keep = outputs, rows.keep
         else:
-            written, keep = [_temporary(size, keys.word_dtype)], rows.n
+            written, keep = [new_array(keys.word_dtype, size)], rows.n
             if data.has_values:
                 value_dtype = dtypes.BY_SHORT_NAME[data.value_dtype]
-                written.append(_temporary(size, value_dtype))
+                written.append(new_array(value_dtype, size))
         gathered = [elements] if step.key_output == "gathered" else []
         read = [*arrays[: 2 if step.reads_values else 1], *gathered]
         step_rows = replace(rows, keep=keep)
@@ -222,14 +222,14 @@ def sort_by_digit(
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
     scanned = totals is not None or tiles > _FEW_TILES
-    counts = _temporary(blocks * DIGITS, dtypes.int32)
+    counts = new_array(dtypes.int32, blocks * DIGITS)
     offsets = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
     counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
     if scanned:
-        totals = totals or _temporary(rows.count * DIGITS, dtypes.int32)
+        totals = totals or new_array(dtypes.int32, rows.count * DIGITS)
         offsets["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
@@ -269,7 +269,7 @@ def _top_k(
             step = replace(step, key_source="words", reads_values=True)
         size = rows.count * tiles * rows.keep
         kinds = data.keys.word_dtype, dtypes.int32
-        written = [_temporary(size, dtype) for dtype in kinds]
+        written = [new_array(dtype, size) for dtype in kinds]
         part = SortedRows(rows.count, n, rows.keep)
         yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
         arrays, n = written, tiles * rows.keep
@@ -339,8 +339,3 @@ def _tile_of(n: int, gpu: GpuConfig) -> Tile:
         else:
             threads *= 2
     return Tile(threads, items)
-
-
-def _temporary(size: int, dtype: DType) -> Pointer:
-    """The beginning of a new array of ``size`` elements."""
-    return Pointer(Var(ArrayType((size,), dtype)))

@@ -76,10 +76,10 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
-                extent = (
-                    p[f"{along[name]}{k}"] if role == SPATIAL else counts[name][role]
+                is_spatial = role == SPATIAL
+                shape[axis] = (
+                    p[f"{along[name]}{k}"] if is_spatial else counts[name][role]
                 )
-                shape[axis] = extent
         return ArrayType(tuple(shape), BY_SHORT_NAME[short])
 
     each = range(p["axes"])
@@ -125,7 +125,10 @@ class _Arrangement:
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
-        """The arrangement of ``equation``; None for dtypes or axes cuDNN lacks."""
+        """The arrangement of ``equation``; None for dtypes or axes cuDNN lacks.
+
+        Channels are last or first, as more of the arrays have them.
+        """
         params, types = equation.params, [atom.type for atom in equation.inputs]
         axes, gives = len(params["strides"]), params["gives"]
         result = equation.outputs[0].type
@@ -141,30 +144,25 @@ class _Arrangement:
         some = next(iter(arrays))
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
-            roles = {
-                name: without_groups(library_roles)
-                for name, library_roles in roles.items()
-            }
+            roles = {name: without_groups(own) for name, own in roles.items()}
         strides, dilations, padding = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
         )
         integers = _integers_of(arrays, roles, (strides, dilations, padding), last)
-        extra_padding: dict[int, tuple[int, int]] = {}
-        if is_depthwise(gives, integers, types[0].dtype):
-            form, library_roles = DEPTHWISE, DEPTHWISE_ROLES
-            roles = {name: by_channel(name, mine) for name, mine in roles.items()}
-        else:
-            form, library_roles = (
-                "last" if last else "first",
-                roles_of(axes, last, grouped),
-            )
-            extra_padding = _make_padding_even(integers, roles["operand"][SPATIAL])
         dtype = types[0].dtype
-        is_by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
-        is_slow = gives == "kernel" and is_by_channel and form != DEPTHWISE
-        if is_slow and dtype in dtypes.HALF_PRECISION:
-            dtype = dtypes.float32  # for which cuDNN has a faster engine
+        extra_padding: dict[int, tuple[int, int]] = {}
+        if is_depthwise(gives, integers, dtype):
+            form, library_roles = DEPTHWISE, DEPTHWISE_ROLES
+            roles = {name: by_channel(name, own) for name, own in roles.items()}
+        else:
+            form = "last" if last else "first"
+            library_roles = roles_of(axes, last, grouped)
+            extra_padding = _make_padding_even(integers, roles["operand"][SPATIAL])
+            is_by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
+            is_slow = gives == "kernel" and is_by_channel
+            if is_slow and dtype in dtypes.HALF_PRECISION:
+                dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
@@ -214,51 +212,46 @@ class _Arrangement:
         ``operands`` are the equation's; the value returned has the type ``result``.
         """
         gives = self.params["gives"]
+        # Blocks have borders, which take in the extra padding.
+        is_padded = bool(self.extra_padding) and self.algorithm == "library"
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
-        in_blocks = self.algorithm != "library"
-        if self.extra_padding and "operand" in arrays and not in_blocks:
-            x = arrays["operand"]
-            config = tuple(
-                (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
-            )
-            zero = conversion.literal(0, x.type.dtype)
-            arrays["operand"] = slicing.pad(x, zero, config=config)
-        operands_in_order = [
+        if is_padded and "operand" in arrays:
+            arrays["operand"] = self._with_extra_padding(arrays["operand"])
+        in_order = [
             to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
-        operands_in_order = [
-            conversion.convert(x, self.dtype) for x in operands_in_order
-        ]
-        if in_blocks:
-            space = self.roles["operand"][SPATIAL]
-            border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
-            params = dict(self.params)
-            if self.algorithm == "product of blocks":
-                del params["lies"]
-            result_in_order = convolve_blocks(
-                operands_in_order, params, self.integers, border
-            )
-        else:
-            result_in_order = padded_convolution(
-                operands_in_order[0], operands_in_order[1], **self.params
-            )
-        result_in_order = conversion.convert(result_in_order, result.dtype)
+        made = self._compute([conversion.convert(x, self.dtype) for x in in_order])
+        made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
-        if gives != "operand" or not self.extra_padding or in_blocks:
-            return from_library_axes(result_in_order, result, *back)
-        ndim, shape = result.ndim, result.shape
-        start = tuple(self.extra_padding.get(axis, (0, 0))[0] for axis in range(ndim))
-        limit = tuple(a + n for a, n in zip(start, shape, strict=True))
-        wide = (
-            n + sum(self.extra_padding.get(axis, ())) for axis, n in enumerate(shape)
+        if gives != "operand" or not is_padded:
+            return from_library_axes(made, result, *back)
+        padding = [self.extra_padding.get(a, (0, 0)) for a in range(result.ndim)]
+        start = tuple(low for low, _ in padding)
+        limit = tuple(low + n for low, n in zip(start, result.shape, strict=True))
+        wide = (n + sum(both) for n, both in zip(result.shape, padding, strict=True))
+        made = from_library_axes(made, result.with_shape(wide), *back)
+        ones = (1,) * result.ndim
+        return slicing.slice_(made, start=start, limit=limit, strides=ones)
+
+    def _with_extra_padding(self, x: Atom) -> Atom:
+        """``x``, the operand, with the zeros that the library does not add."""
+        config = tuple(
+            (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
         )
-        result_in_order = from_library_axes(
-            result_in_order, result.with_shape(wide), *back
-        )
-        return slicing.slice_(
-            result_in_order, start=start, limit=limit, strides=(1,) * ndim
-        )
+        zero = conversion.literal(0, x.type.dtype)
+        return slicing.pad(x, zero, config=config)
+
+    def _compute(self, operands: Sequence[Atom]) -> Atom:
+        """The convolution of ``operands``, whose axes are the library's."""
+        if self.algorithm == "library":
+            return padded_convolution(operands[0], operands[1], **self.params)
+        space = self.roles["operand"][SPATIAL]
+        border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
+        params = dict(self.params)
+        if self.algorithm == "product of blocks":
+            del params["lies"]
+        return convolve_blocks(operands, params, self.integers, border)
 
 
 def _integers_of(

@@ -1,9 +1,9 @@
-"""Factors of small real matrices, four at a time, one in each lane of a vector.
+"""Factors of small real matrices, in groups of four that fill a vector of the CPU.
 
 LAPACK's calls take longer to begin than to factor a few rows. All is computed in
 float64, in scratch memory, where element ``k`` of the four matrices is at ``4 k``.
-Elements of float32 are rounded once, when they are written. A lane does not depend on
-the others.
+Elements of float32 are rounded once, when they are written. The members of a group do
+not depend on each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arrayfn.lowering.scalars import (
     sqrt_f64,
 )
 
-LANES: Final = 4
+GROUP: Final = 4  # matrices
 # Squares of numbers outside may overflow, or lose digits. They are scaled.
 SMALL: Final = 2.0**-400
 LARGE: Final = 2.0**400
@@ -31,24 +31,24 @@ SCALE: Final = 2.0**600
 
 
 def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
-    """Read ``count`` matrices of ``size`` elements; the last fills the lanes left."""
+    """Read ``count`` matrices of ``size`` elements; the last fills the members left."""
     last = count - 1
     x1 = x + min_i64(1, last) * size
     x2 = x + min_i64(2, last) * size
     x3 = x + last * size
     for k in range(size):
-        own[k * LANES] = float(x[k])
-        own[k * LANES + 1] = float(x1[k])
-        own[k * LANES + 2] = float(x2[k])
-        own[k * LANES + 3] = float(x3[k])
+        own[k * GROUP] = float(x[k])
+        own[k * GROUP + 1] = float(x1[k])
+        own[k * GROUP + 2] = float(x2[k])
+        own[k * GROUP + 3] = float(x3[k])
 
 
 def write(x: Array[Any], own: Array[float], size: int, count: int) -> None:
-    """Write ``count`` matrices of ``size`` elements from the lanes of ``own``."""
-    for lane in range(count):
-        target = x + lane * size
+    """Write ``count`` matrices of ``size`` elements from the members of ``own``."""
+    for member in range(count):
+        target = x + member * size
         for k in range(size):
-            target[k] = own[k * LANES + lane]
+            target[k] = own[k * GROUP + member]
 
 
 def small_cholesky(
@@ -65,38 +65,41 @@ def small_cholesky(
     The upper ones become zeros. Matrices that are not positive definite become NaN.
     Items ``begin`` to ``end`` are computed.
     """
-    for first in range(begin, end, LANES):
-        count = min_i64(LANES, end - first)
+    for first in range(begin, end, GROUP):
+        count = min_i64(GROUP, end - first)
         matrices = a + first * n * n
         read(own, matrices, n * n, count)
         for k in range(n):
-            for lane in range(LANES):
-                at = (k * n + k) * LANES + lane
+            for member in range(GROUP):
+                at = (k * n + k) * GROUP + member
                 x = sqrt_f64(own[at])
                 own[at] = x
-                root[lane] = x
+                root[member] = x
             for row in range(k + 1, n):
-                for lane in range(LANES):
-                    at = (row * n + k) * LANES + lane
-                    x = own[at] / root[lane]
+                for member in range(GROUP):
+                    at = (row * n + k) * GROUP + member
+                    x = own[at] / root[member]
                     own[at] = x
-                    column[row * LANES + lane] = x
+                    column[row * GROUP + member] = x
             for row in range(k + 1, n):
                 for other in range(k + 1, row + 1):
-                    for lane in range(LANES):
-                        at = (row * n + other) * LANES + lane
-                        x = column[row * LANES + lane] * column[other * LANES + lane]
+                    for member in range(GROUP):
+                        at = (row * n + other) * GROUP + member
+                        x = (
+                            column[row * GROUP + member]
+                            * column[other * GROUP + member]
+                        )
                         own[at] = own[at] - x
         for row in range(n):
-            for k in range((row * n + row + 1) * LANES, (row * n + n) * LANES):
+            for k in range((row * n + row + 1) * GROUP, (row * n + n) * GROUP):
                 own[k] = 0.0
         write(matrices, own, n * n, count)
-        for lane in range(count):
+        for member in range(count):
             is_factor = True
             for k in range(n):
-                is_factor = is_factor & (own[(k * n + k) * LANES + lane] > 0.0)
+                is_factor = is_factor & (own[(k * n + k) * GROUP + member] > 0.0)
             if not is_factor:
-                fill(matrices + lane * n * n, n * n, NAN)
+                fill(matrices + member * n * n, n * n, NAN)
 
 
 def small_lu(
@@ -116,47 +119,47 @@ def small_lu(
     Items ``begin`` to ``end`` are computed.
     """
     size, steps = rows * columns, min_i64(rows, columns)
-    for first in range(begin, end, LANES):
-        count = min_i64(LANES, end - first)
+    for first in range(begin, end, GROUP):
+        count = min_i64(GROUP, end - first)
         read(own, a + first * size, size, count)
         for k in range(steps):
-            at = own + k * rows * LANES
-            for lane in range(count):
+            at = own + k * rows * GROUP
+            for member in range(count):
                 pivot = k
-                largest = abs_f64(at[k * LANES + lane])
+                largest = abs_f64(at[k * GROUP + member])
                 for row in range(k + 1, rows):
-                    found = abs_f64(at[row * LANES + lane])
+                    found = abs_f64(at[row * GROUP + member])
                     if found > largest:
                         largest = found
                         pivot = row
-                pivots[(first + lane) * steps + k] = pivot
+                pivots[(first + member) * steps + k] = pivot
                 if pivot != k:
                     for other in range(columns):
-                        upper = (other * rows + k) * LANES + lane
-                        lower = (other * rows + pivot) * LANES + lane
+                        upper = (other * rows + k) * GROUP + member
+                        lower = (other * rows + pivot) * GROUP + member
                         kept = own[upper]
                         own[upper] = own[lower]
                         own[lower] = kept
-            for lane in range(LANES):
+            for member in range(GROUP):
                 # A column of zeros stays one.
-                x = at[k * LANES + lane]
-                factor[lane] = 1.0 if x == 0.0 else x
+                x = at[k * GROUP + member]
+                factor[member] = 1.0 if x == 0.0 else x
             for row in range(k + 1, rows):
-                for lane in range(LANES):
-                    x = at[row * LANES + lane] / factor[lane]
-                    at[row * LANES + lane] = x
-                    column[row * LANES + lane] = x
+                for member in range(GROUP):
+                    x = at[row * GROUP + member] / factor[member]
+                    at[row * GROUP + member] = x
+                    column[row * GROUP + member] = x
             for other in range(k + 1, columns):
-                target = own + other * rows * LANES
-                for lane in range(LANES):
-                    factor[lane] = target[k * LANES + lane]
+                target = own + other * rows * GROUP
+                for member in range(GROUP):
+                    factor[member] = target[k * GROUP + member]
                 for row in range(k + 1, rows):
-                    for lane in range(LANES):
-                        x = column[row * LANES + lane] * factor[lane]
-                        target[row * LANES + lane] = target[row * LANES + lane] - x
+                    for member in range(GROUP):
+                        x = column[row * GROUP + member] * factor[member]
+                        target[row * GROUP + member] = target[row * GROUP + member] - x
         write(a + first * size, own, size, count)
-        for lane in range(count):
-            item = first + lane
+        for member in range(count):
+            item = first + member
             permute(permutation + item * rows, rows, pivots + item * steps, steps)
 
 
@@ -179,32 +182,34 @@ def small_triangular_solve(
     Matrices have ``rows`` rows. ``lower``, ``transpose`` and ``unit`` (a diagonal of
     ones) are 0 or 1. Items ``begin`` to ``end`` are computed.
     """
-    step, stride = rows * LANES, LANES
+    step, stride = rows * GROUP, GROUP
     if transpose != 0:
-        step, stride = LANES, rows * LANES
+        step, stride = GROUP, rows * GROUP
     is_forward = (lower != 0) == (transpose == 0)
-    for first in range(begin, end, LANES):
-        count = min_i64(LANES, end - first)
+    for first in range(begin, end, GROUP):
+        count = min_i64(GROUP, end - first)
         read(own, a + first * rows * rows, rows * rows, count)
         read(sides, b + first * rows * columns, rows * columns, count)
         for done in range(rows):
             k = done if is_forward else rows - 1 - done
             for side in range(columns):
-                for lane in range(LANES):
-                    x = sides[(k * columns + side) * LANES + lane]
+                for member in range(GROUP):
+                    x = sides[(k * columns + side) * GROUP + member]
                     if unit == 0:
-                        x = x / own[k * step + k * stride + lane]
-                    solved[side * LANES + lane] = x
-            for side in range(columns * LANES):
-                sides[k * columns * LANES + side] = solved[side]
+                        x = x / own[k * step + k * stride + member]
+                    solved[side * GROUP + member] = x
+            for side in range(columns * GROUP):
+                sides[k * columns * GROUP + side] = solved[side]
             for later in range(done + 1, rows):
                 row = later if is_forward else rows - 1 - later
-                target = sides + row * columns * LANES
+                target = sides + row * columns * GROUP
                 factor = own + (row * step + k * stride)
                 for side in range(columns):
-                    for lane in range(LANES):
-                        x = solved[side * LANES + lane] * factor[lane]
-                        target[side * LANES + lane] = target[side * LANES + lane] - x
+                    for member in range(GROUP):
+                        x = solved[side * GROUP + member] * factor[member]
+                        target[side * GROUP + member] = (
+                            target[side * GROUP + member] - x
+                        )
         write(b + first * rows * columns, sides, rows * columns, count)
 
 
@@ -223,42 +228,45 @@ def small_qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major ``rows`` x ``columns`` matrices; Q has ``inner`` columns.
+    """Factor row-major matrices ``x`` into ``q`` and ``r``, a group at a time.
 
-    By Householder's reflections, as LAPACK's larfg makes them. Items ``begin`` to
+    ``x`` are ``rows`` x ``columns``, ``q`` have ``inner`` columns. Householder's
+    reflections, as LAPACK's larfg makes them, turn ``own`` (copies of ``x``) into R;
+    applied to the identity in reverse order they make Q in ``vectors``. ``column``,
+    ``tau`` and ``total`` are scratch for the reflections of a group. Items ``begin`` to
     ``end`` are computed.
     """
     steps = min_i64(rows, columns)
-    for first in range(begin, end, LANES):
-        count = min_i64(LANES, end - first)
+    for first in range(begin, end, GROUP):
+        count = min_i64(GROUP, end - first)
         read(own, x + first * rows * columns, rows * columns, count)
         for k in range(steps):
             for row in range(k, rows):
-                for lane in range(LANES):
-                    at = (row * columns + k) * LANES + lane
-                    column[row * LANES + lane] = own[at]
-            make_reflection(column, tau + k * LANES, total, k, rows)
+                for member in range(GROUP):
+                    at = (row * columns + k) * GROUP + member
+                    column[row * GROUP + member] = own[at]
+            make_reflection(column, tau + k * GROUP, total, k, rows)
             for row in range(k, rows):
-                for lane in range(LANES):
-                    at = (row * columns + k) * LANES + lane
-                    own[at] = column[row * LANES + lane]
-            reflect(own, columns, k + 1, column, tau + k * LANES, total, k, rows)
-        for k in range(rows * inner * LANES):
+                for member in range(GROUP):
+                    at = (row * columns + k) * GROUP + member
+                    own[at] = column[row * GROUP + member]
+            reflect(own, columns, k + 1, column, tau + k * GROUP, total, k, rows)
+        for k in range(rows * inner * GROUP):
             vectors[k] = 0.0
         for k in range(inner):
-            for lane in range(LANES):
-                vectors[(k * inner + k) * LANES + lane] = 1.0
+            for member in range(GROUP):
+                vectors[(k * inner + k) * GROUP + member] = 1.0
         for done in range(steps):
             k = steps - 1 - done
             for row in range(k, rows):
-                for lane in range(LANES):
-                    at = (row * columns + k) * LANES + lane
-                    column[row * LANES + lane] = own[at]
-            reflect(vectors, inner, k, column, tau + k * LANES, total, k, rows)
+                for member in range(GROUP):
+                    at = (row * columns + k) * GROUP + member
+                    column[row * GROUP + member] = own[at]
+            reflect(vectors, inner, k, column, tau + k * GROUP, total, k, rows)
         for k in range(columns):
             for row in range(k + 1, inner):
-                for lane in range(LANES):
-                    own[(row * columns + k) * LANES + lane] = 0.0
+                for member in range(GROUP):
+                    own[(row * columns + k) * GROUP + member] = 0.0
         write(q + first * rows * inner, vectors, rows * inner, count)
         write(r + first * inner * columns, own, inner * columns, count)
 
@@ -271,13 +279,13 @@ def make_reflection(
     Columns have ``rows`` elements. What follows element ``k`` becomes the reflection,
     whose element ``k`` would be 1.
     """
-    for lane in range(LANES):
+    for member in range(GROUP):
         largest = 0.0
         for row in range(k + 1, rows):
-            largest = max_f64(largest, abs_f64(column[row * LANES + lane]))
-        given = column[k * LANES + lane]
-        tau[lane] = 0.0
-        total[lane] = 1.0
+            largest = max_f64(largest, abs_f64(column[row * GROUP + member]))
+        given = column[k * GROUP + member]
+        tau[member] = 0.0
+        total[member] = 1.0
         if largest != 0.0:
             largest = max_f64(largest, abs_f64(given))
             scale = 1.0
@@ -287,15 +295,15 @@ def make_reflection(
                 scale = 1.0 / SCALE
             squares = 0.0
             for row in range(k, rows):
-                scaled = column[row * LANES + lane] * scale
+                scaled = column[row * GROUP + member] * scale
                 squares = squares + scaled * scaled
             reflected = -copysign_f64(sqrt_f64(squares) / scale, given)
-            tau[lane] = (reflected - given) / reflected
-            total[lane] = given - reflected
-            column[k * LANES + lane] = reflected
+            tau[member] = (reflected - given) / reflected
+            total[member] = given - reflected
+            column[k * GROUP + member] = reflected
     for row in range(k + 1, rows):
-        for lane in range(LANES):
-            column[row * LANES + lane] = column[row * LANES + lane] / total[lane]
+        for member in range(GROUP):
+            column[row * GROUP + member] = column[row * GROUP + member] / total[member]
 
 
 def reflect(
@@ -311,25 +319,25 @@ def reflect(
     """Reflect columns from ``first`` on of matrices ``x``, in rows from ``k`` on.
 
     The matrices, of ``rows`` rows and so many ``columns``, are row-major, one in each
-    lane. The reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is
+    member. The reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is
     scratch.
     """
     for other in range(first, columns):
-        target = x + other * LANES
-        step = columns * LANES
-        for lane in range(LANES):
-            total[lane] = target[k * step + lane]
+        target = x + other * GROUP
+        step = columns * GROUP
+        for member in range(GROUP):
+            total[member] = target[k * step + member]
         for row in range(k + 1, rows):
-            for lane in range(LANES):
-                term = column[row * LANES + lane] * target[row * step + lane]
-                total[lane] = total[lane] + term
-        for lane in range(LANES):
-            total[lane] = total[lane] * tau[lane]
-            target[k * step + lane] = target[k * step + lane] - total[lane]
+            for member in range(GROUP):
+                term = column[row * GROUP + member] * target[row * step + member]
+                total[member] = total[member] + term
+        for member in range(GROUP):
+            total[member] = total[member] * tau[member]
+            target[k * step + member] = target[k * step + member] - total[member]
         for row in range(k + 1, rows):
-            for lane in range(LANES):
-                term = column[row * LANES + lane] * total[lane]
-                target[row * step + lane] = target[row * step + lane] - term
+            for member in range(GROUP):
+                term = column[row * GROUP + member] * total[member]
+                target[row * step + member] = target[row * step + member] - term
 
 
 def no_words(dtype: str) -> tuple[int, ...]:

@@ -1,0 +1,446 @@
+"""Kernels that sort, argsort and merge rows, and select their first few elements.
+
+They call NumPy's own sorts by address, which take an address and a count, and touch no
+Python object. ``sorting`` has the providers.
+
+Elements come as the integers that hold their bits (``Array[Bits]``). A float's *code*
+is a signed integer of its size, and its *key* one of 64 bits. Both order as floats do,
+with all NaNs last; keys of 0.0 and -0.0 are equal. ``sign`` is the sign bit to exchange
+of an unsigned integer, ``magnitude`` the mask of all bits of a float but its sign, and
+``infinity`` its infinity. Each is 0 for other dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from arrayfn.backends.cpu.libraries.foreign import (
+    Array,
+    Bits,
+    Constant,
+    c_function,
+    i32,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
+from arrayfn.lowering.scalars import max_i64, min_i64
+
+SHORT: Final = 256  # elements that a radix sort is too slow for
+POSITION: Final = 0xFFFFFFFF  # of a packed element; its key is in the other bits
+KEY: Final = ~POSITION
+LARGEST: Final = (1 << 63) - 1
+
+
+def sort(
+    function: int,
+    short_function: int,
+    size: Constant,
+    x: Array[Bits],
+    sorted: Array[Bits],
+    n: int,
+    chunk: int,
+    chunks: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Sort chunks: each is copied, then sorted in place.
+
+    ``function`` is the address of NumPy's sort of the dtype, ``short_function`` of the
+    one for short chunks. An element has ``size`` integers (``Bits``): 2 for complex128,
+    else 1. A row of ``n`` elements has ``chunks`` of ``chunk`` elements. Items
+    ``begin`` to ``end`` are computed.
+    """
+    for item in range(begin, end):
+        first = item % chunks * chunk
+        count = min_i64(n - first, chunk)
+        offset = (item // chunks * n + first) * size
+        if count > 0:
+            copy(sorted + offset, x + offset, count * size)
+            used = short_function if count < SHORT else function
+            c_function(used, sorted + offset, count, 0)
+
+
+def sort_codes(
+    function: int,
+    short_function: int,
+    magnitude: Constant,
+    infinity: Constant,
+    nan: Constant,
+    flip: Constant,
+    x: Array[Bits],
+    sorted: Array[Bits],
+    n: int,
+    chunk: int,
+    chunks: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Sort chunks of floats by their codes; several of a row stay codes.
+
+    The parameters are those of ``sort``; ``magnitude``, ``infinity`` and ``nan`` are
+    bit patterns of the dtype, and codes are stored with the bits of ``flip`` inverted.
+    Items ``begin`` to ``end`` are computed.
+    """
+    for item in range(begin, end):
+        first = item % chunks * chunk
+        count = min_i64(n - first, chunk)
+        offset = item // chunks * n + first
+        if count > 0:
+            target = sorted + offset
+            for k in range(count):
+                bits = int(x[offset + k])
+                code = bits ^ magnitude if bits < 0 else bits
+                code = nan if (bits & magnitude) > infinity else code
+                target[k] = code ^ flip
+            used = short_function if count < SHORT else function
+            c_function(used, target, count, 0)
+            if chunks == 1:
+                decode(target, count, magnitude, flip)
+
+
+def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
+    """Replace ``count`` codes by floats; every NaN is the same one.
+
+    ``magnitude`` and ``flip`` are those of ``sort_codes``.
+    """
+    for k in range(count):
+        code = int(codes[k]) ^ flip
+        codes[k] = code ^ magnitude if code < 0 else code
+
+
+def key_of(bits: int, sign: int, magnitude: int, infinity: int) -> int:
+    """The key of an element with these ``bits``: keys order as elements do.
+
+    ``sign``, ``magnitude`` and ``infinity`` are bit patterns of the dtype (``_masks``).
+    """
+    if magnitude == 0:
+        return bits ^ sign
+    absolute = bits & magnitude
+    if absolute > infinity:
+        return magnitude
+    return absolute if bits == absolute else -absolute
+
+
+def pack(
+    x: Array[Any],
+    packed: Array[int],
+    count: int,
+    first: int,
+    sign: int,
+    magnitude: int,
+    infinity: int,
+) -> None:
+    """Set each of ``packed`` to an element's key and, in the low 32 bits, its position.
+
+    ``x`` are the bits of ``count`` elements of up to 32 bits, at positions from
+    ``first`` on. ``sign``, ``magnitude`` and ``infinity`` are those of ``key_of``.
+    """
+    for k in range(count):
+        key = key_of(int(x[k]), sign, magnitude, infinity)
+        packed[k] = (key << 32) | (first + k)
+
+
+def argsort_packed(
+    sort_function: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
+    x: Array[Bits],
+    sorted: Array[int],
+    n: int,
+    chunk: int,
+    chunks: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Argsort chunks, packed with their positions; several of a row stay packed.
+
+    ``sort_function`` is the address of NumPy's sort of int64. A row of ``n`` elements
+    has ``chunks`` of ``chunk`` elements. Items ``begin`` to ``end`` are computed.
+    """
+    for item in range(begin, end):
+        first = item % chunks * chunk
+        count = min_i64(n - first, chunk)
+        offset = item // chunks * n + first
+        if count > 0:
+            order = sorted + offset
+            pack(x + offset, order, count, first, sign, magnitude, infinity)
+            c_function(sort_function, order, count, 0)
+            if chunks == 1:
+                for k in range(count):
+                    order[k] = order[k] & POSITION
+
+
+def argsort(
+    argsort_function: int,
+    sort_function: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
+    x: Array[Bits],
+    sorted: Array[int],
+    keys: Array[int],
+    n: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Argsort rows of ``n`` elements of 64 bits by their keys.
+
+    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64.
+    Items ``begin`` to ``end`` are computed.
+    """
+    for row in range(begin, end):
+        order = sorted + row * n
+        for k in range(n):
+            order[k] = k
+            keys[k] = key_of(int(x[row * n + k]), sign, magnitude, infinity)
+        c_function(argsort_function, keys, order, n, 0)
+        order_ties(keys, order, n, sort_function)
+
+
+def argsort_complex(
+    argsort_function: int,
+    size: Constant,
+    x: Array[Bits],
+    sorted: Array[int],
+    n: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Argsort rows of ``n`` complex numbers by NumPy's stable sort.
+
+    ``argsort_function`` is its address. An element has ``size`` integers (``Bits``).
+    Items ``begin`` to ``end`` are computed.
+    """
+    for row in range(begin, end):
+        order = sorted + row * n
+        for k in range(n):
+            order[k] = k
+        c_function(argsort_function, x + row * n * size, order, n, 0)
+
+
+def order_ties(
+    keys: Array[int], order: Array[int], count: int, sort_function: int
+) -> None:
+    """Sort the positions of equal keys: ``order`` becomes that of a stable sort.
+
+    It has ``count`` positions. ``sort_function`` is the address of NumPy's for int64.
+    """
+    first = 0
+    while first < count:
+        key = keys[order[first]]
+        last = first + 1
+        while last < count and keys[order[last]] == key:
+            last += 1
+        if last - first > 1:
+            c_function(sort_function, order + first, last - first, 0)
+        first = last
+
+
+def merge(
+    sign: Constant,
+    magnitude: Constant,
+    runs: Array[Bits],
+    merged: Array[Bits],
+    n: int,
+    run: int,
+    pairs: int,
+    part: int,
+    parts: int,
+    unpack: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Merge pairs of sorted runs, one part of a merged pair for each item.
+
+    A row of ``n`` elements has ``pairs`` of runs of ``run`` elements each, and a merged
+    pair has ``parts`` of ``part`` elements. ``runs`` are codes or packed keys; in the
+    last round ``unpack`` is 1, and floats or positions are written instead. Items
+    ``begin`` to ``end`` are computed.
+    """
+    for item in range(begin, end):
+        first = item // parts % pairs * 2 * run
+        offset = item // (parts * pairs) * n + first
+        middle = min_i64(first + run, n)
+        last = min_i64(middle + run, n)
+        start = item % parts * part
+        stop = min_i64(start + part, last - first)
+        if start < stop:
+            a, b = runs + offset, runs + (offset + middle - first)
+            target = merged + offset
+            merge_part(a, middle - first, b, last - middle, target, start, stop, sign)
+            if unpack != 0:
+                if magnitude == 0:
+                    for k in range(start, stop):
+                        target[k] = int(target[k]) & POSITION
+                else:
+                    decode(target + start, stop - start, magnitude, 0)
+
+
+def split(
+    a: Array[Any], count_a: int, b: Array[Any], count_b: int, rank: int, sign: int
+) -> int:
+    """The number of a's elements among the first ``rank`` merged ones.
+
+    The runs have ``count_a`` and ``count_b`` elements, which are compared with the bits
+    of ``sign`` inverted. Found by bisection (Odeh et al., Merge Path, 2012).
+    """
+    low = max_i64(0, rank - count_b)
+    high = min_i64(rank, count_a)
+    while low < high:
+        middle = (low + high) >> 1
+        x, y = int(a[middle]), int(b[rank - 1 - middle])
+        if (x ^ sign) <= (y ^ sign):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def merge_part(
+    a: Array[Any],
+    count_a: int,
+    b: Array[Any],
+    count_b: int,
+    target: Array[Any],
+    begin: int,
+    stop: int,
+    sign: int,
+) -> None:
+    """Write elements ``begin`` to ``stop`` of two merged runs; of equal ones a's first.
+
+    ``count_a``, ``count_b`` and ``sign`` are those of ``split``. It merges from the
+    middle on, too, at the same time: each waits for its own loads.
+    """
+    middle = (begin + stop) >> 1
+    i = split(a, count_a, b, count_b, begin, sign)
+    u = split(a, count_a, b, count_b, middle, sign)
+    j, v = begin - i, middle - u
+    k = 0
+    steps = 1
+    while steps > 0:
+        steps = min_i64(middle - begin - k, stop - middle - k)
+        steps = min_i64(steps, min_i64(count_a - i, count_b - j))
+        steps = min_i64(steps, min_i64(count_a - u, count_b - v))
+        for step in range(k, k + steps):
+            x, y = int(a[i]), int(b[j])
+            later = (y ^ sign) < (x ^ sign)
+            target[begin + step] = y if later else x
+            j += int(later)
+            i += 1 - int(later)
+            x, y = int(a[u]), int(b[v])
+            behind = (y ^ sign) < (x ^ sign)
+            target[middle + step] = y if behind else x
+            v += int(behind)
+            u += 1 - int(behind)
+        k += steps
+    merge_rest(a, count_a, b, count_b, target, i, begin + k, middle, sign)
+    merge_rest(a, count_a, b, count_b, target, u, middle + k, stop, sign)
+
+
+def merge_rest(
+    a: Array[Any],
+    count_a: int,
+    b: Array[Any],
+    count_b: int,
+    target: Array[Any],
+    i: int,
+    k: int,
+    stop: int,
+    sign: int,
+) -> None:
+    """Write merged elements ``k`` to ``stop``, after ``i`` elements of a.
+
+    ``count_a``, ``count_b`` and ``sign`` are those of ``split``.
+    """
+    j = k - i
+    while k < stop:
+        steps = min_i64(stop - k, min_i64(count_a - i, count_b - j))
+        if steps == 0:
+            rest = a + i if i < count_a else b + j
+            copy(target + k, rest, stop - k)
+            k = stop
+        for step in range(k, k + steps):
+            x, y = int(a[i]), int(b[j])
+            later = (y ^ sign) < (x ^ sign)
+            target[step] = y if later else x
+            j += int(later)
+            i += 1 - int(later)
+        k += steps
+
+
+def top_k(
+    sort_function: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
+    x: Array[Bits],
+    values: Array[Bits],
+    indices: Array[i32],
+    keys: Array[int],
+    buffer: Array[int],
+    n: int,
+    k: int,
+    room: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Select the ``k`` largest elements of rows of ``n``, of up to 32 bits.
+
+    ``sort_function`` is the address of NumPy's sort of int64. Candidates are collected
+    in a ``buffer`` with ``room`` for them. When it is full, the ``k`` largest stay, and
+    only what is larger than the smallest of these joins. Items ``begin`` to ``end`` are
+    computed.
+    """
+    for row in range(begin, end):
+        pack(x + row * n, keys, n, 0, sign, magnitude, infinity)
+        have, limit = 0, LARGEST
+        for position in range(n):
+            value = keys[position] ^ KEY
+            if value < limit:
+                buffer[have] = value
+                have += 1
+                if have == room:
+                    c_function(sort_function, buffer, have, 0)
+                    have = k
+                    limit = buffer[k - 1]
+        c_function(sort_function, buffer, have, 0)
+        for rank in range(k):
+            position = buffer[rank] & POSITION
+            indices[row * k + rank] = position
+            values[row * k + rank] = x[row * n + position]
+
+
+def top_k_wide(
+    argsort_function: int,
+    sort_function: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
+    x: Array[Bits],
+    values: Array[Bits],
+    indices: Array[i32],
+    keys: Array[int],
+    buffer: Array[int],
+    n: int,
+    k: int,
+    room: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Select the ``k`` largest elements of rows of ``n``, of 64 bits.
+
+    Whole rows are sorted. ``argsort_function`` and ``sort_function`` are the addresses
+    of NumPy's for int64; ``buffer`` has ``room`` for a row. Items ``begin`` to ``end``
+    are computed.
+    """
+    for row in range(begin, end):
+        for position in range(n):
+            bits = int(x[row * n + position])
+            keys[position] = ~key_of(bits, sign, magnitude, infinity)
+            buffer[position] = position
+        c_function(argsort_function, keys, buffer, n, 0)
+        order_ties(keys, buffer, n, sort_function)
+        for rank in range(k):
+            position = buffer[rank]
+            indices[row * k + rank] = position
+            values[row * k + rank] = x[row * n + position]

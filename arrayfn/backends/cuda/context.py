@@ -1,0 +1,157 @@
+"""A GPU's context: the driver's functions, their errors, streams and events.
+
+The driver is called through ctypes, so that a process that finds its kernels on disk
+imports nothing of CUDA's packages: ``cuda.bindings.driver`` takes 0.06 s of CPU time to
+import and ``cuda.core`` 0.17 s (2-core Xeon), where the rest of a first call takes
+0.03 s. What is called often is called by native code, by address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import threading
+from contextlib import suppress
+from typing import Final
+
+from arrayfn.backends.cuda.requirements import missing_gpu
+from arrayfn.backends.object_cache import object_cache
+from arrayfn.errors import BackendError, OutOfMemoryError, user_location
+
+_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
+# Names and numbers of cuda.h.
+SUCCESS: Final = 0
+OUT_OF_MEMORY: Final = 2
+_FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
+_NON_BLOCKING: Final = 1
+_ATTRIBUTE_MULTIPROCESSORS: Final = 16
+_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
+_EVENT_WITHOUT_TIMING: Final = 2
+
+_BROKEN: Final = (
+    "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
+    "if one that was edited or written by hand has a mistake"
+)
+
+
+class Context:
+    """The primary context of the GPU ``number``, with one stream for all of its work.
+
+    ``library`` has the driver's functions, which are called with the GIL held, for
+    calls that only enqueue; ``waiting`` has the same, called without the GIL.
+    """
+
+    def __init__(self, number: int) -> None:
+        try:
+            self.library = ctypes.PyDLL("libcuda.so.1")
+        except OSError:
+            raise BackendError(
+                f"backend 'cuda' is not available ({missing_gpu()})",
+                user_location(),
+            ) from None
+        self.waiting = ctypes.CDLL("libcuda.so.1")
+        if object_cache().is_empty():
+            threading.Thread(target=_import_compiler).start()
+        self.check(self.waiting.cuInit(0))
+        found = ctypes.c_int()
+        self.check(self.library.cuDeviceGet(ctypes.byref(found), number))
+        context = ctypes.c_void_p()
+        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
+        self.context = int(context.value or 0)
+        self.number = found.value
+        self.make_current()
+        self.arch = (
+            self.attribute(_ATTRIBUTE_MAJOR),
+            self.attribute(_ATTRIBUTE_MINOR),
+        )
+        self.multiprocessors = self.attribute(_ATTRIBUTE_MULTIPROCESSORS)
+        self.stream = int(self.new_stream().value or 0)
+
+    @property
+    def name(self) -> str:
+        """The card's name."""
+        text = ctypes.create_string_buffer(256)
+        self.check(self.library.cuDeviceGetName(text, 256, self.number))
+        return text.value.decode()
+
+    def attribute(self, attribute: int) -> int:
+        """The value of the CUdevice_attribute numbered ``attribute``."""
+        value = ctypes.c_int()
+        self.check(
+            self.library.cuDeviceGetAttribute(
+                ctypes.byref(value), attribute, self.number
+            )
+        )
+        return value.value
+
+    def new_stream(self) -> ctypes.c_void_p:
+        """A new stream, which does not synchronize with others."""
+        stream = ctypes.c_void_p()
+        self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
+        return stream
+
+    def address(self, name: str) -> int:
+        """The address of the driver's function ``name``."""
+        # The header gives some names a suffix: the version it declares.
+        for suffix in ("_v2", ""):
+            function = getattr(self.library, name + suffix, None)
+            if function is not None:
+                break
+        return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+    def make_current(self) -> None:
+        """Make this GPU's context current for the calling thread."""
+        self.check(self.library.cuCtxSetCurrent(ctypes.c_void_p(self.context)))
+
+    def check(self, status: int, what: str = "") -> None:
+        """Raise BackendError unless the driver's ``status`` is success.
+
+        It is OutOfMemoryError where the driver has no memory. ``what`` says in the
+        message what was tried.
+        """
+        if status == SUCCESS:
+            return
+        if status == OUT_OF_MEMORY:
+            raise OutOfMemoryError(
+                f"out of GPU memory{what and ' ' + what}: arrays, other libraries or "
+                "other processes have it; arrayfn.memory_stats() says how much",
+                user_location(),
+            )
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self.library.cuGetErrorName(status, ctypes.byref(name))
+        self.library.cuGetErrorString(status, ctypes.byref(text))
+        meaning = (text.value or b"unknown error").decode()
+        label = (name.value or str(status).encode()).decode()
+        raise BackendError(
+            f"the NVIDIA driver says: {meaning} ({label}){what and ', ' + what}"
+            + (_BROKEN if status in _FAULTS else ""),
+            user_location(),
+        )
+
+    def wait_for(self, stream: int) -> None:
+        """Have later work wait for the present work of another stream."""
+        self._after(self.stream, stream)
+
+    def let_wait(self, stream: int) -> None:
+        """Have later work of another stream wait for the present work."""
+        self._after(stream, self.stream)
+
+    def _after(self, later: int, earlier: int) -> None:
+        """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
+        self.make_current()
+        event = ctypes.c_void_p()
+        self.check(
+            self.library.cuEventCreate(ctypes.byref(event), _EVENT_WITHOUT_TIMING)
+        )
+        self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
+        self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(later), event, 0))
+        self.check(self.library.cuEventDestroy_v2(event))
+
+
+def _import_compiler() -> None:
+    """Import numba-cuda while the driver starts, which takes as long.
+
+    It is needed if the disk cache has no kernels.
+    """
+    with suppress(ImportError, BackendError):  # said again by who compiles
+        importlib.import_module(_COMPILER)

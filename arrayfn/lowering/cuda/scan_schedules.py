@@ -1,0 +1,149 @@
+"""The schedules of scans: by a row group, by a pipeline of parts, or by parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from arrayfn.lowering.cuda.config import SCAN_FROM, GpuConfig
+from arrayfn.lowering.cuda.schedule import (
+    Scan,
+    ScanPipeline,
+    divisor_lanes,
+    is_vector,
+    power_of_two,
+    widest_lanes,
+)
+from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
+from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+
+
+def is_scan(nest: Nest) -> bool:
+    """Whether ``nest`` only stores one running value along its innermost axis."""
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    stores = [s for s in nest.statements if isinstance(s, Store)]
+    return (
+        reduced == [len(nest.axes) - 1]
+        and not nest.has_computed_indices
+        and len(reduces) == len(stores) == 1
+        and stores[0].value == reduces[0].result
+        and stores[0].where is None
+        and all(isinstance(s, Reduce) or s.level == "element" for s in nest.statements)
+        and nest.axes[-1].extent >= SCAN_FROM
+    )
+
+
+def scan(nest: Nest, gpu: GpuConfig) -> Scan:
+    """The schedule of a scan along the innermost axis, of any length.
+
+    A row has as many threads as it has work for: a warp, a block, or a cluster. Longer
+    rows than a cluster can keep in registers are cut into parts.
+    """
+    row = _ScannedRow.of(nest, gpu)
+    room = gpu.scan_words // row.vector_words
+    if row.vectors > gpu.scan_threads * room:
+        room *= 2
+    tiles = max(1, min(8, room, power_of_two(-(-row.vectors // WARP))))
+    threads_per_row = max(WARP, power_of_two(-(-row.vectors // tiles)))
+    # Larger clusters wait until so many blocks are free: parts are faster than that.
+    can_send = row.itemsize in DSMEM_BYTES
+    max_cluster = min(4, gpu.max_cluster) if can_send else 1
+    blocks = -(-threads_per_row // gpu.scan_threads)
+    is_idle = blocks > 1 and row.count * blocks < gpu.multiprocessors
+    if blocks > max(1, max_cluster) or is_idle:
+        return scan_pipeline(nest, gpu, row.lanes) or _scan_in_parts(row, gpu)
+    cluster, threads = 1, threads_per_row
+    while cluster < max_cluster and (
+        threads > gpu.scan_threads
+        or (threads > gpu.threads and row.count * cluster < 2 * gpu.multiprocessors)
+    ):
+        cluster, threads = 2 * cluster, threads // 2
+    threads = min(threads, gpu.max_threads)
+    threads_per_row = cluster * threads
+    if threads_per_row == WARP:
+        threads = 4 * WARP  # of a block, for four rows
+    return Scan(threads, threads_per_row, row.lanes, tiles, cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScannedRow:
+    """The numbers of a scan's rows.
+
+    Args:
+        count: How many rows there are.
+        lanes: Elements of a vector.
+        vectors: Vectors of a row.
+        itemsize: Bytes of a running value.
+        vector_words: 32-bit registers for the running values of a vector.
+    """
+
+    count: int
+    lanes: int
+    vectors: int
+    itemsize: int
+    vector_words: int
+
+    @classmethod
+    def of(cls, nest: Nest, gpu: GpuConfig) -> _ScannedRow:
+        """The rows of the scan ``nest``."""
+        length = nest.axes[-1].extent
+        lanes = divisor_lanes(length, widest_lanes(nest, gpu))
+        (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
+        itemsize = reduce.result.dtype.itemsize
+        count = math.prod(a.extent for a in nest.axes[:-1])
+        return cls(
+            count, lanes, -(-length // lanes), itemsize, lanes * -(-itemsize // 4)
+        )
+
+
+def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
+    """The schedule in which a block reduces one part of a row, and scans another.
+
+    The second is ``lag`` parts before the first: by then its predecessors are reduced.
+    """
+    threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // row.vector_words)
+    parts = -(-row.vectors // (threads * tiles))
+    part_bytes = threads * tiles * row.lanes * max(row.itemsize, 1)
+    lag = max(1, min(gpu.scan_lag_bytes // part_bytes, row.count * parts // 2))
+    return Scan(threads, threads, row.lanes, tiles, parts=parts, lag=lag)
+
+
+def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
+    """A scan that prefetches parts of rows, as vectors of ``lanes`` elements.
+
+    None where there are too few parts for it to pay, or no operand can be prefetched.
+    """
+    loaded = {
+        s.operand: nest.operands[s.operand]
+        for s in nest.statements
+        if isinstance(s, Load) and s.level == "element" and not s.indices
+    }
+    itemsizes = {
+        k: o.dtype.itemsize
+        for k, o in loaded.items()
+        if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
+    }
+    threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
+    vector_bytes = threads * lanes * sum(itemsizes.values()) * gpu.part_slots
+    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
+    if not itemsizes or not tiles or not gpu.max_cluster:
+        return None
+    tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
+    parts = -(-vectors // (threads * tiles))
+    rows = math.prod(a.extent for a in nest.axes[:-1])
+    blocks = gpu.multiprocessors * gpu.part_blocks
+    if rows * parts < gpu.part_iterations * blocks:
+        return None
+    return ScanPipeline(
+        threads,
+        threads,
+        lanes,
+        tiles,
+        parts=parts,
+        blocks=min(rows * parts, blocks),
+        slots=gpu.part_slots,
+        row_operands=tuple(itemsizes),
+        shared=vector_bytes * tiles,
+        blocks_per_multiprocessor=gpu.part_blocks,
+    )
