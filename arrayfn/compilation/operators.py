@@ -224,8 +224,8 @@ class Operator(Generic[P, R]):
         call = self.split(args, kwargs)
         # In the order of the parameters, as kernels take them.
         leaves, structure = tree.flatten(tuple(call.operands.values()))
-        there = bool(device_of(leaves)) and not is_staged(leaves)
-        if not (there or is_staged(leaves)) or call.only_body:
+        on_device = bool(device_of(leaves)) and not is_staged(leaves)
+        if not (on_device or is_staged(leaves)) or call.only_body:
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
@@ -236,17 +236,20 @@ class Operator(Generic[P, R]):
 
         body.__name__ = body_name(self.name)
         traced = trace_function(
-            body, tuple(leaves), {}, abstract=there, with_values=not there
+            body, tuple(leaves), {}, abstract=on_device, with_values=not on_device
         )
-        own = len(leaves)
-        extra, (inner,) = closed_over([(traced, own)])
+        count = len(leaves)
+        # The outer values that the body reads, and its inputs that stand for them.
+        captured, (captured_inputs,) = closed_over([(traced, count)])
         absent = call.absent()
         results = apply(
             operator_call,
             *leaves,
-            *extra,
+            *captured,
             name=self.name,
-            body=with_inputs(traced, (*traced.program.inputs[:own], *inner)),
+            body=with_inputs(
+                traced, (*traced.program.inputs[:count], *captured_inputs)
+            ),
             static=tuple(sorted(call.static.items())),
             **({"absent": absent} if absent else {}),
             **({"shardable": True} if self.shardable else {}),

@@ -247,7 +247,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.pointer(s.operand)}[{self.full_index(s, variables)}]"
 
     def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The index of that element: the affine index, and the computed terms."""
+        """The index of the element ``s`` accesses: affine part plus computed terms."""
         terms = " + ".join(
             self.index_term(s.operand, k, term) for k, term in enumerate(s.indices)
         )

@@ -15,8 +15,28 @@ from arrayfn import dtypes
 from arrayfn.primitives.base import ZERO_TANGENT, Array, Primitive, Sample, Scalar
 from arrayfn.primitives.families import elementwise
 
-ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
-PARITY: Final = 0x1BD11BDA
+_ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY: Final = 0x1BD11BDA
+
+
+def threefry_rounds(
+    key_0: Any, key_1: Any, counter_0: Any, counter_1: Any
+) -> tuple[Any, Any]:
+    """Both words of the block of two counters under the key: 20 rounds.
+
+    Words are uint32 arrays, or the values of a kernel: the reference and the kernels
+    compute this one function.
+    """
+    keys = (key_0, key_1, key_0 ^ key_1 ^ _PARITY)
+    x, y = counter_0 + keys[0], counter_1 + keys[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x = x + y
+            y = (y << rotation) | (y >> (32 - rotation))
+            y = x ^ y
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + (group + 1)
+    return x, y
 
 
 def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Array]:
@@ -28,19 +48,9 @@ def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Arr
     """
     shape = np.broadcast_shapes(*map(np.shape, (key_0, key_1, x_0, x_1)))
     # Arrays add modulo 2**32 silently; scalars warn.
-    key_0, key_1, x_0, x_1 = (
-        np.broadcast_to(x, shape or (1,)) for x in (key_0, key_1, x_0, x_1)
-    )
-    keys = (key_0, key_1, key_0 ^ key_1 ^ np.uint32(PARITY))
-    x_0, x_1 = x_0 + keys[0], x_1 + keys[1]
-    for group in range(5):
-        for distance in ROTATIONS[group % 2]:
-            x_0 = x_0 + x_1
-            left = np.left_shift(x_1, np.uint32(distance))
-            x_1 = (left | np.right_shift(x_1, np.uint32(32 - distance))) ^ x_0
-        x_0 = x_0 + keys[(group + 1) % 3]
-        x_1 = x_1 + keys[(group + 2) % 3] + np.uint32(group + 1)
-    return x_0.reshape(shape), x_1.reshape(shape)
+    words = (np.broadcast_to(x, shape or (1,)) for x in (key_0, key_1, x_0, x_1))
+    first, second = threefry_rounds(*words)
+    return first.reshape(shape), second.reshape(shape)
 
 
 def _samples() -> Iterable[Sample]:

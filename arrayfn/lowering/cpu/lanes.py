@@ -75,7 +75,7 @@ def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
 
 
 def _of_nest(nest: Nest) -> set[int] | None:
-    """The extent of the nest's axis, if it has one; None if it is not elementwise."""
+    """``{extent}`` of the nest's axis, ``{}`` without one; None if not elementwise."""
     if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
         return None
     for statement in nest.statements:

@@ -23,7 +23,10 @@ ITEM: Final = 4096  # elements of a work item
 
 
 def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The transform of each row. The scale factor is passed as the bits of a float."""
+    """The call of pocketfft for each row.
+
+    The scale factor is passed as the bits of a float, in an integer argument.
+    """
     (x,), (output,) = equation.inputs, equation.outputs
     kind, length = equation.params["kind"], equation.params["length"]
     rows = math.prod(x.type.shape[:-1])

@@ -62,24 +62,23 @@ def without_copy(
 ) -> list[LibraryCall | Nest]:
     """The calls for the GEMM ``call``, without the copy of windows if it has one.
 
-    ``steps`` are those so far; the copy is removed from them. ``uses`` counts the
-    readers of arrays: the product must be the only one of the copy.
+    The steps ``w = sliding_windows(x); y = w @ k`` of a convolution become one call
+    that reads ``x``. ``steps`` are those so far; the copy is removed from them.
+    ``uses`` counts the readers of arrays: the product must be the only one of the copy.
     """
     integers = call.integers
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
     size = (k, m) if integers["transpose_a"] else (m, k)
     if batch == 1 and integers["lda"] == size[1]:
-        source_and_dimensions = _remove_copy(call.reads["a"], (1, *size), steps, uses)
-        if source_and_dimensions is not None:
-            make = _summed if integers["transpose_a"] else _product
-            return make(call, *source_and_dimensions)
+        copied = _remove_copy(call.reads["a"], (1, *size), steps, uses)
+        if copied is not None:
+            product = _sum_over_windows if integers["transpose_a"] else _left_product
+            return product(call, *copied)
     is_plain = integers["ldb"] == n and integers["batch_stride_b"] in (0, k * n)
     if is_plain and not integers["transpose_b"]:
-        source_and_dimensions = _remove_copy(
-            call.reads["b"], (batch, k, n), steps, uses
-        )
-        if source_and_dimensions is not None:
-            return _right_product(call, *source_and_dimensions)
+        copied = _remove_copy(call.reads["b"], (batch, k, n), steps, uses)
+        if copied is not None:
+            return _right_product(call, *copied)
     return [call]
 
 
@@ -108,7 +107,7 @@ def _remove_copy(
     return None
 
 
-def _product(
+def _left_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
     """The product whose rows are windows: an item copies and multiplies some rows.
@@ -147,7 +146,7 @@ def _right_product(
     """The product whose columns are windows.
 
     An item computes some indices of the outermost axis that the columns run over. The
-    arguments are those of ``_product``.
+    arguments are those of ``_left_product``.
     """
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
@@ -182,14 +181,15 @@ def _right_product(
     return [product]
 
 
-def _summed(
+def _sum_over_windows(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
     """The product that sums over windows: an item has the sum of a part of them.
 
-    The partial sums are then added up in order. Where parts are few, an item is also a
-    piece of the outermost axis that the windows' columns run over. The arguments are
-    those of ``_product``.
+    The gradient of a convolution's kernel is such a product. The partial sums are then
+    added up in order. Where parts are few, an item is also a piece of the outermost
+    axis that the windows' columns run over. The arguments are those of
+    ``_left_product``.
     """
     gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
@@ -277,25 +277,25 @@ def _tile(rows: int, max_rows: int) -> int:
 
 
 def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
-    """The outermost axis of the columns: its number, extent and columns per index.
+    """``(number, extent, columns per index)`` of the outermost axis of the columns.
 
     ``columns`` is the number of all columns.
     """
-    cut = next(
-        (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
-        DIMENSIONS - 1,
-    )
-    extent = dimensions[f"columns_{cut}"]
-    return cut, extent, columns // extent
+    extents = [dimensions[f"columns_{d}"] for d in range(DIMENSIONS)]
+    cut = next((d for d, n in enumerate(extents) if n > 1), DIMENSIONS - 1)
+    return cut, extents[cut], columns // extents[cut]
 
 
 Dimension = tuple[int, int]  # extent, and stride in the operand
 
 
 def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
-    """The dimensions of the rows, columns and batch, outermost first, as arguments.
+    """Where the elements of windows lie in the operand, as arguments of the kernel.
 
-    The batch has one dimension. None if there are more than the kernel takes.
+    The copy ``nest`` makes matrices of ``shape`` (batch, rows, columns). Each of the
+    three has dimensions in the operand, outermost first: ``rows_0`` is an extent and
+    ``row_step_0`` its stride. The batch has one dimension. None if there are more than
+    the kernel takes.
     """
     source, target = sorted(nest.operands, key=lambda operand: operand.written)
     _, rows, columns = shape
@@ -329,7 +329,11 @@ def _parted(
 
     The axis has ``extent`` indices; each moves by ``step`` elements in the operand and
     by ``position`` elements in the copy. A border is an offset in the copy, at which
-    another dimension of the matrix begins.
+    another dimension of the matrix begins. An axis of 12 contiguous elements, where
+    rows have 4, is one of 3 rows and one of 4 columns:
+
+    >>> _parted(12, 1, 1, 4)
+    [(3, 4, 4), (4, 1, 1)]
     """
     inside = border // position
     if (

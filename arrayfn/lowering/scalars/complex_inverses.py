@@ -72,7 +72,11 @@ def asinh(m: Arithmetic, z: Complex) -> Complex:
 
 
 def acosh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic cosine, whose real part is not negative."""
+    """The inverse hyperbolic cosine, whose real part is not negative.
+
+    Kahan's formulas: with ``a = sqrt(z - 1)`` and ``b = sqrt(z + 1)`` the real part is
+    ``asinh(re(conj(a) b))`` and the imaginary part ``2 atan(im(a) / re(b))``.
+    """
     huge = _huge(m, z)
     x, y = _small(m, z, huge)
     first, second = sqrt(m, (x - 1.0, y)), sqrt(m, (x + 1.0, y))

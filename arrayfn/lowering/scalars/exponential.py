@@ -222,7 +222,10 @@ def exp2(m: Arithmetic, x: Value) -> Value:
 
 
 def expm1(m: Arithmetic, x: Value) -> Value:
-    """e**x - 1."""
+    """``e**x - 1``, accurate near 0: ``2**n w + (2**n - 1)`` of exp_reduced's n and w.
+
+    Computed halved, as 2**n of the largest arguments is infinite.
+    """
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
     bounded = clamped(m, x, (c.expm1_minus_one, c.exp_limits[1]))

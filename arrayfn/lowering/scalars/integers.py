@@ -8,10 +8,11 @@ from arrayfn.lowering.scalars.arithmetic import (
     logical_shift_right,
     width,
 )
+from arrayfn.primitives.random_bits import threefry_rounds
 
 
 def is_signed(m: Arithmetic, x: Value) -> bool:
-    """Whether the dtype has negative numbers."""
+    """Whether the dtype of ``x`` has negative numbers."""
     return m.dtype(x)[0] == "i"
 
 
@@ -124,15 +125,5 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
 def threefry2x32(
     m: Arithmetic, key_0: Value, key_1: Value, counter_0: Value, counter_1: Value
 ) -> tuple[Value, Value]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011): two u32 words."""
-    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
-    keys = (key_0, key_1, key_0 ^ key_1 ^ 0x1BD11BDA)
-    x, y = counter_0 + keys[0], counter_1 + keys[1]
-    for group in range(5):
-        for rotation in rotations[group % 2]:
-            x = x + y
-            y = (y << rotation) | (y >> (32 - rotation))
-            y = x ^ y
-        x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + (group + 1)
-    return x, y
+    """Threefry-2x32 with 20 rounds: two u32 words of the block of two counters."""
+    return threefry_rounds(key_0, key_1, counter_0, counter_1)

@@ -53,12 +53,12 @@ def isfinite(m: Arithmetic, x: Value) -> Value:
 
 
 def isinf(m: Arithmetic, x: Value) -> Value:
-    """Infinite."""
+    """Whether ``x`` is infinite, of either sign."""
     return m.abs(x) == inf
 
 
 def isnan(m: Arithmetic, x: Value) -> Value:
-    """NaN."""
+    """Whether ``x`` is NaN, the only value unequal to itself."""
     return x != x
 
 

@@ -36,9 +36,10 @@ _BOOL = dtypes.bool_
 def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """The nest that reads each element of the output from its window of the operand.
 
-    Elements of windows outside of the operand are the fill value, or come from the
-    nearest window inside, by ``mode``. ``reads`` says where operands lie, ``names`` how
-    values are called.
+    ``y = x[indices]`` is ``y[i, j] = x[clamp(indices[i], 0, last) * n1 + j]``, if
+    indices are clamped. Elements of windows outside of the operand are the fill value,
+    or come from the nearest window inside, by ``mode``. ``reads`` says where operands
+    lie, ``names`` how values are called.
     """
     x, indices = equation.inputs
     output = equation.outputs[0]
@@ -52,12 +53,12 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     source, target = array_of(x, reads), output_array(equation)
     b = NestBuilder(equation, names)
     geometry = _Geometry(windows, x.type.shape, sizes, output.type.ndim)
-    starts = geometry.begins(b, indices, reads)
+    starts = geometry.positions(b, indices, reads)
     is_inside = None
     if mode != "fill":
         starts = geometry.clamped(b, starts)
     elif (is_inside := geometry.inside(b, starts)) is not None:
-        starts = _or_zero(b, starts, is_inside)
+        starts = _zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, source)
     source = geometry.windows_of(source)
     if is_inside is None:
@@ -77,6 +78,7 @@ def scatter(
     """The template of the scatter that combines by ``function``; None overwrites."""
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
+        """The nests of a scatter by ``function``."""
         return _scattered(equation, reads, names, function)
 
     return nests
@@ -109,10 +111,11 @@ def _scattered(
 ) -> Iterable[Nest]:
     """The nests of a scatter: for each update, combine it with its target.
 
-    ``function`` combines the old element and the update; None overwrites. Updates that
-    may have the same target are combined in order, unless they are ``atomic``. That and
-    ``index_range`` are as in ``atomic_scatter_add``. ``reads`` says where operands lie,
-    ``names`` how values are called.
+    ``x.at[indices].add(u)`` is ``if inside: y[indices[i]] = y[indices[i]] + u[i]``, for
+    ``i`` in order. ``function`` combines the old element and the update; None
+    overwrites. Updates that may have the same target are combined in order, unless they
+    are ``atomic``. That and ``index_range`` are as in ``atomic_scatter_add``. ``reads``
+    says where operands lie, ``names`` how values are called.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -125,7 +128,7 @@ def _scattered(
     geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
     target = output_array(equation)
     b = NestBuilder(equation, names)
-    starts = geometry.begins(b, indices, reads)
+    starts = geometry.positions(b, indices, reads)
     is_inside = None
     if mode == "clip":
         starts = geometry.clamped(b, starts)
@@ -135,7 +138,7 @@ def _scattered(
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
         is_inside = _within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
-        starts = _or_zero(b, starts, is_inside)
+        starts = _zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, target)
     target = geometry.windows_of(target)
     source = source_of(updates, reads)
@@ -176,6 +179,7 @@ def _updates_nest(
         return b.nest(extents, reason)
     strides = target.strides
     free = [k for k in range(len(extents)) if k not in in_order]
+    # Axes of extent 1 first, then by falling stride: a contiguous axis comes last.
     free.sort(key=lambda k: (extents[k] > 1, -abs(strides[k])))
     inner = [k for k in free[-1:] if abs(strides[k]) == 1]
     order = [*free[: len(free) - len(inner)], *in_order, *inner]
@@ -270,7 +274,9 @@ def _within(
     return condition
 
 
-def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
+def _zero_outside(
+    b: NestBuilder, begins: Sequence[Value], inside: Value
+) -> list[Value]:
     """The positions ``begins``, with 0 in place of those that are not ``inside``.
 
     ``inside`` is a bool of the nest: whether the whole window is.
@@ -304,7 +310,7 @@ class _Geometry:
         self.outer = [k for k in range(ndim) if k not in windows.window_axes]
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
-    def begins(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
+    def positions(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
         """Loads the position of each window, along each indexed axis.
 
         ``indices`` is the array of positions; ``reads`` says where it lies.

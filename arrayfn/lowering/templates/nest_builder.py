@@ -93,7 +93,15 @@ def output_array(equation: Equation) -> StridedArray:
 
 
 class NestBuilder:
-    """Collects the operands and statements of a nest, all at the element level."""
+    """Collects the operands and statements of a nest, all at the element level.
+
+    ::
+
+        b = NestBuilder(equation, names)
+        value = b.load("x", b.operand(source))
+        b.store(b.operand(target, written=True), value)
+        nest = b.nest(shape, "a copy")
+    """
 
     def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
         self.equation = equation

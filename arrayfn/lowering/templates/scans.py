@@ -45,7 +45,11 @@ SCANS: Final[dict[str, tuple[str, Primitive]]] = {
 def scan(
     equation: Equation, reads: Reads, names: Names, *, cut: bool = True
 ) -> Iterable[Nest]:
-    """The nests of a cumulative primitive; ``cut`` allows chunks of a long row."""
+    """The nests of a cumulative primitive; ``cut`` allows chunks of a long row.
+
+    ``y = cumsum(x)`` of a long row is ``t[c] = sum(x[c])`` for each chunk ``c``, ``s =
+    cumsum(t)``, and ``y[c] = cumsum(x[c])`` from ``s[c - 1]`` on.
+    """
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
     assert isinstance(form, Reduction)
