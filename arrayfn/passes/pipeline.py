@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from arrayfn.ir import Equation, Program
 from arrayfn.passes.control_flow import simplify_control_flow
@@ -111,6 +111,17 @@ class _LoopPass:
 
 
 PIPELINE: Final[tuple[Pass, ...]] = pipeline()
+
+
+def name_of(apply: Any) -> str:
+    """The name of the function that a pass runs.
+
+    >>> [name_of(apply) for apply in PIPELINE][-2:]
+    ['dce', 'assign_layouts']
+    """
+    while hasattr(apply, "func"):
+        apply = apply.func
+    return str(apply.__name__)
 
 
 def run_passes(

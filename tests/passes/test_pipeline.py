@@ -11,7 +11,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.ir import Equation, Program
-from arrayfn.passes.pipeline import PIPELINE, run_passes
+from arrayfn.passes.pipeline import PIPELINE, name_of, run_passes
 from arrayfn.primitives.base import Composition, Primitive
 from arrayfn.primitives.calls import evaluate
 from arrayfn.transforms.dce import dce
@@ -67,13 +67,6 @@ def test_what_each_pass_promises_holds_at_the_end(name: str) -> None:
     assert not any(isinstance(form(eq), Composition) for eq in after.equations)
     assert "operator_call" not in show(after)
     assert show(dce(after)) == show(after)
-
-
-def name_of(apply: Any) -> str:
-    """The name of the function that a pass runs."""
-    while hasattr(apply, "func"):
-        apply = apply.func
-    return apply.__name__
 
 
 def test_the_order_of_the_passes() -> None:
