@@ -121,7 +121,7 @@ class Lowered:
     def cost(self) -> Cost:
         """The operations and bytes of each step of the plan, and of all.
 
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> w, x = np.ones((32, 16)), np.ones((64, 32))
         >>> print(af.jit(lambda w, x: x @ w + 1).lower(w, x).cost())
         step kernel                  runs  operations       bytes  lines
@@ -136,7 +136,7 @@ class Lowered:
     def memory(self) -> Memory:
         """The bytes of arguments, results, constants and temporaries.
 
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
         inputs 32 KiB, outputs 32 KiB, constants 0 B, temporaries 32 KiB
         """
@@ -150,7 +150,7 @@ class Lowered:
         Raises ArgumentError if there is no such kernel, and for a function lowered for
         a GPU, which has ``ptx``.
 
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
         True
         """
@@ -212,7 +212,7 @@ class Lowered:
         ``begin`` to ``end``; on a GPU every thread runs it. Raises ArgumentError if
         there is no such kernel, or the function is not defined with these parameters.
 
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
         >>> (kernel,) = lowered.kernels
         >>> edited = kernel.source.replace("x + x", "x - x")
@@ -248,7 +248,7 @@ class Lowered:
 
         Raises ArgumentError for other recipes, two casts, and functions with checks.
 
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> w, scale = np.ones((3, 2)), np.array([2.0, 4.0])
         >>> lowered = af.jit(lambda x: (x @ w - 1.0) * scale).lower(np.ones((1, 3)))
         >>> frozen = lowered.freeze("scales")
@@ -287,7 +287,7 @@ class Lowered:
 
         >>> import tempfile
         >>> from pathlib import Path
-        >>>         >>> import arrayfn as af
+        >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     lowered.eject(folder, np.ones(3))

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import arrayfn as af
+
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering import in_place
@@ -84,12 +86,17 @@ def first_failure(
 
 @contextmanager
 def other_kernel(name: str, other: str) -> Iterator[None]:
-    """Let the kernels of one row compute another."""
+    """Let the kernels of one row compute another.
+
+    What was compiled before is forgotten, so that every use of the row shows it.
+    """
     row = TABLE[name]
     right = row.kernel
+    af.clear_caches()
     object.__setattr__(row, "kernel", TABLE[other].kernel)
     yield
     object.__setattr__(row, "kernel", right)
+    af.clear_caches()
 
 
 def test_a_row_whose_kernel_computes_something_else_is_found(devices: None) -> None:
