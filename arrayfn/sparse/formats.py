@@ -267,9 +267,16 @@ def _as_shape(shape: Any) -> Shape | None:
 
 
 def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
-    """What the constructor of ``cls`` makes of its argument, ``given``."""
+    """What the constructor of ``cls`` makes of its argument, ``given``.
+
+    That is a matrix of SciPy; one of this library; ``(data, indices, indptr)``;
+    ``(data, (rows, columns))``; a ``shape`` (m, n), of a matrix without entries; or a
+    dense matrix.
+    """
     if _is_scipys(given):
         own = given.asformat(cls.format)
+        if own is given and not own.has_canonical_format:
+            own = own.copy()  # the next line changes it
         own.sum_duplicates()
         arrays = (own.row, own.col) if cls is COO else (own.indices, own.indptr)
         return _checked(cls, own.data, arrays, shape or own.shape)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering import in_place

@@ -113,6 +113,32 @@ def test_conversions_keep_the_matrix(form: Any) -> None:
     assert form(A, dtype=np.float32).dtype == np.float32
 
 
+def test_a_matrix_of_scipy_is_not_changed(form: Any) -> None:
+    # One position twice, and positions out of order.
+    data = np.array([4.0, 1.0, 2.0, 5.0])
+    first, starts = np.array([1, 0, 0, 1]), np.array([0, 3, 4])
+    theirs: Any
+    if form is COO:
+        second = np.array([0, 1, 1, 1])
+        theirs = scipy.sparse.coo_array((data, (first, second)), shape=(2, 2))
+    else:
+        make = scipy.sparse.csr_array if form is CSR else scipy.sparse.csc_array
+        theirs = make((data, first, starts), shape=(2, 2))
+    names = ("row", "col") if form is COO else ("indices", "indptr")
+    arrays = [getattr(theirs, name) for name in ("data", *names)]
+    before, dense = [x.copy() for x in arrays], theirs.toarray()
+    made = form(theirs)
+    same(made, dense)
+    assert (made.nnz, theirs.nnz) == (3, 4)
+    for name, x, want in zip(("data", *names), arrays, before, strict=True):
+        assert getattr(theirs, name) is x
+        assert x.tolist() == want.tolist()
+    # A matrix in order shares its arrays.
+    ordered = form(A).toscipy()
+    ordered.sum_duplicates()
+    assert np.shares_memory(form(ordered).data, ordered.data)
+
+
 def cubes(a: Any, x: Any) -> Any:
     return ((a @ x) ** 3).sum()
 
