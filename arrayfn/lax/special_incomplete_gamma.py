@@ -209,9 +209,9 @@ def _with_slope(form: Any, a: Array, x: Array) -> tuple[Array, Array]:
 def _slope_by_a(a: Array, x: Array) -> Array:
     """dP/da at (a, x)."""
     log = anp.log(anp.where(x > 0, x, 1.0))
-    below, above, (a1, x1), (a2, x2) = _slopes(a, x, log)
+    first, second, (a1, x1), (a2, x2) = _slopes(a, x, log)
     value = anp.where(
-        _is_series(a, x), _factor(a1, x1) * below, -_factor(a2, x2) * a2 * above
+        _is_series(a, x), _factor(a1, x1) * first, -_factor(a2, x2) * a2 * second
     )
     return anp.where(x == 0, 0.0, anp.where(_valid(a, x), value, math.nan))
 
@@ -226,23 +226,27 @@ def _sample_slope(a: Array, x: Array) -> Array:
 def log_sample_slope(a: Array, log: Array) -> Array:
     """The derivative by a of ``log``, the logarithm of a gamma sample.
 
-    Arrays are float64; the sample itself may underflow.
+    By implicit differentiation of P(a, x) at a fixed quantile, d log x / da =
+    -(dP/da) / (x dP/dx), where x dP/dx = D a. So D cancels: this is -first / a if the
+    series is used, else second (see ``_slopes``). Arrays are float64; the sample itself
+    may underflow.
     """
-    below, above = _slopes(a, anp.exp(log), log)[:2]
-    value = anp.where(_is_series(a, anp.exp(log)), -below / a, above)
+    first, second = _slopes(a, anp.exp(log), log)[:2]
+    value = anp.where(_is_series(a, anp.exp(log)), -first / a, second)
     return anp.where((a > 0) & (log < math.inf), value, math.nan)
 
 
 def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
-    """dP/da = D * first if the series is used, else dQ/da = -D a * second.
+    """first and second: dP/da is D first if the series is used, else -D a second.
 
+    They are the derivatives of P = D S and of Q = D a C by a, over D and over D a.
     ``log`` is the logarithm of ``x``. Also the operands of the series and of the
     fraction.
     """
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)
     b = anp.where(a > 0, a, 1.0)
-    below = (log - _digamma(b + 1.0)) * total + total_slope
+    first = (log - _digamma(b + 1.0)) * total + total_slope
     fraction, fraction_slope = _with_slope(_fraction, a2, x2)
-    above = (log - _digamma(b)) * fraction + fraction_slope
-    return below, above, (a1, x1), (a2, x2)
+    second = (log - _digamma(b)) * fraction + fraction_slope
+    return first, second, (a1, x1), (a2, x2)

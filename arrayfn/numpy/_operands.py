@@ -108,11 +108,16 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
 def promoted(
     name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
-    """``operands`` in their common dtype or in ``dtype``; their types; that dtype."""
+    """``operands`` in one dtype; their types before the conversion; that dtype.
+
+    It is ``dtype``, or by default the one that the operands promote to. Python numbers
+    become Literals. Errors call the function ``name``.
+    """
     operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
     types = [type_of_operand(name, x) for x in operands]
     uniform = dtype is None and len({t.dtype for t in types}) == 1
     if uniform and not [x for x in operands if is_number(x)]:
+        # Arrays of one dtype need no conversion, and there is no number to convert.
         return operands, types, types[0].dtype
     weak = False
     if dtype is None:

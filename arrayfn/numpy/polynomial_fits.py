@@ -118,22 +118,33 @@ def polyfit(
         return coefficients, residuals, rank, singular, limit
     if not cov:
         return coefficients
-    inner = inv(_gram(left))
-    base = divide(divide(inner, expand_dims(scale, 1)), expand_dims(scale, 0))
-    factor: Any = 1.0
-    if cov != "unscaled":
-        if count <= deg + 1:
-            raise ArgumentError(
-                f"polyfit: the covariance of {deg + 1} coefficients takes more than as "
-                f"many points, not {count}",
-                user_location(),
-            )
-        factor = divide(residuals, float(count - deg - 1))
-    if y.ndim == 2:
-        if cov == "unscaled":
-            factor = ops.full(1, (y.shape[1],), wide)
-        return coefficients, multiply(expand_dims(base, -1), factor)
-    return coefficients, multiply(base, ravel(factor)[0] if cov != "unscaled" else 1.0)
+    # The variance of the errors: a number, or one for each column of y.
+    if cov == "unscaled":
+        variance = ops.full(1, y.shape[1:], wide, like=y)
+    elif count > deg + 1:
+        variance = divide(residuals, float(count - deg - 1))
+        variance = variance if y.ndim == 2 else ravel(variance)[0]
+    else:
+        raise ArgumentError(
+            f"polyfit: the covariance of {deg + 1} coefficients takes more than as "
+            f"many points, not {count}",
+            user_location(),
+        )
+    return coefficients, _covariance(left, scale, variance)
+
+
+def _covariance(left: Array, scale: Array, variance: Array) -> Array:
+    """The covariance of coefficients, for a ``variance`` of the errors.
+
+    That is ``variance`` times the inverse of the Gram matrix of ``left`` with its
+    columns multiplied by ``scale``. For a vector of variances there is one covariance
+    for each, along a new last axis.
+    """
+    normalised = inv(_gram(left))
+    unscaled = divide(divide(normalised, expand_dims(scale, 1)), expand_dims(scale, 0))
+    if variance.ndim:
+        unscaled = expand_dims(unscaled, -1)
+    return multiply(unscaled, variance)
 
 
 def _gram(x: Array) -> Array:

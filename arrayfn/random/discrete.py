@@ -88,7 +88,8 @@ def categorical(
 
     ``shape`` ends with the shape of ``logits`` without ``axis`` (the default), or with
     one that this broadcasts to. The leading axes are the draws, which are distinct
-    unless ``replace``. The Gumbel-max trick (Maddison et al., A* sampling, 2014).
+    unless ``replace``. The Gumbel-max trick (Maddison et al., A* sampling, 2014), and
+    without ``replace`` Gumbel top-k. ``mode`` is that of ``gumbel``.
 
     >>> from arrayfn import random
     >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)
@@ -197,7 +198,8 @@ def choice(
     """Elements of ``a`` along ``axis`` (of arange(a) for an integer), at random.
 
     ``shape`` replaces that axis. ``p`` has the elements' probabilities, by
-    default all equal; without ``replace`` no element is drawn twice.
+    default all equal; without ``replace`` no element is drawn twice. ``mode``, that of
+    ``gumbel``, is for draws with ``p`` and without ``replace``.
 
     >>> from arrayfn import random
     >>> random.choice(random.key(0), np.array([1.0, 2.0, 4.0]), (5,)).shape
@@ -238,7 +240,9 @@ def _weighted(
 ) -> Array:
     """Positions among ``count`` with probabilities proportional to ``p``.
 
-    Drawn with replacement if ``replace``; else by Gumbel numbers, of ``mode``.
+    With ``replace`` the cumulative distribution is inverted; else the draws are the
+    largest of log p plus Gumbel numbers (Gumbel top-k: Kool et al., Stochastic beams
+    and where to find them, 2019). ``mode`` is that of ``gumbel``.
     """
     type = ops.type_of_operand("random.choice", p)
     if type.shape != (count,):
@@ -251,6 +255,7 @@ def _weighted(
     p = parameter(p, kind)
     if replace:
         cumulative = anp.cumsum(p)
+        # The level is in (0, total]: elements of probability 0 are never drawn.
         u = anp.subtract(1.0, uniform(key, shape, kind))
         level = anp.multiply(anp.getitem(cumulative, -1), u)
         return anp.astype(anp.searchsorted(cumulative, level), dtypes.int64)

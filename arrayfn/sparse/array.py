@@ -246,7 +246,7 @@ class SparseArray(tree.Indexed):
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, SparseArray):
-            return self._with_same(other, "multiply", anp.multiply)
+            return self._entrywise(other, "multiply", anp.multiply)
         return self._scaled("multiply", anp.multiply, other)
 
     __rmul__ = __mul__
@@ -277,10 +277,10 @@ class SparseArray(tree.Indexed):
         if not type.shape:
             return self.with_data(function(self.data, other))
         try:
-            whole = np.broadcast_shapes(self.shape, type.shape)
+            shape = np.broadcast_shapes(self.shape, type.shape)
         except ValueError:
-            whole = None
-        if whole != self.shape:
+            shape = None
+        if shape != self.shape:
             raise ShapeError(
                 f"{name}: {type} does not broadcast to a sparse matrix {self.shape}",
                 user_location(),
@@ -293,7 +293,7 @@ class SparseArray(tree.Indexed):
     def _added(self, other: Any, function: Callable[..., Array]) -> Any:
         """``function``, a sum or difference, with a sparse or dense ``other``."""
         if isinstance(other, SparseArray):
-            return self._with_same(other, "add", function)
+            return self._entrywise(other, "add", function)
         if ops.type_of_operand("add", other).shape:
             return function(self.toarray(), other)
         if isinstance(other, (int, float)) and other == 0:
@@ -304,12 +304,13 @@ class SparseArray(tree.Indexed):
             user_location(),
         )
 
-    def _with_same(
+    def _entrywise(
         self, other: SparseArray, name: str, function: Callable[..., Array]
     ) -> Any:
-        """``function`` of two sparse matrices, entry by entry.
+        """``function`` of two sparse matrices, entry by entry; f(0, 0) is 0.
 
-        Errors call the operation ``name``.
+        So the result has an entry where either matrix has one. Errors call the
+        operation ``name``.
         """
         if other.shape != self.shape:
             raise ShapeError(
@@ -326,19 +327,20 @@ class SparseArray(tree.Indexed):
         rows_a, columns_a, rows_b, columns_b = structure.all_known(what, *mine, *theirs)
         rows = np.concatenate([rows_a, rows_b])
         columns = np.concatenate([columns_a, columns_b])
-        split = self.nnz
         (a, b), _, dtype = ops.promoted(name, (self.data, other.data))
 
         def spread(x: Array, before: int, after: int) -> Array:
+            """``x`` with zeros before and after it, for the other matrix's entries."""
             zeros = [anp.zeros(n, dtype) for n in (before, after)]
             return anp.concatenate([zeros[0], x, zeros[1]])
 
-        whole = len(rows) - split
-        left = structure.collected(self.shape, rows, columns, spread(a, 0, whole))
-        right = structure.collected(self.shape, rows, columns, spread(b, split, 0))
-        data, indices, starts = left
+        # Both matrices at the positions of both. What is at one position is added up,
+        # which puts a 0 where only the other matrix has an entry.
+        a, b = spread(a, 0, other.nnz), spread(b, self.nnz, 0)
+        left, indices, starts = structure.collected(self.shape, rows, columns, a)
+        right = structure.collected(self.shape, rows, columns, b)[0]
         made = self.tocsr().with_arrays(
-            function(data, right[0]), (indices, starts), self.shape
+            function(left, right), (indices, starts), self.shape
         )
         return made.asformat(self.format)
 

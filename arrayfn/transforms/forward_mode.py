@@ -107,12 +107,14 @@ def _differentiated(
     """
     primitive = primitive_of(equation)
     operands = [rename(a, values) for a in equation.inputs]
+    # These three kinds of rules emit the outputs themselves.
     if primitive.jvp == THROUGH_BODY:
         warn_dropped(equation, DIFFERENTIATION)
         return push_forward(builder, equation.params["body"], operands, given)
     if isinstance(primitive.jvp, JvpWithOutputs):
         return primitive.jvp.rule(operands, given, **equation.params)
     if isinstance(primitive.jvp, OverPrograms):
+        # The rule transforms the Programs that the primitive holds by jvp_varying.
         return primitive.jvp.rule(jvp_varying, operands, given, **equation.params)
     emit(equation, values)
     outputs = [rename(v, values) for v in equation.outputs]

@@ -72,16 +72,17 @@ def jacfwd(
         types = [leaf_type(x) for x in tree.leaves(chosen)]
         basis = tree.unflatten(tree.structure(chosen), _basis(types))
         columns = (-1, None) if has_aux else (-1,)
-        alone = _is_single(types)
-        if alone or not types:
+        single = _is_single(types)
+        if single or not types:
+            # One argument of one element: its only direction, without vmap.
             derivatives, *aux = along(tree.map(lambda e: e[0], basis))
         else:
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
-        def matrix(column: Any) -> Any:
+        def blocks_of_output(column: Any) -> Any:
             """The derivatives of one output by each argument, from their columns."""
             shape = leaf_type(column).shape
-            shape = shape if alone else shape[:-1]
+            shape = shape if single else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
             placed = [
                 _reshaped(part, (*shape, *t.shape))
@@ -89,7 +90,7 @@ def jacfwd(
             ]
             return _alone(tree.unflatten(tree.structure(chosen), placed), argnums)
 
-        jacobian = tree.map(matrix, derivatives)
+        jacobian = tree.map(blocks_of_output, derivatives)
         return (jacobian, aux[0]) if has_aux else jacobian
 
     return wrapper
@@ -137,13 +138,14 @@ def jacrev(
                 )
         basis = tree.unflatten(out_tree, _basis(types))
         if _is_single(types) or not types:
+            # One output of one element: its only cotangent, without vmap.
             rows = pull_back(tree.map(lambda e: e[0], basis))
         else:
             rows = vmap(pull_back)(basis)
         places, structure = tree.flatten(rows)
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
-        def matrix(number: int) -> Any:
+        def blocks_of_output(number: int) -> Any:
             """The derivatives of output ``number`` by each argument."""
             placed = [
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
@@ -152,7 +154,7 @@ def jacrev(
             return _alone(tree.unflatten(structure, placed), argnums)
 
         numbers = range(len(types))
-        jacobian = tree.unflatten(out_tree, [matrix(k) for k in numbers])
+        jacobian = tree.unflatten(out_tree, [blocks_of_output(k) for k in numbers])
         return (jacobian, aux[0]) if has_aux else jacobian
 
     return wrapper

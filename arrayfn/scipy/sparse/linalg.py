@@ -169,6 +169,20 @@ def norm(x: SparseArray, ord: Any = "fro") -> Array:
 # Operators of vectors.
 
 
+class _System(NamedTuple):
+    """A x = b on vectors; ``unravel`` gives a vector the form of b.
+
+    ``apply`` and ``precondition`` multiply vectors by A and by M; ``precondition`` is
+    None without M.
+    """
+
+    apply: Operator
+    precondition: Operator | None
+    b: Array
+    guess: Array
+    unravel: Callable[[Array], Any]
+
+
 def _solved(
     name: str,
     solve: Solve,
@@ -181,46 +195,66 @@ def _solved(
     ``limits`` are the relative and absolute tolerance and the number of steps; a
     ``symmetric`` A is its own transpose. Errors call the function ``name``.
     """
-    matrix, right, first, inverse = system
-    b, unravel = ravel_pytree(right)
-    if b.dtype not in dtypes.INEXACT:
-        b = ops.convert(b, dtypes.float64)
-        unravel = ravel_pytree(tree.map(lambda x: ops.convert(x, b.dtype), right))[1]
-    apply = _operator(f"{name}: A", matrix, right, unravel, b.dtype)
-    start = anp.zeros_like(b)
-    if first is not None:
-        _check_form(f"{name}: x0", first, right)
-        start = lax.stop_gradient(ops.convert(ravel_pytree(first)[0], b.dtype))
-    precondition: Operator = lambda x: x  # noqa: E731 - a value as the other is
-    if inverse is not None:
-        precondition = _operator(f"{name}: M", inverse, right, unravel, b.dtype)
+    apply, precondition, b, guess, unravel = _on_vectors(name, *system)
     relative, absolute, steps = limits
     most = _STEPS * b.shape[0] if steps is None else steps
 
-    def solved(multiply: Operator, nearly: Operator, b: Array) -> tuple[Array, Array]:
+    def from_guess(
+        apply: Operator, precondition: Operator, b: Array
+    ) -> tuple[Array, Array]:
         """Solve, from the guess if that is better than zeros."""
         # The guess may be far off for another right-hand side.
-        nearer = _norm(b - multiply(start)) < _norm(b)
-        x0 = anp.where(nearer, start, 0.0)
-        return solve(multiply, nearly, b, x0, _Limits(relative, absolute, most))
+        nearer = _norm(b - apply(guess)) < _norm(b)
+        x0 = anp.where(nearer, guess, 0.0)
+        return solve(apply, precondition, b, x0, _Limits(relative, absolute, most))
 
-    def backwards(multiply: Operator, b: Array) -> tuple[Array, Array]:
-        """Solve with the transpose, as derivatives do."""
-        if inverse is None:
-            return solved(multiply, precondition, b)
-        turned = linear_transpose(precondition, b)
-        return solved(multiply, lambda x: turned(x)[0], b)
+    def forwards(apply: Operator, b: Array) -> tuple[Array, Array]:
+        return from_guess(apply, precondition or _identity, b)
+
+    def transposed(apply_transpose: Operator, b: Array) -> tuple[Array, Array]:
+        """Solve with the transposes of A and M, as derivatives do."""
+        if precondition is None:
+            return from_guess(apply_transpose, _identity, b)
+        transpose = linear_transpose(precondition, b)
+        return from_guess(apply_transpose, lambda x: transpose(x)[0], b)
 
     is_its_transpose = symmetric and b.dtype not in dtypes.COMPLEX
     x, info = lax.custom_linear_solve(
         apply,
         b,
-        lambda multiply, b: solved(multiply, precondition, b),
-        None if is_its_transpose else backwards,
+        forwards,
+        None if is_its_transpose else transposed,
         symmetric=is_its_transpose,
         has_aux=True,
     )
     return unravel(x), info
+
+
+def _on_vectors(
+    name: str, given_a: Any, given_b: Any, x0: Any, given_m: Any
+) -> _System:
+    """A, b, the guess ``x0`` (zeros for None) and M as vectors and their functions.
+
+    They are checked against b. Errors call the function ``name``.
+    """
+    b, unravel = ravel_pytree(given_b)
+    if b.dtype not in dtypes.INEXACT:
+        b = ops.convert(b, dtypes.float64)
+        inexact = tree.map(lambda x: ops.convert(x, b.dtype), given_b)
+        unravel = ravel_pytree(inexact)[1]
+    apply = _operator(f"{name}: A", given_a, given_b, unravel, b.dtype)
+    guess = anp.zeros_like(b)
+    if x0 is not None:
+        _check_form(f"{name}: x0", x0, given_b)
+        guess = lax.stop_gradient(ops.convert(ravel_pytree(x0)[0], b.dtype))
+    precondition = None
+    if given_m is not None:
+        precondition = _operator(f"{name}: M", given_m, given_b, unravel, b.dtype)
+    return _System(apply, precondition, b, guess, unravel)
+
+
+def _identity(x: Array) -> Array:
+    return x
 
 
 def _operator(
@@ -337,10 +371,12 @@ def _bicgstab(
         length = _ratio(rho, _inner(shadow, change))
         middle = residual - length * change
         near_middle = precondition(middle)
-        turned = apply(near_middle)
-        omega = _ratio(_inner(turned, middle), _inner(turned, turned))
+        change_middle = apply(near_middle)
+        omega = _ratio(
+            _inner(change_middle, middle), _inner(change_middle, change_middle)
+        )
         x = x + length * near + omega * near_middle
-        residual = middle - omega * turned
+        residual = middle - omega * change_middle
         after = _inner(shadow, residual)
         bend = _ratio(after, rho) * _ratio(length, omega)
         direction = residual + bend * (direction - omega * change)
