@@ -79,8 +79,12 @@ class Error:
     __slots__ = ("numbers", "sites")
 
     def __init__(self, sites: Sequence[Site] = (), numbers: Sequence[Any] = ()) -> None:
+        """The Error of the checks at ``sites``.
+
+        ``numbers`` are the values of the function's own checks, then the fault, a
+        number that encodes the site that failed. Without sites there are none.
+        """
         self.sites = tuple(sites)
-        # The values of the function's own checks, then the fault; none without sites.
         self.numbers = tuple(numbers)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Site, ...]]:

@@ -93,7 +93,15 @@ class NumbaFunction:
 
 
 class _Call:
-    """One call: its leaves, and which of them are arrays."""
+    """One call: its leaves, and which of them are arrays.
+
+    Attributes:
+        whole: the function that is called.
+        others: the leaves that are no arrays, by position.
+        count: the number of leaves.
+        structure: the structure of ``(args, kwargs)``.
+        places: the positions of the arrays among the leaves.
+    """
 
     def __init__(
         self,
@@ -116,6 +124,7 @@ class _Call:
 
     def operator(self) -> Operator[..., Any]:
         """The operator whose body is the Python source."""
+        # 1, 1.0 and True are equal as keys: their types tell them apart.
         kinds = tuple((k, type(x), x) for k, x in self.others.items())
         key = self.structure, self.places, kinds
         return self.whole.operator_for(key, self._made)

@@ -141,10 +141,10 @@ class EjectedCall:
                 int, data["launch"]
             )
             kernel = Kernel(
-                name,
-                source,
-                source,
-                parameters,
+                name=name,
+                source=source,
+                key=source,  # as of a kernel that was replaced by hand
+                parameters=parameters,
                 threads=threads,
                 cluster=cluster,
                 shared=shared,

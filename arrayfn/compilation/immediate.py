@@ -41,6 +41,7 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.checks import with_checks
 from arrayfn.passes.expand import expand
 from arrayfn.passes.faults import Site
+from arrayfn.passes.small import equation_count
 from arrayfn.primitives.base import Body, Primitive, has_effect, primitive_of
 from arrayfn.primitives.control_flow import (
     cond_reference,
@@ -87,7 +88,7 @@ def compute(
     operands = [np.asarray(x, order="C") for x in arrays]
     program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
-    budget = _PATIENCE * _size(program) - _interpreted[text]
+    budget = _PATIENCE * equation_count(program) - _interpreted[text]
     if has_effect(program.equations[0]):
         budget = 0  # starting again would repeat its effects
     interpreter = _Interpreter(max(0, budget))
@@ -325,13 +326,6 @@ def _single_equation(
     builder = ProgramBuilder(primitive.name)
     inputs = [builder.input(type) for type in types]
     return builder.build(builder.emit(primitive, inputs, params))
-
-
-def _size(program: Program) -> int:
-    """The number of equations of ``program``, nested Programs included."""
-    return sum(
-        1 + sum(map(_size, equation.subprograms())) for equation in program.equations
-    )
 
 
 @functools.lru_cache(maxsize=_MAX_LOOPS)

@@ -271,7 +271,7 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
         words = [token.text for token in column]
         if len(set(words)) == 1:
             continue
-        found = fit.text_of(words)
+        found = fit.formula_of(words)
         if found is None:
             raise ArgumentError(
                 f"{name} has a number in its Program that is no polynomial of its open "
@@ -329,7 +329,7 @@ class _Fit:
 
     Attributes:
         points: the sizes at which values are given.
-        known: the answers of ``text_of``.
+        known: the answers of ``formula_of``.
         monomials: those of degree 1 at most, of 2 at most and so on, each the names of
             its factors.
     """
@@ -346,19 +346,21 @@ class _Fit:
             for most in range(1, _DEGREE + 1)
         ]
 
-    def text_of(self, words: list[str]) -> str | None:
+    def formula_of(self, words: list[str]) -> str | None:
         """The text ``$(...)`` for a number that reads ``words[k]`` at point k.
 
+        For "5", "7" and "9" at n = 2, 3 and 4 it is ``$(2*n+1)``; for "0.5", "0.25" and
+        "0.125" at n = 2, 4 and 8 it is ``$(reciprocal:n)``.
         None if no polynomial of the sizes has these values, or their reciprocals. A
         Program has many equal numbers, so answers are kept.
         """
         key = tuple(words)
         if key not in self.known:
-            self.known[key] = self._text_of(words)
+            self.known[key] = self._formula_of(words)
         return self.known[key]
 
-    def _text_of(self, words: list[str]) -> str | None:
-        """``text_of`` without its memory: for integers, floats or reciprocals."""
+    def _formula_of(self, words: list[str]) -> str | None:
+        """``formula_of`` without its memory: for integers, floats or reciprocals."""
         if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
             found = self.interpolated([Fraction(word) for word in words])
             return None if found is None else f"$({printed(found)})"

@@ -46,7 +46,11 @@ class Line:
 
 
 def attributes(line: Line) -> str:
-    """The attributes that CSS links elements by."""
+    """The attributes that CSS links elements by.
+
+    ``data-s`` are the names of steps, ``data-l`` is that of a line. Hovering over an
+    element marks all elements that share one.
+    """
     groups = f" data-s='{' '.join(line.groups)}'" if line.groups else ""
     return groups + (f" data-l='{line.part}'" if line.part else "")
 

@@ -145,11 +145,15 @@ class ThreadCommunicator:
         self.rank = rank
         self.size = len(meeting.group)
 
-    def _read(self, step: Collective, x: Array) -> list[Array]:
+    def _exchange(self, step: Collective, x: Array) -> list[Array]:
+        """Give ``x`` to the group: the members' arrays, in their order.
+
+        Returns when all members have given theirs.
+        """
         return self.meeting.exchange(self.rank, step, x)
 
     def _done(self, step: Collective) -> None:
-        """Wait until all members have read what they need."""
+        """Wait until no member reads another's array any more."""
         self.meeting.exchange(self.rank, step, None)
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
@@ -157,7 +161,7 @@ class ThreadCommunicator:
 
         Small arrays are combined as a whole; of large ones each member combines a part.
         """
-        parts = self._read(step, x)
+        parts = self._exchange(step, x)
         if x.size <= _WHOLE:
             combined(parts, out, op)
             self._done(step)
@@ -166,7 +170,7 @@ class ThreadCommunicator:
         cuts = [x.size * k // self.size for k in range(self.size + 1)]
         own = slice(cuts[self.rank], cuts[self.rank + 1])
         combined([p[own] for p in flat], into[own], op)
-        results = self._read(step, into)
+        results = self._exchange(step, into)
         for k, other in enumerate(results):
             if k != self.rank:
                 into[cuts[k] : cuts[k + 1]] = other[cuts[k] : cuts[k + 1]]
@@ -174,17 +178,17 @@ class ThreadCommunicator:
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
         """Stack the members' ``x`` in ``out``."""
-        for k, part in enumerate(self._read(step, x)):
+        for k, part in enumerate(self._exchange(step, x)):
             out[k] = part
         self._done(step)
 
     def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
-        combined([part[self.rank] for part in self._read(step, x)], out)
+        combined([part[self.rank] for part in self._exchange(step, x)], out)
         self._done(step)
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
         """Stack in ``out`` what each member has for this one."""
-        for k, part in enumerate(self._read(step, x)):
+        for k, part in enumerate(self._exchange(step, x)):
             out[k] = part[self.rank]
         self._done(step)
 
@@ -192,7 +196,7 @@ class ThreadCommunicator:
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
         """Copy the ``x`` of the source that ``permutation`` says; zeros without one."""
-        parts = self._read(step, x)
+        parts = self._exchange(step, x)
         source = source_of(permutation, self.rank)
         out[...] = 0 if source is None else parts[source]
         self._done(step)

@@ -41,7 +41,7 @@ def is_small(program: Program, max_elements: int | None = None) -> bool:
     work = _work(program)
     if work is None or work > (MAX_ELEMENTS if max_elements is None else max_elements):
         return False
-    return _equations(program) <= MAX_EQUATIONS
+    return equation_count(program) <= MAX_EQUATIONS
 
 
 def has_fixed_loop(equation: Equation) -> bool:
@@ -53,10 +53,10 @@ def has_fixed_loop(equation: Equation) -> bool:
     )
 
 
-def _equations(program: Program) -> int:
+def equation_count(program: Program) -> int:
     """The number of equations in ``program`` and in the Programs inside it."""
     inner = (p for equation in program.equations for p in equation.subprograms())
-    return len(program.equations) + sum(map(_equations, inner))
+    return len(program.equations) + sum(map(equation_count, inner))
 
 
 def _work(program: Program) -> int | None:

@@ -175,12 +175,15 @@ def _reason(
 
     These are the equations of two steps, of which the second reads what the first
     wrote. ``why`` has what fusion recorded of pairs ``(maker, user)``. The second
-    result is the user that reads; None if that is not known.
+    result is the user that reads; None if that is not known. Reasons are tried from the
+    surest to the vaguest.
     """
+    # What fusion recorded.
     for maker in makers:
         for user in users:
             if (maker, user) in why:
                 return why[maker, user], user
+    # One equation reads another's result, and one of the two shares no kernel.
     made = {v: eq for eq in makers for v in eq.outputs}
     for user in users:
         for atom in user.inputs:
@@ -188,10 +191,12 @@ def _reason(
                 text = why_single(made[atom]) or why_single(user)
                 if text:
                     return text, user
+    # One equation belongs to both steps.
     if set(makers) & set(users):
         return "a long sum has two steps: totals of chunks, then the total of these", (
             next(eq for eq in users if eq in makers)
         )
+    # Some equation of either step shares no kernel.
     alone = [text for eq in (*makers, *users) if (text := why_single(eq))]
     if alone:
         return alone[0], None

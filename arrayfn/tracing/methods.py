@@ -76,10 +76,17 @@ def operator(name: str) -> Callable[..., Any]:
 
 
 def reflected(name: str) -> Callable[[Any, Any], Any]:
-    """A method that calls the function ``name`` with operands exchanged."""
+    """A method that calls the function ``name`` with operands exchanged.
+
+    It is a reflected operator, such as ``__radd__``.
+    """
 
     def method(self: Any, other: Any) -> Any:
-        """The operator with its operands exchanged, as Python asks for."""
+        """Compute ``other`` op ``self``, which Python asks for if ``other`` cannot.
+
+        For a sequence it raises ArgumentError; for another object that is no operand
+        the result is NotImplemented, and Python raises TypeError.
+        """
         known = other if is_operand(other) else adopted(other)
         if known is other and not is_operand(other):
             return _not_an_operand(name, other)

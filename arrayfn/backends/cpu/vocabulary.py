@@ -219,7 +219,8 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     target, begin, source, count, far = function.args
     start = b.gep(target, [begin], source_etype=element)
 
-    def one(index: ir.Value) -> None:
+    def store_one(index: ir.Value) -> None:
+        """Copy element ``index`` of the row."""
         value = b.load(b.gep(source, [index], source_etype=element), typ=element)
         b.store(value, b.gep(start, [index], source_etype=element))
 
@@ -227,8 +228,12 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     vector = ir.VectorType(element, lanes)
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
-    def several(index: ir.Value) -> None:
-        """Copy a vector of elements past the caches."""
+    def store_vector_past_cache(index: ir.Value) -> None:
+        """Copy the ``lanes`` elements from ``index`` on, past the caches.
+
+        They go from ``source`` to ``start``, where the row begins in the target. The
+        store is nontemporal, as ``marked`` says.
+        """
         position = b.gep(source, [index], source_etype=element)
         value = b.load(position, align=size, typ=vector)
         address = b.gep(start, [index], source_etype=element)
@@ -239,16 +244,16 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     near, past, end = (b.append_basic_block(n) for n in ("near", "past", "end"))
     b.cbranch(b.icmp_signed("!=", far, _I64(0)), past, near)
     b.position_at_end(near)
-    _loop(b, _I64(0), count, 1, one)
+    _loop(b, _I64(0), count, 1, store_one)
     b.branch(end)
     b.position_at_end(past)
     missing = b.and_(b.neg(b.ptrtoint(start, _I64)), _I64(VECTOR_BYTES - 1))
     head = b.udiv(missing, _I64(size))
     head = b.select(b.icmp_signed("<", head, count), head, count)
     middle: Any = b.add(head, b.and_(b.sub(count, head), _I64(-lanes)))
-    _loop(b, _I64(0), head, 1, one)
-    _loop(b, head, middle, lanes, several)
-    _loop(b, middle, count, 1, one)
+    _loop(b, _I64(0), head, 1, store_one)
+    _loop(b, head, middle, lanes, store_vector_past_cache)
+    _loop(b, middle, count, 1, store_one)
     b.branch(end)
     b.position_at_end(end)
 

@@ -145,7 +145,10 @@ def synchronizes(nodes: Iterable[Node]) -> bool:
 
 
 def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
-    """Whether a graph of ``nodes`` unrolls only some iterations of a loop."""
+    """Whether a graph of ``nodes`` unrolls only some iterations of a loop.
+
+    ``unrolled`` is their number; it is 0 for a loop that the graph holds as a whole.
+    """
     return any(
         isinstance(node, LoopNode)
         and (node.unrolled > 0 or has_partly_unrolled_loops(node.body))

@@ -33,7 +33,8 @@ from arrayfn.backends.native.engine import ENGINE
 from arrayfn.backends.native.loading import Unit, load, toolchain
 from arrayfn.backends.object_cache import content_key
 
-Module = Mapping[str, Any]  # by its names, as ``vars`` gives them
+Module = Mapping[str, Any]
+"""The globals of a Python module, by name, as ``vars`` gives them."""
 _COMPILER: Final = (
     native,
     structures,
@@ -103,9 +104,10 @@ def _compiler() -> str:
 
 
 def _key(module: Module) -> str:
-    """The cache key: the text of all that is compiled, and what it has from elsewhere.
+    """The cache key of a module's code.
 
-    That is its symbols, the numbers and functions that it imports, and structures.
+    It covers the module's source text, those of the modules of its structures, the
+    constants and functions among its names, imported ones included, and the compiler.
     """
     names = sorted(
         f"{name}={text}" for name, value in module.items() if (text := _imported(value))

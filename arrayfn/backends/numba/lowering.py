@@ -147,9 +147,10 @@ class KernelLowering:
     # Values
 
     def implement(self, function: Any, signature: Any, operands: Any) -> Any:
-        """The target's implementation of ``function`` for a signature, on ``operands``.
+        """Emit the target's implementation of ``function`` for a signature: its value.
 
-        These are variables.
+        ``operands`` are variables of Numba's IR, which are read as the types of the
+        signature. The dialect may have a function of its own in place of ``function``.
         """
         values = list(map(self.read_as, operands, signature.args))
         function = self.dialect.functions.get(function, function)

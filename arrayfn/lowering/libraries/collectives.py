@@ -48,6 +48,15 @@ COLLECTIVES: Final = NumberedTable[Collective]("collective")
 """The collectives of this process\'s plans."""
 
 
+def collective_of(provider: str) -> Collective:
+    """The collective of a provider's name: "collective_3" has number 3.
+
+    The number alone is accepted too. Raises BackendError if another process made the
+    plan.
+    """
+    return COLLECTIVES.find(int(provider.rpartition("_")[2]))
+
+
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The library call of a collective."""
     primitive = primitive_of(equation)

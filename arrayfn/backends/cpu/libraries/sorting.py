@@ -82,12 +82,18 @@ def sort_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort_codes`` for ``dtype``."""
+    """The first arguments of ``sort_codes`` for ``dtype``.
+
+    In order: function, short_function, magnitude, infinity, nan, flip.
+    """
     integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
     flip = 0
-    if integers.itemsize == 2:  # NumPy's sort of unsigned ones is faster
+    if integers.itemsize == 2:
+        # NumPy sorts unsigned integers of 16 bits faster. Inverting the sign bit makes
+        # signed codes sort as unsigned.
         integers, flip = dtypes.uint16, -(1 << 15)
-    return *_sorts(integers), *_masks(dtype)[1:], _bits(np.nan, dtype), flip
+    _, magnitude, infinity = _masks(dtype)
+    return *_sorts(integers), magnitude, infinity, _bits(np.nan, dtype), flip
 
 
 def packed_arguments(dtype: str) -> tuple[int, ...]:

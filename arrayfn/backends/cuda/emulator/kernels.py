@@ -123,7 +123,7 @@ def launch(
         in_place = counts[_memory_of(a)] > 1 and not cooperative
         key = _memory_of(a) if cooperative or in_place else (k, 0)
         made = Accesses(
-            readers={} if cooperative else None, threads={} if in_place else None
+            readers={} if cooperative else None, last_readers={} if in_place else None
         )
         accesses = known.setdefault(key, made)
         passed.append(GlobalMemory(a, f"argument {k}", accesses))

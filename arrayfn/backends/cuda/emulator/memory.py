@@ -103,6 +103,11 @@ class Accessor(NamedTuple):
     thread: int
     barriers: int
 
+    @property
+    def thread_id(self) -> tuple[int, int]:
+        """The thread among those of the grid: its block and its number there."""
+        return self.block, self.thread
+
 
 _SEVERAL_BLOCKS: Final = Accessor(-1, -1, -1)
 """The reader of an element that several blocks read."""
@@ -120,7 +125,7 @@ class Accesses:
 
     writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
     readers: dict[int, int] | None = None
-    threads: dict[int, Accessor] | None = None
+    last_readers: dict[int, Accessor] | None = None
     """The last reader of each element, if several arguments are the same memory."""
 
     def clear(self) -> None:
@@ -158,36 +163,37 @@ class GlobalMemory(Memory):
                 raise self._race(index, writer.block, block)
             if readers.setdefault(at, block) != block:
                 readers[at] = -1
-        if self.accesses.threads is not None:
-            self._read_in_place(int(index), self.accesses.threads)
+        if self.accesses.last_readers is not None:
+            self._read_in_place(int(index), self.accesses.last_readers)
         return super().__getitem__(index)
 
-    def _read_in_place(self, index: int, threads: dict[int, Accessor]) -> None:
+    def _read_in_place(self, index: int, last_readers: dict[int, Accessor]) -> None:
         """Record a read of an element that other threads may write in this launch.
 
-        ``threads`` has the last reader of each element.
+        It becomes the element's reader in ``last_readers``.
         """
         at, running = self.offset(index), GlobalMemory.running
         reader = Accessor(running.block.index, running.index, running.block.epoch)
         self._check_ordered(index, self.accesses.writers.get(at), reader)
-        known = threads.get(at, reader)
+        known = last_readers.get(at, reader)
         if known.block != reader.block:
             reader = _SEVERAL_BLOCKS
         elif known.thread != reader.thread and known.barriers == reader.barriers:
             reader = reader._replace(thread=-1)
-        threads[at] = reader
+        last_readers[at] = reader
 
     def _check_ordered(self, index: int, one: Accessor | None, other: Accessor) -> None:
         """EmulationError if ``one`` and ``other`` race for an element.
 
         They do if they are different threads with no barrier between their accesses.
         """
-        if one is None or one[:2] == other[:2]:
+        if one is None or one.thread_id == other.thread_id:
             return
         if one.block != other.block or one.barriers == other.barriers:
             raise EmulationError(
                 f"{self.name}[{index}] is read by one thread and written by another "
-                f"through another argument: {one[:2]} and {other[:2]} (block, thread)"
+                f"through another argument: {one.thread_id} and {other.thread_id} "
+                "(block, thread)"
             )
 
     @override
@@ -210,20 +216,23 @@ class GlobalMemory(Memory):
         """
         at = self.offset(index)
         known = self.accesses.writers.get(at, writer)
-        if known[:2] != writer[:2]:
+        # Two writes. Threads of a block may write one after the other, with a barrier
+        # between.
+        if known.thread_id != writer.thread_id:
             if _ADDING_THREADS in (known, writer):
                 raise EmulationError(
                     f"{self.name}[{index}] is both written and added to"
                 )
-            # Threads of a block may write one after the other, with a barrier between.
             if known.block != writer.block or known.barriers == writer.barriers:
                 raise WrittenTwiceError(
-                    f"threads {known[:2]} and {writer[:2]} (block, thread) both write "
-                    f"{self.name}[{index}]"
+                    f"threads {known.thread_id} and {writer.thread_id} (block, thread) "
+                    f"both write {self.name}[{index}]"
                 )
         self.accesses.writers[at] = writer
-        if self.accesses.threads is not None:
-            self._check_ordered(index, self.accesses.threads.get(at), writer)
+        # A read through another argument that is the same memory, and this write.
+        if self.accesses.last_readers is not None:
+            self._check_ordered(index, self.accesses.last_readers.get(at), writer)
+        # A read by another block, and this write.
         if self.accesses.readers is not None:
             reader = self.accesses.readers.get(at)
             if reader is not None and reader != writer.block:

@@ -22,7 +22,7 @@ from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.host_steps import HOST_STEPS
-from arrayfn.lowering.libraries.collectives import COLLECTIVES
+from arrayfn.lowering.libraries.collectives import collective_of
 from arrayfn.lowering.plan import (
     BufferArgument,
     Kernel,
@@ -150,8 +150,12 @@ def checked(kernel: Kernel) -> Kernel:
 
 
 def collective(kernel: LibraryKernel, arguments: Sequence[Pointer | int]) -> None:
-    """A step at which the members of a mesh meet: in memory, whoever runs the plan."""
-    step = COLLECTIVES.find(int(kernel.provider.rpartition("_")[2]))
+    """Run a collective on the host's memory.
+
+    This member's operand and result meet those of the other members, through the
+    communicator of the calling thread.
+    """
+    step = collective_of(kernel.provider)
     operand, result = (a for a in arguments if isinstance(a, Pointer))
     combine(step, _strided(operand, step.operand), _strided(result, step.result))
 

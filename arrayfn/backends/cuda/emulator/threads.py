@@ -52,12 +52,14 @@ class Block:
     dynamic_block_id: int | None = None
     launch: int = 0
 
-    def array(
+    def shared_array(
         self, key: tuple[str, int], function: DeviceFunction, name: str, count: int
     ) -> SharedMemory:
         """The shared array of ``key``, made when it is first asked for.
 
-        It has ``count`` elements; errors call it ``name``.
+        ``key`` is the device function's name and the line that declares the array; for
+        dynamic shared memory, -1 minus its byte offset. The array has ``count``
+        elements of the dtype of ``function``; errors call it ``name``.
         """
         if key not in self.shared:
             memory = unwritten(count, function.dtype)
@@ -106,7 +108,7 @@ def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
     """The static shared array that the kernel's current line declares."""
     # Each line of the text has its array, also when a function calls it again.
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
-    return thread.block.array((f.name, line), f, f.name, count)
+    return thread.block.shared_array((f.name, line), f, f.name, count)
 
 
 @acts("dynamic_shared")
@@ -115,7 +117,7 @@ def _dynamic_shared(
 ) -> SharedMemory:
     """The dynamic shared memory from byte ``offset`` on, as ``count`` elements."""
     key = f.name, -1 - int(offset)
-    return thread.block.array(key, f, f"{f.name} at {offset}", int(count))
+    return thread.block.shared_array(key, f, f"{f.name} at {offset}", int(count))
 
 
 @acts("mbarriers")
@@ -161,7 +163,7 @@ def _dsmem_store(
             "have begun to run: no cluster_wait stands before"
         )
     (key,) = (key for key, memory in block.shared.items() if memory is array)
-    target = block.cluster[int(rank)].array(key, f, f.name, array.array.size)
+    target = block.cluster[int(rank)].shared_array(key, f, f.name, array.array.size)
     # The value may arrive at once: another thread that still reads may see it.
     target.array[target.offset(at)] = value
     (line,) = (line for line, own in block.mbarriers.items() if own is mbarriers)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.members import LOADING
 from arrayfn.errors import BackendError
-from arrayfn.lowering.libraries.collectives import COLLECTIVES
+from arrayfn.lowering.libraries.collectives import collective_of
 
 
 def collective(number: str, integers: Mapping[str, int]) -> Call:
@@ -15,7 +15,7 @@ def collective(number: str, integers: Mapping[str, int]) -> Call:
 
     Raises BackendError if the plan is not loaded for a member of a mesh.
     """
-    step = COLLECTIVES.find(int(number))
+    step = collective_of(number)
     if LOADING.member is None:
         raise BackendError(f"{step} is computed by the members of a mesh, not by one")
     enqueue = LOADING.member.enqueuing(step)
