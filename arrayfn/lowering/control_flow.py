@@ -44,7 +44,11 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array of an operand, which lies row-major from the array's first element."""
+    """The array of an operand, which lies row-major from the array's first element.
+
+    The layout pass guarantees this: it copies other operands of loops and branches. The
+    operand need not be the whole array: it may be its first rows, or a reshape.
+    """
     assert isinstance(atom, Var)
     return reads[atom].base
 

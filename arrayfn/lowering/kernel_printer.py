@@ -360,8 +360,12 @@ class KernelPrinter(KernelText, ABC):
         function = self.use(s.function)
         self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
 
-    def reduces(self, stage: int) -> list[Reduce]:
-        """The reductions of a stage, without those over the kept axes."""
+    def row_reductions(self, stage: int) -> list[Reduce]:
+        """The stage's reductions along the row.
+
+        Those ``across`` rows are left out: they accumulate over the kept axes, for each
+        index of the row.
+        """
         return [
             s
             for s in self.nest.statements

@@ -166,27 +166,28 @@ class KernelTable:
 
     def prefer(self, kernel: OperatorKernel) -> None:
         """Have ``kernel``, which is registered, be tried before the others."""
-        self._take(kernel)
+        self._remove(kernel)
         self._put(kernel)
         self._changed(kernel.operator)
 
     def replace(self, kernel: OperatorKernel, by: OperatorKernel) -> None:
         """Put ``by`` in the place of ``kernel``, which is registered."""
-        self._put(by, self._take(kernel))
+        self._put(by, self._remove(kernel))
         self._changed(kernel.operator)
 
     def remove(self, kernel: OperatorKernel) -> None:
         """Forget ``kernel``, which is registered."""
-        self._take(kernel)
+        self._remove(kernel)
         self._changed(kernel.operator)
 
-    def _take(self, kernel: OperatorKernel) -> int:
-        """Take ``kernel`` out; return its position among those of its backend."""
+    def _remove(self, kernel: OperatorKernel) -> int:
+        """Remove ``kernel``; return its position among those of its backend."""
         key = kernel.operator, kernel.backend
         position = self._kernels[key].index(kernel)
         del self._kernels[key][position]
         if not self._kernels[key]:
             del self._kernels[key]
+        # Notes are per operator: those of the remaining kernels are written again.
         forget_kernels(kernel.operator)
         for other in self.of(kernel.operator):
             if _is_noted(other):

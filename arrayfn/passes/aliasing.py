@@ -51,7 +51,7 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
         first, count = params["body_consts"], len(program.outputs)
     else:
         return ()
-    sources = origins(program)
+    sources = memory_sources(program)
     return tuple(
         number
         for number in range(count)
@@ -68,13 +68,13 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
     returns it unchanged.
     """
     branches: tuple[Program, ...] = equation.params["branches"]
-    sources = [origins(program) for program in branches]
+    sources = [memory_sources(program) for program in branches]
     in_place: dict[int, int] = {}
     for number in range(len(equation.outputs)):
         operands = set[int]()
         for program, origin in zip(branches, sources, strict=True):
             matches = (k for k, v in enumerate(program.inputs) if v is origin[number])
-            operands.add(next(matches, -1))
+            operands.add(next(matches, -1))  # -1 also for None, which is no input
         is_updated = any(
             origin[number] is not program.outputs[number]
             for program, origin in zip(branches, sources, strict=True)
@@ -90,8 +90,12 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
     return in_place
 
 
-def origins(program: Program) -> list[Atom | None]:
-    """For each output, the value in whose memory it lies: often itself."""
+def memory_sources(program: Program) -> list[Atom | None]:
+    """For each output, the input or constant in whose memory it lies, or None.
+
+    Updates in place lead there; an output that is an input is itself. It is None if an
+    equation allocates the memory, and a Literal if the output is one.
+    """
     definitions = program.definitions()
     sources: list[Atom | None] = []
     for output in program.outputs:

@@ -27,7 +27,7 @@ from arrayfn.ir.layout import Layout, RowMajor, from_strides
 from arrayfn.passes.aliasing import (
     branched_in_place,
     carried_in_place,
-    origins,
+    memory_sources,
     overwritten,
 )
 from arrayfn.passes.matrices import as_matrix
@@ -108,7 +108,7 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
     """
     writable = {k for k in donated if program.inputs[k].type.layout == RowMajor()}
     while True:  # each round without the inputs that became no output's memory
-        sources = origins(program)
+        sources = memory_sources(program)
         writable &= {
             k for k, v in enumerate(program.inputs) if any(v is s for s in sources)
         }
@@ -116,7 +116,7 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
         still_writable = {
             k
             for k in writable
-            if any(with_layouts.inputs[k] is s for s in origins(with_layouts))
+            if any(with_layouts.inputs[k] is s for s in memory_sources(with_layouts))
         }
         if still_writable == writable:
             return with_layouts
@@ -132,6 +132,7 @@ class _Assignment:
         copies, permuted_copies: row-major copies, and copies with permuted axes, that
             nothing overwrites.
         writable: the new inputs that may be overwritten.
+        writable_numbers: their numbers.
         returned: the numbers of outputs that may be such inputs.
         last_uses: see ``_last_uses``.
         environment: the new Atom for each Var of the Program.
@@ -177,6 +178,7 @@ class _Assignment:
         """The Program with layouts."""
         program = self.program
         with self.builder as builder:
+            # Callers of inner Programs pass row-major arrays.
             inputs = [
                 builder.input(plain(v.type) if self.inside else v.type, v.hint)
                 for v in program.inputs

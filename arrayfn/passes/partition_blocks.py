@@ -176,7 +176,10 @@ def _split(x: Atom, dim: int, count: int) -> Atom:
 
 
 def _joined(x: Atom, dim: int) -> Atom:
-    """The blocks along axis 0 of ``x``, put together along ``dim``: not ``_split``."""
+    """The blocks along axis 0 of ``x``, put together along ``dim``.
+
+    The inverse of ``_split``.
+    """
     count, *shape = x.type.shape
     shape[dim] *= count
     return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))

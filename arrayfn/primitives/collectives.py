@@ -60,7 +60,7 @@ OverAxis = Callable[..., tuple[Atom, Dim]]
 """Computes a collective along the axis itself: (size, x, dim) -> (result, its dim)."""
 
 
-def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
+def _only_member(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
     """The reference for an axis of one member: ``x`` unchanged.
 
     Raises ProgramError if there are more members.
@@ -264,7 +264,7 @@ all_reduce = _collective(
     "all_reduce",
     "The sum, maximum or minimum of the values of all members.",
     _reduce_types,
-    lambda x, **params: np.asarray(_alone(x, **params)).copy(),
+    lambda x, **params: np.asarray(_only_member(x, **params)).copy(),
     _reduce_transpose,
     _reduce_over,
     jvp=_reduce_jvp,
@@ -315,7 +315,7 @@ all_gather = _collective(
     lambda x, axis_name, members: x.with_shape((members, *x.shape)).with_varying(
         x.varying
     ),
-    lambda x, **params: _alone(x, **params)[None].copy(),
+    lambda x, **params: _only_member(x, **params)[None].copy(),
     _transposed(lambda: reduce_scatter),
     _gather_over,
     place=0,
@@ -345,7 +345,7 @@ reduce_scatter = _collective(
     lambda x, axis_name, members: x.with_shape(
         _parts("reduce_scatter", x, members)
     ).with_varying(x.varying),
-    lambda x, **params: _alone(x, **params)[0].copy(),
+    lambda x, **params: _only_member(x, **params)[0].copy(),
     _transposed(lambda: all_gather),
     _scatter_over,
     place=1,
@@ -377,7 +377,7 @@ all_to_all = _collective(
     "all_to_all",
     "Part k of each member's value, sent to member k: the parts it received, in order.",
     _exchange_types,
-    lambda x, **params: np.array(_alone(x, **params)),
+    lambda x, **params: np.array(_only_member(x, **params)),
     _transposed(lambda: all_to_all),
     _exchange_over,
     place=1,
@@ -398,8 +398,11 @@ def _permute_types(
 
 
 def _permute_reference(x: Array, *, permutation: Permutation, **params: Any) -> Array:
-    """The reference for one member: a copy if it sends to itself, else zeros."""
-    moved = _alone(x, **params)
+    """The reference for one member: a copy if it sends to itself, else zeros.
+
+    With one member the permutation is ``((0, 0),)`` or empty.
+    """
+    moved = _only_member(x, **params)
     return np.array(moved) if permutation else np.zeros_like(moved)
 
 

@@ -226,18 +226,24 @@ class _Backwards:
             residuals.
         backward: the transposed linear step. It takes residuals and cotangents; it
             returns cotangents of the constants, then of the carry.
-        tape: the number of arrays of the carry, each of which has a tape.
+        taped_count: the number of arrays of the carry, each of which has a tape.
         consts: the number of constants of the known step.
         sums: the number of constants whose cotangents are summed.
     """
 
     def __init__(
-        self, known: Program, backward: Program, tape: int, consts: int, sums: int
+        self,
+        known: Program,
+        backward: Program,
+        taped_count: int,
+        consts: int,
+        sums: int,
     ) -> None:
         self.known = known
-        self.advance, _ = pruned(known, known.outputs[:tape])
+        # The known step without residuals: its carry alone.
+        self.advance, _ = pruned(known, known.outputs[:taped_count])
         self.backward = backward
-        self.tape = tape
+        self.taped_count = taped_count
         self.consts = consts
         self.sums = sums
 
@@ -251,7 +257,7 @@ class _Backwards:
         step's constants. ``cotangents`` are the sums so far, and those of the final
         carry.
         """
-        tapes, fixed = parts_of(known, self.tape)
+        tapes, fixed = parts_of(known, self.taped_count)
         if not tapes:
             results = repeat(
                 lambda _, v: discrete.gt(v[0], 0),
@@ -269,7 +275,7 @@ class _Backwards:
         top = e.floor_divide(e.sub(e.add(trips, stride), 1), stride)
         carry = [trips, top, e.mul(numbers, stride), *tapes, *cotangents]
         results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
-        return results[3 + self.tape :]
+        return results[3 + self.taped_count :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
         """One backward iteration: finds the carry before it, and pulls cotangents back.
@@ -278,7 +284,7 @@ class _Backwards:
         left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
         """
         iterations_left, top, iterations, *rest = carry
-        tapes, cotangents = parts_of(rest, self.tape)
+        tapes, cotangents = parts_of(rest, self.taped_count)
         top, iterations, *tapes = repeat(
             lambda consts, v: discrete.lt(
                 read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
@@ -331,7 +337,7 @@ class _Backwards:
         ``fixed`` are the known step's constants, ``state`` the carry before the
         iteration.
         """
-        residuals = emitted(self.known, [*fixed, *state])[self.tape :]
+        residuals = emitted(self.known, [*fixed, *state])[self.taped_count :]
         sums, carried = parts_of(cotangents, self.sums)
         results = emitted(self.backward, [*residuals, *carried])
         totals = [e.add(s, x) for s, x in zip(sums, results, strict=False)]

@@ -161,6 +161,7 @@ def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangent
     form = Form(**params)
     if isinstance(x, Linear):
         return [to_operand(ct, x.type, value_of(w, "conv_general"), form), None]
+    # x is a value here: the branch above has all others.
     assert isinstance(w, Linear)
     return [None, to_kernel(ct, x, w.type, form)]
 

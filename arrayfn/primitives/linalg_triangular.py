@@ -218,12 +218,13 @@ def _solve_transpose(
 
 def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
-    if dims[1] is not None or inputs[0].type.ndim > 3:
+    b, a = inputs
+    # ``map_sides`` is for one matrix: b has its two axes and the mapped one.
+    if dims[1] is not None or b.type.ndim > 3:
         return [triangular_solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     free = 1 if params["left"] else 0
     solve_sides = functools.partial(triangular_solve, **params)
-    b, a = inputs
     return [map_sides(solve_sides, b, a, dims[0], free)], [0]
 
 

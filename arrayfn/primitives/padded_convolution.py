@@ -236,8 +236,10 @@ def _third_array(
 ) -> Atom:
     """Emits the array ``gives`` from the two others.
 
-    ``arrays`` has these by name, ``params`` are those of another equation of this
-    convolution, and ``like`` is the shape of the result, whose spatial extents count.
+    ``gives`` is "output", "operand" or "kernel", and ``arrays`` has the others by name.
+    ``like`` is the shape of the result, whose spatial extents count. Strides, padding
+    and roles are taken from ``params``, those of another equation of this convolution;
+    ``gives`` and ``extents`` are replaced.
     """
     names = ARRAYS[gives]
     params = {**params, "gives": gives}

@@ -254,7 +254,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         the axes of rows and ``inner`` that of columns.
         """
         column = f"i{inner}"
-        reduces = self.reduces(stage)
+        reduces = self.row_reductions(stage)
         sums = [s for s in reduces if is_sum(s) or is_running_sum(s)]
         blocks = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
         sums = sums if blocks is not None else []

@@ -50,7 +50,7 @@ class InlinePrinter(StagedPrinter):
                 self.emit(s, variables)
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
-            for s in self.reduces(stage):
+            for s in self.row_reductions(stage):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
             inner_variables = dict(variables)
             loops = [

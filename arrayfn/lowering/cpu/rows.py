@@ -53,7 +53,7 @@ class BlockedRowsPrinter(StagedPrinter):
         blocks.
         """
         reduced = self.reduced_axes
-        sums = [s for s in self.reduces(stage) if is_sum(s) or is_running_sum(s)]
+        sums = [s for s in self.row_reductions(stage) if is_sum(s) or is_running_sum(s)]
         if not sums or not reduced:
             return None
         axis_and_size = cut(self.nest, reduced, row_block(self.nest, reduced))
@@ -67,7 +67,7 @@ class BlockedRowsPrinter(StagedPrinter):
 
         Of sums that are cut into ``blocks``, those of the totals.
         """
-        for s in self.reduces(stage):
+        for s in self.row_reductions(stage):
             if blocks is not None and s in blocks.sums:
                 self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
                 if is_running_sum(s):
@@ -234,7 +234,10 @@ class RowsPrinter(BlockedRowsPrinter):
         return max(range(1, self.nest.stages), key=self.cost_of_stage)
 
     def cost_of_stage(self, stage: int) -> int:
-        """The cost of the stage's statements, without values that are kept."""
+        """The cost of the stage's statements for an element.
+
+        Kept values count only in the stage that computes them.
+        """
         return sum(
             s.cost
             for s in self.stage_bodies[stage]

@@ -164,10 +164,15 @@ def _stays_whole(
         schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
     )
     if threads > gpu.max_threads:  # a cluster
-        return rows * words < gpu.multiprocessors * gpu.merged_words  # all at once
-    # Of large blocks a multiprocessor runs only one at a time.
+        # Clusters pay where the rows are few: all of them are in registers at once, a
+        # part of at most ``merged_words`` for each multiprocessor.
+        return rows * words < gpu.multiprocessors * gpu.merged_words
+    # Of large blocks a multiprocessor runs only one at a time. That counts
+    # if there is a row for each multiprocessor.
     runs_singly = threads > gpu.max_threads // 2 and rows >= gpu.multiprocessors
     length = math.prod(a.extent for a in nest.axes if a.reduced)
+    # Few rows leave multiprocessors idle. Parts use them, but cost a second kernel: a
+    # row must have work for four blocks.
     leaves_idle = length >= 4 * gpu.chunk and not fills_gpu(nest, schedule, gpu)
     return not runs_singly and not leaves_idle
 

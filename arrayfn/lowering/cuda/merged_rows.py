@@ -89,7 +89,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         if is_first:
             self.outer_stage(stage)
         self.row_stage(stage)
-        self.combine_warp(self.reduces(stage))
+        self.combine_warp(self.row_reductions(stage))
         if is_first:
             self.set_partial_values(merge, _WARP)
             return

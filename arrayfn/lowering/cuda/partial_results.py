@@ -35,7 +35,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             for slot in range(4):
                 b_lanes[slot] = f32(0)
         """
-        reduces = self.reduces(stage)
+        reduces = self.row_reductions(stage)
         self.accumulators = self.accumulators_of(reduces)
         if self.accumulators > 1:
             for s in reduces:
@@ -101,7 +101,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         """
         if self.accumulators == 1:
             return
-        reduces, half = self.reduces(stage), self.accumulators // 2
+        reduces, half = self.row_reductions(stage), self.accumulators // 2
         while half:
             with self.open(f"for slot in range({half}):"):
                 for s in reduces:

@@ -120,6 +120,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
             a_vector = registers_f32(4)
             load_f32x4(a_shared, shared_at, a_vector, 0)
 
+        Only one vector lies there: the row's in the first stage, afterwards that of the
+        kept value, which has overwritten it.
+
         Args:
             loads: The operands that the stage loads; the tile is loaded if its operand
                 is one.

@@ -245,7 +245,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     def exchanged_values(self, stage: int) -> Sequence[Value]:
         """The values that parts exchange after ``stage``."""
-        return [s.result for s in self.reduces(stage)]
+        return [s.result for s in self.row_reductions(stage)]
 
     def exchanged_stages(self) -> list[int]:
         """The stages after which parts exchange values."""

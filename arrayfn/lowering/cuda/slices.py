@@ -105,7 +105,11 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         return iteration if iteration.isdigit() else "ring"
 
     def slice_offset(self, slot: str) -> str:
-        """The index of the current slice in shared memory, of the row in ``slot``."""
+        """The index of the current slice in shared memory, of the row in ``slot``.
+
+        ``slot`` is the expression of the slot's number. ``vector`` is the variable of
+        the printed loop.
+        """
         slice_, tiles = self.schedule.slice, self.schedule.tiles
         if slot == "0":
             return f"vector * {slice_}"

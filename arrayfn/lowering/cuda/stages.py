@@ -118,7 +118,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.outer_stage(stage)
         if stage < self.nest.stages and self.plan.bodies[stage]:
             self.row_stage(stage)
-            self.combine_threads(self.reduces(stage))
+            self.combine_threads(self.row_reductions(stage))
 
     def outer_stage(self, stage: int) -> None:
         """Print the statements of ``stage`` that run once a row; one thread stores.

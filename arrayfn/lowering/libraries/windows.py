@@ -190,6 +190,16 @@ def _sum_over_windows(
     added up in order. Where parts are few, an item is also a piece of the outermost
     axis that the windows' columns run over. The arguments are those of
     ``_left_product``.
+
+    The sizes:
+
+    * ``parts``: parts of the sum over ``k``, each of ``part`` of its indices. There are
+      at most ``ITEMS``, since each has partial sums of the size of the output;
+    * ``extent``: indices of the outermost axis, number ``cut``; each has ``inner`` of
+      the windows' columns;
+    * ``pieces``: pieces of that axis, each of ``piece`` of its indices;
+    * ``width``: bytes of a window's columns in a piece;
+    * ``tile``: windows that are in scratch memory at once.
     """
     gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype

@@ -215,10 +215,11 @@ def exp2(m: Arithmetic, x: Value) -> Value:
     x = clamped(m, x, c.exp2_limits)
     shifted = x + f.rounding_shift
     fraction = x - (shifted - f.rounding_shift)
+    # The parts of ln2 are high and low; r + r_low is fraction * ln2.
     r = fraction * c.ln2[0]
     r_low = m.fma(fraction, c.ln2[0], -r) + fraction * c.ln2[1]
     y = 1.0 + (r + m.fma(r * r, polynomial(m, r, c.exp_p), r_low))
-    return scale(m, y, shifted)
+    return scale(m, y, shifted)  # by the integer in the low bits of ``shifted``
 
 
 def expm1(m: Arithmetic, x: Value) -> Value:

@@ -50,11 +50,15 @@ def is_truth(value: Value) -> bool:
 
 
 def truth_of(value: Value) -> Truth:
-    """``value`` as a condition, as Python's ``bool`` would have it."""
+    """``value`` as a condition, as Python's ``bool`` would have it.
+
+    Of Memory and Data nothing is known: Maybe.
+    """
     if isinstance(value, (NonNegative, Both, Either, Maybe)):
         return value
     if isinstance(value, Number):
         one = Number(1)
+        # Not 0: value >= 1 or value <= -1.
         return Either(
             NonNegative(value.plus(one, -1)), NonNegative(value.plus(one).times(-1))
         )

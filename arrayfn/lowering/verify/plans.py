@@ -346,7 +346,7 @@ class _Verifier:
         self.check_no_overlap(call, cover)
         if isinstance(kernel, LibraryKernel):
             accesses = parts_of(kernel, call)
-            if accesses is None:
+            if accesses is None:  # no rule: whole operands are assumed
                 self.library(call, cover)
                 return
         else:

@@ -69,7 +69,7 @@ def half_text(tile: HalfTile) -> Handwritten:
     b. ``sums`` are the accumulators in registers, ``held`` those of all warps in shared
     memory.
     """
-    lines, line = (
+    b_lines, b_length = (
         (tile.width, tile.k_tile) if tile.transposed else (tile.k_tile, tile.width)
     )
     # Which line, and which piece of it, a lane addresses for ldmatrix.
@@ -86,10 +86,12 @@ for i in unrolled({tile.k_tile // 16}):
     ldmatrix_u16(buffer, place + row_at * {tile.k_tile} + swizzled * {PIECE}, a_part, 0)
     for j in unrolled({tile.columns // 16}):
         line = {b_row}
-        swizzled = {_swizzled("line", f"({b_piece})", line)}
-        {load}_u16(buffer, from_b + line * {line} + swizzled * {PIECE}, b_part, 0)
+        swizzled = {_swizzled("line", f"({b_piece})", b_length)}
+        {load}_u16(buffer, from_b + line * {b_length} + swizzled * {PIECE}, b_part, 0)
         mma_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
         mma_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
+    # ``dynamic_shared_f32`` takes the offset of ``held`` in bytes. ``sums`` have the
+    # m16n8 layout of accumulators (PTX ISA).
     body = f"""{tile.prologue}
 row_at = {row}
 side_at = {side}
@@ -102,7 +104,7 @@ b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-{tile.pipelined(_copies(tile, lines, line), multiply)}
+{tile.pipelined(_copies(tile, b_lines, b_length), multiply)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
@@ -129,7 +131,7 @@ def _swizzled(line: str, piece: str, length: int) -> str:
     return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 
-def _copies(tile: HalfTile, lines: int, line: int) -> str:
+def _copies(tile: HalfTile, b_lines: int, b_length: int) -> str:
     """Lines that begin to copy the tiles from ``begin`` along k to ``place``.
 
     For a transposed b, in lines of 64 k's (the tile of a likewise before it):
@@ -149,10 +151,10 @@ def _copies(tile: HalfTile, lines: int, line: int) -> str:
 
     Args:
         tile: The tile.
-        lines: Lines of the tile of b.
-        line: Elements of such a line.
+        b_lines: Lines of the tile of b.
+        b_length: Elements of such a line.
     """
-    k_pieces, pieces = tile.k_tile // PIECE, line // PIECE
+    k_pieces, pieces = tile.k_tile // PIECE, b_length // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"
     near = f"min_i64(first_column + piece * {PIECE}, n - {PIECE})"
     if tile.transposed:
@@ -168,12 +170,12 @@ def _copies(tile: HalfTile, lines: int, line: int) -> str:
     swizzled = {_swizzled("row", "piece", tile.k_tile)}
     target = place + row * {tile.k_tile} + swizzled * {PIECE}
     cp_async_u16x8(a_in, source, buffer, target, live)
-{lane_loop(lines * pieces)}
+{lane_loop(b_lines * pieces)}
     row = quotient(at, {pieces})
     piece = remainder(at, {pieces})
     near = {near}
     live = select_i64({inside}, 1, 0)
-    swizzled = {_swizzled("row", "piece", line)}
-    target = place + {_ROWS * tile.k_tile} + row * {line} + swizzled * {PIECE}
+    swizzled = {_swizzled("row", "piece", b_length)}
+    target = place + {_ROWS * tile.k_tile} + row * {b_length} + swizzled * {PIECE}
     cp_async_u16x8(b_in, {source}, buffer, target, live)
 cp_async_commit()"""

@@ -17,7 +17,8 @@ the following variables:
   distances of 32;
 * ``keys`` and ``places``, registers for a thread's keys and their ranks;
 * ``shift``, the digit's lowest bit;
-* the arrays of ``tile_shared_arrays``.
+* the arrays of ``tile_shared_arrays``, among them ``starts`` and ``bases``: where each
+  digit begins in the tile, and where in the row, less that start.
 """
 
 from __future__ import annotations
@@ -266,8 +267,10 @@ def digit_starts(tile: Tile) -> str:
 def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
     """As ``digit_starts``; the lines also fill ``bases``, by the counts of all tiles.
 
-    ``scanned`` says that a kernel has computed running sums of the counts of all tiles.
-    Otherwise ``sum_counts`` comes before.
+    ``bases[digit]`` says where in the row this tile's elements of the digit begin, less
+    ``starts[digit]``. ``scanned`` says that a kernel has computed running sums of the
+    counts of all tiles. Unless it has, the lines of ``sum_counts`` must come first:
+    they define ``in_row`` and ``in_tiles``.
     """
     if scanned:
         in_row = "totals_in[row * 256 + digit]"
