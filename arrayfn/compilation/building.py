@@ -24,7 +24,7 @@ PATIENCE: Final = 1.0  # seconds after which a line is printed
 
 Key = tuple[tree.TreeDef, StaticArguments, tuple[ArrayType, ...], str, Mesh | None]
 """What a function is compiled for: structure, static arguments, types, backend,
-and the mesh of ``set_mesh``."""
+and the mesh of ``set_mesh`` if the function asks for it."""
 
 
 @dataclass

@@ -68,7 +68,15 @@ class Jitted(Generic[P, R]):
 
     # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (
-        *("_compiler", "_cache", "_last", "_last_by_trees", "_checked", "_by_refs"),
+        *(
+            "_compiler",
+            "_cache",
+            "_asks_mesh",
+            "_last",
+            "_last_by_trees",
+            "_checked",
+            "_by_refs",
+        ),
         *("__dict__", "__weakref__"),
     )
 
@@ -76,6 +84,7 @@ class Jitted(Generic[P, R]):
         functools.update_wrapper(self, compiler.function)
         self._compiler = compiler
         self._cache: dict[Key, CompiledSignature] = {}
+        self._asks_mesh = False  # whether a signature asked for the mesh of set_mesh
         # Shortcuts to the last signature's executable. They give an int, and not
         # results, for arguments of other types; the second takes (args, kwargs).
         self._last: Callable[..., Any] | None = None
@@ -208,7 +217,8 @@ class Jitted(Generic[P, R]):
         check_leaves(compiler.function, args, kwargs, leaves)
         types = tuple(leaf_type(x) for x in leaves)
         backend = compiler.backend_of(leaves)
-        key = (structure, static, types, backend.name, mesh_of_block())
+        mesh = mesh_of_block() if self._asks_mesh else None
+        key: Key = (structure, static, types, backend.name, mesh)
         entry = self._cache.get(key)
         if entry is None:
             try:
@@ -219,6 +229,9 @@ class Jitted(Generic[P, R]):
                 return static.bound(compiler.function)(*args, **kwargs)
             if isinstance(made, FlatTrace):
                 return compiler.apply(made, leaves)
+            if made.asks_mesh and not self._asks_mesh:
+                self._asks_mesh = True
+                key = (structure, static, types, backend.name, mesh_of_block())
             entry = self._cache[key] = made
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)

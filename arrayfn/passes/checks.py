@@ -78,7 +78,7 @@ def kinds_of(checks: object) -> frozenset[str]:
 def with_checks(
     program: Program,
     kinds: AbstractSet[str],
-    has_kernel: Callable[[Equation], bool],
+    is_whole: Callable[[Equation], bool],
     *,
     asserted: bool = True,
 ) -> tuple[Program, tuple[Site, ...]]:
@@ -87,12 +87,12 @@ def with_checks(
     ``y = x / z`` with ``kinds={"division"}`` becomes ``y = x / z; fault =
     min(select(z == 0, position + (site << 40), NO_FAULT))``. Before the fault are the
     values of the user's checks, in the order of the sites. The bodies of calls that
-    ``has_kernel`` accepts, since a registered kernel computes them, are not entered.
+    ``is_whole`` accepts are not entered, as of those that a registered kernel computes.
     Unless ``asserted``, the user's checks are left where they are.
     """
     if not kinds and not (asserted and has_check(program)):
         return program, ()
-    checker = _Checker(kinds, has_kernel, asserted)
+    checker = _Checker(kinds, is_whole, asserted)
     checked = checker.checked(dce(program))
     if checked is None:
         return program, ()
@@ -105,11 +105,11 @@ class _Checker:
     def __init__(
         self,
         kinds: AbstractSet[str],
-        has_kernel: Callable[[Equation], bool],
+        is_whole: Callable[[Equation], bool],
         asserted: bool,
     ) -> None:
         self.kinds = kinds
-        self.has_kernel = has_kernel
+        self.is_whole = is_whole
         self.asserted = asserted
         self.sites: list[Site] = []
 
@@ -173,7 +173,7 @@ class _Checker:
         """
         kernel = primitive_of(equation).kernel
         if isinstance(kernel, Body) and "body" in equation.params:
-            if not self.has_kernel(equation):
+            if not self.is_whole(equation):
                 return equation.params["body"]
         elif equation.subprograms() and isinstance(kernel, Composition):
             return self._expanded(equation)

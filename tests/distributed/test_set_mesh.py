@@ -38,6 +38,15 @@ def test_a_compiled_function_is_compiled_for_each_mesh_that_it_asks_for() -> Non
         f(x)
 
 
+def test_other_functions_are_compiled_once_for_all_meshes() -> None:
+    f = af.jit(lambda x: 2 * x)
+    for mesh in (None, TWO, FOUR):
+        af.set_mesh(mesh)
+        f.forget_last()
+        assert f(3.0) == 6.0
+    assert len(f.signatures()) == 1
+
+
 def test_shardings_of_arguments_and_results() -> None:
     double = af.jit(lambda x: 2 * x, in_shardings=P("x"), out_shardings=P())
     with af.set_mesh(TWO):
