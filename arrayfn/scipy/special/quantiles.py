@@ -98,6 +98,7 @@ def _inverse(
 
 
 def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
+    """The x with P(a, x) = y, or Q(a, x) = y if ``tail``; NaN for y beyond 0 or 1."""
     upper = y if tail else 1.0 - y
     lower = 1.0 - y if tail else y
     valid = (a > 0) & (a < math.inf) & (lower > 0) & (upper > 0)
@@ -130,6 +131,7 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
 
 
 def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
+    """The x with I_x(a, b) = y; NaN for y beyond 0 or 1."""
     # The smaller tail is the lower one, or that of 1 - x.
     turned = y > 0.5
     p = anp.where(turned, 1.0 - y, y)
