@@ -171,8 +171,9 @@ class Groups:
             (made,) = equation.outputs
             count = 1
             for base in self.bases(equation):
-                is_small = base.type.size * 8 <= made.type.size
-                count += 0 if is_small else counts.get(base, MOVED_EQUATIONS)
+                count += (
+                    0 if is_small(base, made) else counts.get(base, MOVED_EQUATIONS)
+                )
             if count <= MOVED_EQUATIONS and not is_reduction(equation):
                 counts[made] = count
         if not counts:
@@ -369,6 +370,11 @@ def domain_of(equation: Equation) -> tuple[int, ...]:
 def is_reduction(equation: Equation) -> bool:
     """Whether ``equation`` reduces axes."""
     return isinstance(primitive_of(equation).kernel, Reduction)
+
+
+def is_small(var: Var, value: Var) -> bool:
+    """Whether what ``value`` reads of ``var`` counts little beside ``value``."""
+    return var.type.size * 8 <= value.type.size
 
 
 def recompute_cost(equation: Equation, most: float = MAX_RECOMPUTED_COST) -> int | None:

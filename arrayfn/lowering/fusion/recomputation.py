@@ -12,6 +12,7 @@ from arrayfn.lowering.fusion.groups import (
     Group,
     Groups,
     is_fusible,
+    is_small,
     moved_ids,
     reads_in_place,
     recompute_cost,
@@ -19,7 +20,6 @@ from arrayfn.lowering.fusion.groups import (
 from arrayfn.passes.reads import Read
 
 CLONE_ARRAYS = 2  # full-size arrays that a recomputed value may be computed from
-SMALL = 8  # times smaller than the recomputed value: what is read of it counts little
 
 
 class Recomputation(Groups):
@@ -81,10 +81,12 @@ class Recomputation(Groups):
                 return None
             if var in self.sources and var not in self.producer_group:
                 continue
-            is_small = var.type.size * SMALL <= base.type.size
+            var_is_small = is_small(var, base)
             price = self.price(var, moved)
-            if var is not base and (is_small or price is None or var in self.outputs):
-                if not is_small and not self.is_stored(var):
+            if var is not base and (
+                var_is_small or price is None or var in self.outputs
+            ):
+                if not var_is_small and not self.is_stored(var):
                     return None
                 arrays.append(var)
                 continue
@@ -126,7 +128,7 @@ class Recomputation(Groups):
 
     def large_count(self, arrays: Iterable[Var], base: Var) -> int:
         """How many of ``arrays`` are not small beside ``base``."""
-        return sum(v.type.size * SMALL > base.type.size for v in arrays)
+        return sum(not is_small(v, base) for v in arrays)
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
         """Whether the arrays that ``equation`` would load in ``group`` exist by then.
