@@ -61,10 +61,10 @@ def set_for_process(option: str, value: bool) -> None:
 
 
 def _take_over() -> None:
-    """Have calls go through here while an option is on, or a block open.
+    """Check every call while an option is on or a block is open, and none otherwise.
 
-    Calls of jitted functions go to ``_call_by_options``, and ``_check_results`` sees
-    those of operations outside ``jit``.
+    Jitted functions are then called through ``_call_by_options``, and
+    ``_check_results`` gets the results of operations outside ``jit``.
     """
     wanted = bool(_open_blocks) or any(_process.values())
     Jitted.__call__ = _call_by_options if wanted else _call_compiled

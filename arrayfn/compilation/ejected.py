@@ -188,7 +188,7 @@ def check(file: str | os.PathLike[str]) -> int:
 
 
 class _Ran(NamedTuple):
-    """The memories after a call, None if it did not run, and what to print beside."""
+    """The kernel's arrays after a call (None if it did not run), and text about it."""
 
     results: Sequence[Any] | None
     text: str = ""

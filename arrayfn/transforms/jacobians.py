@@ -74,7 +74,7 @@ def jacfwd(
         columns = (-1, None) if has_aux else (-1,)
         single = _is_single(types)
         if single or not types:
-            # One argument of one element: its only direction, without vmap.
+            # A scalar argument has one direction, so nothing is mapped.
             derivatives, *aux = along(tree.map(lambda e: e[0], basis))
         else:
             derivatives, *aux = vmap(along, out_axes=columns)(basis)

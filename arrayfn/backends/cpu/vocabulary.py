@@ -35,7 +35,7 @@ from arrayfn.backends.cpu.libraries.foreign import (
 from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
-from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS, interrupted
+from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_CHECKS, interrupted
 from arrayfn.lowering.scalars.memory import (
     LINE_BYTES,
     MEMORY,
@@ -290,7 +290,7 @@ def _loop(
 def interrupted_function(module: ir.Module) -> Any:
     """The function ``interrupted`` of the vocabulary, defined in ``module``.
 
-    Once in ``ITERATIONS_BETWEEN_LOOKS`` iterations it calls ``check_signals``.
+    Once in ``ITERATIONS_BETWEEN_CHECKS`` iterations it calls ``check_signals``.
     """
     known = module.globals.get("interrupted")
     if known is not None:
@@ -302,7 +302,7 @@ def interrupted_function(module: ir.Module) -> Any:
     function.linkage = "internal"
     function.attributes.add("alwaysinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    rest = builder.and_(function.args[0], _I64(ITERATIONS_BETWEEN_LOOKS - 1))
+    rest = builder.and_(function.args[0], _I64(ITERATIONS_BETWEEN_CHECKS - 1))
     with builder.if_then(builder.icmp_unsigned("==", rest, _I64(0)), likely=False):
         builder.ret(builder.icmp_unsigned("!=", builder.call(external, []), _I64(0)))
     builder.ret(_I1(0))

@@ -43,7 +43,7 @@ from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_printer import scratch_offsets
 from arrayfn.lowering.kernel_text import function_text, shortened, signature
 from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS
+from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_CHECKS
 from arrayfn.lowering.steps import (
     BranchStep,
     CallStep,
@@ -272,7 +272,7 @@ class LoopPrinter(LoopFrame):
         count.
         """
         inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
-        part = max(1, ITERATIONS_BETWEEN_LOOKS // inside)
+        part = max(1, ITERATIONS_BETWEEN_CHECKS // inside)
         if not self.is_interruptible or (step.count or 0) <= part:
             self.open(f"for {iteration} in range({iterations}):")
             return

@@ -219,7 +219,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 for operand in vectors.preloaded:
                     self.load_tile(operand, at)
         if vectors.preloaded and self.schedule.shared_tiles:
-            # After what is in registers, which is needed first.
+            # These copies come after the loads into registers, whose values are
+            # needed first.
             self.copy_shared_tiles(vectors.preloaded)
         if vectors.stage == 0:
             self.after_first_loads()

@@ -52,18 +52,18 @@ class Recomputation(Groups):
 
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
-        alone may cost as much for each byte that it would take in memory. Any cost is
-        right for what is computed from small arrays alone and read once: nothing of it
-        is left in the group that made it.
+        alone may cost as much for each byte that it would take in memory. A value that
+        is computed from small arrays alone and read once may cost anything: it is then
+        computed by its reader, and nowhere else.
         """
         if base in self.moved and base not in self.kept:
             return self.walk_back(base, moved=True)
         return self.walk_back(base)
 
     def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed; None if it is too dear.
+        """The arrays from which ``base`` would be recomputed; None if that costs more.
 
-        If it is ``moved``, any cost is right, but only small arrays are.
+        A ``moved`` value may cost anything, but may be computed from small arrays only.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
@@ -109,15 +109,13 @@ class Recomputation(Groups):
     def price(self, var: Var, moved: bool) -> int | None:
         """The cost of recomputing ``var`` from operands; None if it must be read.
 
-        With ``moved`` any cost is right where nothing else reads it.
+        For a ``moved`` value, a value that only it reads may cost anything.
         """
         equation = self.definitions.get(var)
         if equation is None or equation in self.chained:
             return None
-        is_any_right = moved and var in self.moved
-        return recompute_cost(
-            equation, math.inf if is_any_right else MAX_RECOMPUTED_COST
-        )
+        limit = math.inf if moved and var in self.moved else MAX_RECOMPUTED_COST
+        return recompute_cost(equation, limit)
 
     def is_stored(self, var: Var) -> bool:
         """Whether ``var`` is in memory in any case."""

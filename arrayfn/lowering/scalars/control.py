@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ITERATIONS_BETWEEN_LOOKS = 1 << 12
+ITERATIONS_BETWEEN_CHECKS = 1 << 12
 
 
 def interrupted(iteration: int) -> bool:

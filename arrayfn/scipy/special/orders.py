@@ -207,7 +207,7 @@ _lpmv.defjvp(_lpmv_jvp, symbolic_zeros=True)
 
 
 def _ferrers(m: Array, v: Array, x: Array) -> Array:
-    """The associated Legendre function: upwards from the two lowest degrees."""
+    """The associated Legendre function, by recurrence from the two lowest degrees."""
     degree = anp.where(v < -0.5, -v - 1.0, v)  # DLMF 14.9.5
     whole = anp.floor(degree) == degree
     valid = (anp.floor(m) == m) & anp.isfinite(m) & anp.isfinite(v) & ~anp.isnan(x)

@@ -101,7 +101,7 @@ class Form:
 
     @property
     def factor(self) -> str:
-        """``f32(...)``, the logits' scale times log2(e): weights are powers of two."""
+        """``f32(...)``: the logits' scale times log2(e), as exp2 makes the weights."""
         return f"f32({self.scale * LOG2_E!r})"
 
     @property

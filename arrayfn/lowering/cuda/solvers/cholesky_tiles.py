@@ -129,7 +129,7 @@ class _Tiles:
 
     @property
     def _second(self) -> int:
-        """Elements of ``beside``: a tile, or a factor by columns."""
+        """The elements of ``beside``, which holds a tile or a factor by columns."""
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _begin(self) -> str:
