@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-import arrayfn as af
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering import in_place
@@ -85,17 +84,12 @@ def first_failure(
 
 @contextmanager
 def other_kernel(name: str, other: str) -> Iterator[None]:
-    """Let the kernels of one row compute another.
-
-    What was compiled before is forgotten, so that every use of the row shows it.
-    """
+    """Let the kernels of one row compute another."""
     row = TABLE[name]
     right = row.kernel
-    af.clear_caches()
     object.__setattr__(row, "kernel", TABLE[other].kernel)
     yield
     object.__setattr__(row, "kernel", right)
-    af.clear_caches()
 
 
 def test_a_row_whose_kernel_computes_something_else_is_found(devices: None) -> None:
@@ -145,7 +139,7 @@ def test_a_mask_of_another_array_is_found(
 
 
 def test_what_fails_is_shrunk_to_a_line(devices: None) -> None:
-    with other_kernel("floor", "ceil"):
+    with other_kernel("cos", "sin"):  # which differ at every value, also of variants
         case, outcome = first_failure(["elementwise"], 300)
         small, found = shrink(case, "unjitted", outcome, seconds=20)
     assert found.status == WRONG
