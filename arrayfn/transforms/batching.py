@@ -113,13 +113,15 @@ def _emit_batched(
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:
         builder.source = equation.source
-        given = [_dim(a, mapped) for a in equation.inputs]
-        if all(dim is None for dim in given) and not _is_over(equation, axis.name):
+        operand_dims = [_dim(a, mapped) for a in equation.inputs]
+        if all(dim is None for dim in operand_dims) and not _is_over(
+            equation, axis.name
+        ):
             builder.replay(equation, values)
             continue
         operands = [rename(a, values) for a in equation.inputs]
         try:
-            outputs, output_dims = _apply_rule(equation, axis, operands, given)
+            outputs, output_dims = _apply_rule(equation, axis, operands, operand_dims)
         except ArrayfnError as error:
             raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))

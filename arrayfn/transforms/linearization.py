@@ -57,13 +57,13 @@ def split(
     known: list[Equation] = []
     linear: list[Equation] = []
     for equation in program.equations:
-        given = [a in varying for a in equation.inputs]
-        if not any(given):
+        operands_vary = [a in varying for a in equation.inputs]
+        if not any(operands_vary):
             known.append(equation)
             continue
         primitive = primitive_of(equation)
         if isinstance(primitive.split, OverPrograms):
-            before, after = primitive.split.rule(split, equation, given)
+            before, after = primitive.split.rule(split, equation, operands_vary)
             known += before
         else:
             after = [equation]

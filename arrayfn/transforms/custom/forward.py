@@ -175,12 +175,12 @@ class _JvpCall(Call):
         ``varies`` says which leaves of the arguments have a tangent that is not zero.
         If ``abstract``, the rule sees no values.
         """
-        given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
+        nonzero = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
 
-        def derivative(primals: Any, given: list[Any]) -> list[Any]:
+        def derivative(primals: Any, nonzero: list[Any]) -> list[Any]:
             """The leaves of the rule's value and of its tangent, checked."""
             tangents = tree.unflatten(
-                self.structure, self.with_zeros(self.leaf_types, given, varies)
+                self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )
             made = self.rule(*self.static, primals, tangents)
             what = f"{self.name}'s jvp rule"
@@ -190,7 +190,7 @@ class _JvpCall(Call):
                 *fitted(f"the tangent of {what}", tangent, self.out_tree, self.types),
             ]
 
-        return trace_function(derivative, (primals, given), {}, abstract=abstract)
+        return trace_function(derivative, (primals, nonzero), {}, abstract=abstract)
 
     def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
         """The rule's Program, with ``unused`` inputs for what the body captures.
