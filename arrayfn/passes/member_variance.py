@@ -11,7 +11,7 @@ from typing import Any
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import primitive_of
-from arrayfn.primitives.control_flow import fixed_point, parts_of
+from arrayfn.primitives.control_flow import fixed_point, split_by_counts
 
 Flags = list[bool]
 """For each of some values, whether it differs between members."""
@@ -50,7 +50,7 @@ def scan_varies(
     params: Mapping[str, Any], operands_vary: Flags, axis: str
 ) -> tuple[Flags, Flags]:
     """Which carries of a scan differ, and which of all its results."""
-    fixed, state, xs = parts_of(operands_vary, params["consts"], params["carry"])
+    fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
@@ -63,7 +63,7 @@ def scan_varies(
 
 def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> Flags:
     """Which carries of a while_loop differ, whose members all go on or all stop."""
-    _, fixed, state = parts_of(
+    _, fixed, state = split_by_counts(
         operands_vary, params["cond_consts"], params["body_consts"]
     )
 

@@ -45,9 +45,9 @@ from arrayfn.primitives.base import (
     not_differentiable,
 )
 from arrayfn.primitives.calls import call_primitive, sample_body
-from arrayfn.primitives.control_flow import Batch, built, where
+from arrayfn.primitives.control_flow import Batch, built, selected
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.primitives.rules import all_of, in_front, present, values_of
+from arrayfn.primitives.rules import as_list, mapped_axes_first, not_linear, not_none
 
 Rule = Program | str
 Results = tuple[tuple[Shape, DType], ...]
@@ -91,7 +91,7 @@ def _jvp_rule(
     _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
-        dense_tangents = present(tangents)
+        dense_tangents = not_none(tangents)
     else:
         rule, dense_tangents = (
             jvp_body,
@@ -128,20 +128,23 @@ def _jvp_batch(
             """The user's rule for tangents that ``varies`` marks, mapped."""
             member_rule: Program = named_rule.function(varies)
             return batch(
-                member_rule, axis_size, [*mapped, *where(mapped, varies)], all_outputs
+                member_rule,
+                axis_size,
+                [*mapped, *selected(mapped, varies)],
+                all_outputs,
             )[0]
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
         mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], all_outputs)[0]
     results = custom_jvp(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         body=batch(body, axis_size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )
-    return all_of(results), [0] * count
+    return as_list(results), [0] * count
 
 
 VECTOR = ArrayType((3, 4), dtypes.float32)
@@ -215,7 +218,7 @@ def _vjp_rule(
         residuals=len(residuals),
         results=tuple((x.type.shape, x.type.dtype) for x in outputs),
     )
-    return outputs, all_of(value)
+    return outputs, as_list(value)
 
 
 def _vjp_batch(
@@ -258,14 +261,14 @@ def _vjp_batch(
     else:
         forward_program, backward_rule = batched_rules(forward, backward)
     results = custom_vjp(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         body=batch(body, axis_size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),
     )
-    return all_of(results), [0] * count
+    return as_list(results), [0] * count
 
 
 def _batched_backward(
@@ -376,11 +379,11 @@ def _linear_transpose(
 
     ``residuals`` is the number of operands that are residuals.
     """
-    saved = values_of(inputs[:residuals])
+    saved = not_linear(inputs[:residuals])
     if isinstance(backward, str):
         flags = tuple(ct is not None for ct in cotangents)
         rule: Program = FUNCTIONS.find(backward).function(flags)
-        given_cts = present(cotangents)
+        given_cts = not_none(cotangents)
     else:
         rule = backward
         given_cts = views.dense(cotangents, rule.input_types[residuals:])
@@ -409,7 +412,7 @@ def _linear_batch(
     """
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         backward=_batched_backward(
             batch, axis_size, mapped[:residuals], mapped[residuals:], backward
@@ -417,7 +420,7 @@ def _linear_batch(
         residuals=residuals,
         results=tuple(((axis_size, *shape), dtype) for shape, dtype in results),
     )
-    return all_of(outputs), [0] * len(results)
+    return as_list(outputs), [0] * len(results)
 
 
 custom_vjp_linear = Primitive(

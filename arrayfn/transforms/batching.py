@@ -19,7 +19,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     primitive_of,
 )
-from arrayfn.primitives.rules import all_of, in_front, repeated
+from arrayfn.primitives.rules import as_list, mapped_axes_first, repeated
 
 
 def batch(
@@ -143,13 +143,13 @@ def _apply_rule(
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)
         if "static" in params:  # an operator; a kernel may compute the mapped one
-            operands = in_front(operands, dims)
+            operands = mapped_axes_first(operands, dims)
             dims = [None if dim is None else 0 for dim in dims]
             is_mapped = tuple(dim is not None for dim in dims)
             params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
         outs = [0] * len(body.outputs)
         params["body"] = batch(body, axis.size, dims, outs, axis.name)
-        outputs = all_of(primitive(*operands, **params))
+        outputs = as_list(primitive(*operands, **params))
         return outputs, [0] * len(outputs)
     if isinstance(primitive.batch, OverPrograms):
         name = None if _hides(equation, axis.name) else axis.name

@@ -18,7 +18,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.collectives import summed_over
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
-from arrayfn.primitives.rules import placed, present, values_of
+from arrayfn.primitives.rules import not_linear, not_none, with_nones
 from arrayfn.transforms.linearization import Linearization, linearize, split
 
 
@@ -62,7 +62,7 @@ def transpose_varying(
             views.zeros(v.type) if ct is None and forced else ct
             for v, ct, forced in zip(wanted, results, dense, strict=True)
         ]
-        return builder.build(present(every)), [ct is not None for ct in every]
+        return builder.build(not_none(every)), [ct is not None for ct in every]
 
 
 def pull_back(
@@ -171,8 +171,8 @@ def _through_body(
     program, found = transpose_varying(
         body, linear, has_cotangent, [False] * sum(linear)
     )
-    results = builder.inline(program, [*values_of(operands), *present(cotangents)])
-    return list(placed(placed(results, found), linear))
+    results = builder.inline(program, [*not_linear(operands), *not_none(cotangents)])
+    return list(with_nones(with_nones(results, found), linear))
 
 
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:
