@@ -84,7 +84,7 @@ class Frame:
         frame: Frame | None = self
         passed: list[Frame] = []
         while frame is not None:
-            if name in frame.axes:
+            if name in frame.axes and frame.axes[name].manual:
                 for inner in passed:
                     inner.asks_around = True
                 return frame.axes[name]
@@ -97,7 +97,7 @@ class Frame:
         names: list[str] = []
         frame: Frame | None = self
         while frame is not None:
-            names += frame.axes
+            names += [name for name, axis in frame.axes.items() if axis.manual]
             frame = frame.parent
         return names
 
@@ -145,13 +145,15 @@ class NamedAxis:
     """An axis that a function is mapped along: its extent, and a member's ``index``.
 
     The index is a Tracer without a value: an input of the function's Program. An axis
-    of a ``mesh`` is ``typed`` if types say what varies along it.
+    of a ``mesh`` is ``typed`` if types say what varies along it. One that is not
+    ``manual`` is not known inside the function.
     """
 
     size: int
     index: Tracer
     mesh: Mesh | None = None
     typed: bool = False
+    manual: bool = True
 
 
 class _Local(threading.local):
