@@ -87,6 +87,7 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.documentation.missing_names import missing
 from arrayfn.ir import Program
 from arrayfn.lax import platform_dependent
 from arrayfn.lowering.plan import ExecutionPlan as Plan
@@ -164,7 +165,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
     if name == "__version__":
         return _version()
-    raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
+    raise missing(__name__, name)
 
 
 def _version() -> str:

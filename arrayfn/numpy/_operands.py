@@ -361,7 +361,8 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     position = whole(axis)
     if not -ndim <= position < ndim:
         raise AxisError(
-            f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
+            f"{name}: axis {position} is out of bounds for an array with {ndim} "
+            f"{'axis' if ndim == 1 else 'axes'}",
             user_location(),
         )
     return position % ndim
