@@ -44,7 +44,8 @@ def pure_callback(
     """
     if vmap_method not in _METHODS:
         raise ArgumentError(
-            f"pure_callback: vmap_method is one of {_METHODS}, not {vmap_method!r}",
+            f"pure_callback: vmap_method must be one of {_METHODS}, not "
+            f"{vmap_method!r}",
             user_location(),
         )
     return _called(

@@ -90,7 +90,7 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
         entries = package.deserialize(content)
     except package.SafetensorError as error:
         raise ArgumentError(
-            f"{os.fspath(file)} is no safetensors file: {error}", user_location()
+            f"{os.fspath(file)} is not a safetensors file: {error}", user_location()
         ) from None
     found = {name: _array(name, entry) for name, entry in entries}
     if like is None:

@@ -599,7 +599,7 @@ def _fields(
     if fields is None:
         if data is None or meta is None:
             raise ArgumentError(
-                f"register_dataclass: {name} is no dataclass; decorate it with "
+                f"register_dataclass: {name} is not a dataclass; decorate it with "
                 "@dataclass below @register_dataclass, or name its data_fields and "
                 "meta_fields",
                 user_location(),

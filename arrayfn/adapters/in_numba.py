@@ -186,7 +186,7 @@ def _check_types(
         else:
             fits = isinstance(have, (types.Number, types.Boolean))
         if not fits:
-            raise TypingError(f"argument {k} of {name} is to be {want}, not {have}")
+            raise TypingError(f"argument {k} of {name} must be {want}, not {have}")
 
 
 def _object_call(jitted: Any) -> Any:

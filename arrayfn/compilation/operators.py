@@ -140,8 +140,8 @@ class Operator(Generic[P, R]):
         """
         if vmap not in (None, *VMAP_METHODS):
             raise ArgumentError(
-                f"kernel of {self.name}: vmap is one of {VMAP_METHODS} or None, not "
-                f"{vmap!r}",
+                f"kernel of {self.name}: vmap must be one of {VMAP_METHODS} or None, "
+                f"not {vmap!r}",
                 user_location(),
             )
 

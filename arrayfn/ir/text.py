@@ -312,7 +312,7 @@ class _Parser:
         weak = self.accept("~")
         dtype = self.dtype()
         if not _holds(dtype, value):
-            self.fail(f"{value!r} is no value of {short_name(dtype)}", token.line)
+            self.fail(f"{value!r} is not a value of {short_name(dtype)}", token.line)
         return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:

@@ -279,8 +279,8 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
     """
     if to != "varying":
         raise ArgumentError(
-            f"pcast: to is 'varying', not {to!r}; psum, pmax and other collectives "
-            "give a value that is the same for all members",
+            f"pcast: to must be 'varying', not {to!r}; psum, pmax and other "
+            "collectives give a value that is the same for all members",
             user_location(),
         )
     return pvary(x, axis_name)

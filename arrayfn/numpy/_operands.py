@@ -331,7 +331,8 @@ def whole(value: Any) -> int:
         raise
     except (AttributeError, TypeError):
         raise ArgumentError(
-            f"a size, an axis or a count is an integer, not {value!r}", user_location()
+            f"a size, an axis or a count must be an integer, not {value!r}",
+            user_location(),
         ) from None
 
 
@@ -409,8 +410,8 @@ def is_row_major(name: str, order: str) -> bool:
     """Whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
     if order not in ("C", "F"):
         raise ArgumentError(
-            f"{name}: order is 'C' or 'F', not {order!r}; results do not depend on how "
-            "arrays lie in memory",
+            f"{name}: order must be 'C' or 'F', not {order!r}; results do not depend "
+            "on how arrays lie in memory",
             user_location(),
         )
     return order == "C"

@@ -131,7 +131,7 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
     sides = signature.split("->")
     if len(sides) != 2:
         raise ArgumentError(
-            f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+            f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
             user_location(),
         )
     found: list[list[list[str]]] = []
@@ -139,7 +139,7 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
         rest = _NAMES.sub("", side).strip(" ,")
         if rest:
             raise ArgumentError(
-                f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+                f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
                 user_location(),
             )
         found.append(

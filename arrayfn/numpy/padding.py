@@ -185,7 +185,8 @@ def _pairs(name: str, given: Any, ndim: int) -> Pairs:
     if not any(isinstance(entry, (tuple, list)) for entry in given):
         if len(given) not in (1, 2):
             raise ArgumentError(
-                f"pad: {name} is a value, a pair, or a pair for each axis, not {given}",
+                f"pad: {name} must be a value, a pair, or a pair for each axis, not "
+                f"{given}",
                 user_location(),
             )
         return [(given[0], given[-1])] * ndim

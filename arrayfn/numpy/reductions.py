@@ -82,8 +82,8 @@ def check_where(name: str, condition: ArrayLike) -> None:
     type = ops.type_of_operand(name, condition)
     if type.dtype != dtypes.bool_:
         raise DTypeError(
-            f"{name}: where is of booleans, not {type}; write where=(weights != 0), or "
-            "multiply by weights",
+            f"{name}: where must be an array of bools, not {type}; write "
+            "where=(weights != 0), or multiply by weights",
             user_location(),
         )
 
@@ -93,7 +93,7 @@ def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
     type = ops.type_of_operand(name, initial)
     if type.shape:
         raise ShapeError(
-            f"{name}: initial is a scalar, not {type}; combine an array with the "
+            f"{name}: initial must be a scalar, not {type}; combine an array with the "
             "result",
             user_location(),
         )

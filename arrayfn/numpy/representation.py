@@ -305,7 +305,7 @@ def _weights(bitorder: str) -> Any:
     """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
-            f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()
+            f"bitorder must be 'big' or 'little', not {bitorder!r}", user_location()
         )
     shifts = range(7, -1, -1) if bitorder == "big" else range(8)
     return np.asarray([1 << k for k in shifts], np.uint8)

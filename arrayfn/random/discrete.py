@@ -49,7 +49,9 @@ def bernoulli(
         fine = anp.multiply(anp.getitem(u, 1), float(anp.finfo(kind).eps))
         return anp.less(fine, anp.subtract(p, anp.getitem(u, 0)))
     if mode != "low":
-        raise ValueError(f'random.bernoulli: mode is "low" or "high", not {mode!r}')
+        raise ValueError(
+            f'random.bernoulli: mode must be "low" or "high", not {mode!r}'
+        )
     drawn = unit(found, flat(wanted, p), kind)
     return anp.reshape(anp.less(drawn, p), wanted)
 

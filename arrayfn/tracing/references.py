@@ -129,7 +129,7 @@ class Ref(Typed):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise ArgumentError(
-            f"a Ref ({self.type}) is no array; ref[...] is the one that it holds",
+            f"a Ref ({self.type}) is not an array; ref[...] is the one that it holds",
             user_location(),
         )
 

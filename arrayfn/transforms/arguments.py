@@ -61,8 +61,8 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         )
     if isinstance(leaf, Ref):
         raise ArgumentError(
-            f"{name} is a Ref ({leaf.type}), which is no value; ref[...] is the one "
-            "that it holds",
+            f"{name} is a Ref ({leaf.type}), which is not an array; ref[...] is the "
+            "one that it holds",
             user_location(),
         )
     if dataclasses.is_dataclass(leaf) or hasattr(leaf, "__attrs_attrs__"):

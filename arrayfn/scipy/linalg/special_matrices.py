@@ -160,6 +160,6 @@ def _check_kind(name: str, kind: str) -> None:
     """ArgumentError, about ``name``, unless ``kind`` is one of SciPy's."""
     if kind not in ("symmetric", "lower", "upper"):
         raise ArgumentError(
-            f"{name}: kind is 'symmetric', 'lower' or 'upper', not {kind!r}",
+            f"{name}: kind must be 'symmetric', 'lower' or 'upper', not {kind!r}",
             user_location(),
         )
