@@ -109,7 +109,7 @@ def _called(
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
-                f"{name_of(callback)} gave a result of structure "
+                f"{name_of(callback)} returned the structure "
                 f"{tree.text_of(structure)}, which is declared as "
                 f"{tree.text_of(result_tree)}"
             )

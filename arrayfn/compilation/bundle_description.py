@@ -160,7 +160,7 @@ def options_of(folder: Path, given: dict[str, Any]) -> Options:
         or type(deterministic) is not bool
         or mode not in (None, *MODES)
     ):
-        raise BundleError(f"{folder / DESCRIPTION} has options that jit has not")
+        raise BundleError(f"{folder / DESCRIPTION} has options that jit does not have")
     return Options(deterministic, mode)
 
 

@@ -79,7 +79,8 @@ def read_files(folder: Path) -> tuple[str, dict[str, bytes]]:
     if present != sorted([SUMS, *sums]):
         unexpected = sorted({SUMS, *sums}.symmetric_difference(present))
         raise BundleError(
-            f"{folder} has not the files that {SUMS} lists: {', '.join(unexpected[:5])}"
+            f"{folder} does not have the files that {SUMS} lists: "
+            f"{', '.join(unexpected[:5])}"
         )
     files: dict[str, bytes] = {}
     for name, expected_hash in sums.items():

@@ -145,8 +145,8 @@ def jit(
         )
     if mode is not None and mode not in MODES:
         raise ArgumentError(
-            f"jit has no mode {mode!r}; there is {', '.join(map(repr, MODES))}, or "
-            "None for a kernel a step",
+            f"jit has no mode {mode!r}; the modes are {', '.join(map(repr, MODES))}, "
+            "or None for a kernel a step",
             user_location(),
         )
     check_function("jit", fun)

@@ -201,7 +201,7 @@ class Operator(Generic[P, R]):
         raise ArgumentError(
             f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
             f"{f' for {backend}' if backend else ''}; there are "
-            f"{', '.join(there) or 'none'}. Name the backend, or give one of .kernels",
+            f"{', '.join(there) or 'none'}. Name the backend, or pass one of .kernels",
             user_location(),
         )
 

@@ -251,7 +251,7 @@ class _Parser:
         layout = self.layout(len(shape))
         type = ArrayType(shape, dtype, layout, weak, self.varying())
         if max(shape, default=0) > _MAX_BYTES or type.nbytes > _MAX_BYTES:
-            self.fail(f"no memory holds an array of {type}", line)
+            self.fail(f"no memory can hold an array of {type}", line)
         return type
 
     def layout(self, ndim: int) -> Layout:

@@ -357,8 +357,8 @@ def _by_member(
     if extent % size if tiled else extent != size:
         wanted = f"a multiple of {size}" if tiled else str(size)
         raise ShapeError(
-            f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
-            "for each member a part",
+            f"{function}: axis {axis} of shape {shape} must have {wanted} elements, "
+            "one part for each member",
             user_location(),
         )
     own = [extent // size] if tiled else []

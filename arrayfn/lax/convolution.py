@@ -74,7 +74,7 @@ def conv_dimension_numbers(
     for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         if sorted(spec) != sorted([*letters, *spatial]):
             raise ArgumentError(
-                f"dimension_numbers {specs}: {spec!r} is to have the letters "
+                f"dimension_numbers {specs}: {spec!r} must have the letters "
                 f"{', '.join([*letters, *spatial])}",
                 user_location(),
             )

@@ -114,7 +114,7 @@ def ragged_dot_general(
     """
     if group_offset is not None:
         raise ArgumentError(
-            "ragged_dot has no group_offset: pass the groups that are to be computed",
+            "ragged_dot has no group_offset: pass the groups to compute",
             user_location(),
         )
     product = _Product(lhs, rhs, group_sizes, ragged_dot_dimension_numbers)

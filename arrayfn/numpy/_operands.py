@@ -378,7 +378,7 @@ def refuse_out(name: str, out: object) -> None:
     """ArgumentError if ``out`` is given: functions make new arrays."""
     if out is not None:
         raise ArgumentError(
-            f"{name} makes a new array, it does not write into out; leave out out=, "
+            f"{name} returns a new array and cannot write into out; leave out out=, "
             f"or write y[...] = {name}(...)",
             user_location(),
         )

@@ -80,7 +80,7 @@ def pad(
     pairs = _pairs("pad_width", pad_width, type.ndim)
     widths = [(ops.whole(before), ops.whole(after)) for before, after in pairs]
     if any(before < 0 or after < 0 for before, after in widths):
-        raise ArgumentError("pad adds no negative number", user_location())
+        raise ArgumentError("pad widths must not be negative", user_location())
     if callable(mode):
         return _by_function(array, widths, mode, options)
     if mode not in _MODES:

@@ -171,13 +171,14 @@ def _extremum(
     if initial is None:
         if condition is not None:
             raise ArgumentError(
-                f"{name} with where takes an initial value too, for where that is "
-                "nowhere true",
+                f"{name} with where needs an initial value, for rows in which where "
+                "is false everywhere",
                 user_location(),
             )
         if 0 in [type.shape[k] for k in axes]:
             raise ShapeError(
-                f"{name} of nothing: axes {axes} of {type} are empty", user_location()
+                f"{name} of no elements: axes {axes} of {type} are empty",
+                user_location(),
             )
     chosen = of_bools if type.dtype == dtypes.bool_ else primitive
     reduce = _reduce_complex if type.dtype in dtypes.COMPLEX else _reduce

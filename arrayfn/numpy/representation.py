@@ -118,7 +118,7 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     wide, result = _wide("ldexp", x)
     _, mantissa, bias = _FORMATS[wide.dtype]
     if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
-        raise DTypeError("ldexp takes a whole exponent", user_location())
+        raise DTypeError("ldexp takes an integer exponent", user_location())
     lowest = 1 - bias
     left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
     for _ in range(3):

@@ -140,8 +140,8 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
-                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
-                "None for what is the same for all",
+                f"vmap: {name} = {given} has the entry {axis!r}; an entry must be an "
+                "integer, or None for a value that is the same for all",
                 user_location(),
             )
 
