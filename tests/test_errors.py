@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.compilation.jit import jit
@@ -476,3 +477,19 @@ def test_lines_of_libraries_are_not_the_users_wherever_they_are_installed(
     assert not is_users(str(tmp_path / "pandas" / "core" / "frame.py"))
     assert is_users(str(tmp_path / "pandas_of_mine.py"))
     assert is_users(str(tmp_path / "program.py"))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "says"),
+    [
+        (af, "exp", "there is arrayfn.numpy.exp"),
+        (af.lax, "zeros", "there is arrayfn.numpy.zeros"),
+        (anp, "erf", "there is arrayfn.lax.erf"),
+        (af.nn, "matmul", "there is arrayfn.numpy.matmul"),
+        (anp, "zeross", "has no attribute 'zeross'"),
+    ],
+)
+def test_a_name_that_a_namespace_lacks_is_found_elsewhere(namespace, name, says):
+    assert not hasattr(namespace, name)
+    with pytest.raises(AttributeError, match=f"{says}$"):
+        getattr(namespace, name)

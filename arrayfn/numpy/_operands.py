@@ -15,6 +15,7 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
+from arrayfn.distributed.arrays import put_sharded
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -25,10 +26,18 @@ from arrayfn.errors import (
     ShapeError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
+from arrayfn.ir import (
+    ArrayType,
+    Literal,
+    NamedSharding,
+    PartitionSpec,
+    type_of,
+    unlike_arrays,
+)
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -39,6 +48,7 @@ from arrayfn.tracing import (
     is_made_of_equations,
     is_staged,
 )
+from arrayfn.tracing.meshes import over_mesh
 
 # A NumPy array, or a Tracer inside a traced function, which type checkers take for one.
 # Operands may be numbers too.
@@ -291,18 +301,29 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     return broadcast(name, converted, types)
 
 
+def is_sharding(device: Any) -> bool:
+    """Whether a parameter ``device`` asks for an array over a mesh."""
+    return isinstance(device, (NamedSharding, PartitionSpec))
+
+
 def placed(name: str, x: Any, device: Any) -> Any:
     """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    ``device`` is a backend's name, or a Device, which stands for the backend that
-    computes on it. Inside ``jit`` the function's device decides. Raises ArgumentError
-    for an unknown device.
+    ``device`` is a backend's name; a Device, which stands for the backend that computes
+    on it; a NamedSharding; or a PartitionSpec over the mesh of ``set_mesh``. Inside
+    ``jit`` the function's device decides, and a sharding is a constraint. Raises
+    ArgumentError for an unknown device, ShapeError if a sharding cannot cut ``x``.
     """
+    if is_sharding(device):
+        sharding: NamedSharding = over_mesh(f"{name}: device", device)
+        if is_staged((x,)):
+            return apply(reshard, x, mesh=sharding.mesh, spec=sharding.spec)
+        return put_sharded(x, sharding)
     device = getattr(device, "backend", device)
-    if device is not None and not has_backend(device):
+    if device is not None and not (isinstance(device, str) and has_backend(device)):
         raise ArgumentError(
-            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "
-            f"{device!r}",
+            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, or over "
+            f"a mesh by a NamedSharding, not on {device!r}",
             user_location(),
         )
     if device is None or is_staged((x,)):
@@ -341,7 +362,8 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     position = whole(axis)
     if not -ndim <= position < ndim:
         raise AxisError(
-            f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
+            f"{name}: axis {position} is out of bounds for an array with {ndim} "
+            f"{'axis' if ndim == 1 else 'axes'}",
             user_location(),
         )
     return position % ndim

@@ -26,6 +26,7 @@ QUERIES = {
     "cuStreamQuery",
     "cuPointerGetAttributes",
     "cuDeviceGetAttribute",
+    "cuFuncLoad",
     "cuFuncSetAttribute",
     "cuGraphGetRootNodes",
     "cuGraphNodeGetDependentNodes_v2",

@@ -38,6 +38,8 @@ class Card:
 class EncodedPlan:
     """A plan that is one native run, or not."""
 
+    has_collectives = False
+
     plan = "plain"
 
     def __init__(self, card, is_native):

@@ -44,6 +44,7 @@ KERNELS = (
     Kernel("together", "", "t", POINTERS, threads=96, cooperative=True),
     LibraryKernel("solve", "solve", POINTERS),
     LibraryKernel("callback", "callback", POINTERS),
+    LibraryKernel("sum", "sum", POINTERS),
 )
 X, RESULT, TEMPORARY, FLAG, CURRENT, NEXT, SECOND, ROW = range(8)
 
@@ -93,6 +94,9 @@ PLANS = {
     "callback": compiled(
         *[step(X, TEMPORARY)] * 5, step(TEMPORARY, X, "callback"), step(X)
     ),
+    "collective": compiled(
+        step(X, TEMPORARY), step(TEMPORARY, SECOND, "sum"), *[step(SECOND)] * 3
+    ),
     "while_loop": compiled(step(X, FLAG), WHILE),
     "while_loop_on_the_host": compiled(
         step(X, FLAG), replace(WHILE, body=(*WHILE.body, step(X, X, "callback")))
@@ -105,8 +109,12 @@ PLANS = {
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU that logs. Libraries enqueue a kernel; callbacks cannot be captured."""
+    """A GPU that logs, and waits for nothing.
+
+    Libraries enqueue a kernel; callbacks cannot be captured; "sum" is a collective.
+    """
     made = LoggingGpu(monkeypatch, next(NUMBERS))
+    monkeypatch.setattr(made, "synchronize", lambda: made.library.log.append("wait"))
     monkeypatch.setattr(encoded_plan, "loaded_kernels", made.loaded)
 
     def call(provider, integers):
@@ -115,7 +123,12 @@ def gpu(monkeypatch):
         def enqueue(stream, *addresses):
             made.library.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
 
-        return Call(enqueue, ("x", "y"), capturable=provider != "callback")
+        return Call(
+            enqueue,
+            ("x", "y"),
+            capturable=provider != "callback",
+            channel="i" if provider == "sum" else "",
+        )
 
     monkeypatch.setattr(libraries, "call", call)
     with driver.on(made):

@@ -33,6 +33,7 @@ class Card:
         self.library = SimpleNamespace(
             cuModuleLoadData=self._load,
             cuModuleGetFunction=self._function,
+            cuFuncLoad=lambda function: 0,
             cuModuleUnload=lambda module: self.done.append(f"unload {module.value}"),
             cuGraphDestroy=lambda graph: self.done.append(f"destroy {graph.value}"),
         )

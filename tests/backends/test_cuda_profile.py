@@ -39,6 +39,8 @@ def test_an_event_is_recorded_after_each_launch() -> None:
     happened: list[str] = []
 
     class Image:
+        has_collectives = False
+
         def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
             happened.append(f"launch {node.first} {node.count}")
 

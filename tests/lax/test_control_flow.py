@@ -314,7 +314,7 @@ def test_a_number_to_be_scanned() -> None:
         (lambda: lax.while_loop(1, 2, 3), "while_loop: cond_fun is a function"),
         (lambda: lax.scan(None, 0, XS), "scan: f is a function, but was given None"),
         (lambda: lax.switch(0, []), "switch: there is no branch to choose"),
-        (lambda: lax.switch(0, [abs, 3]), r"switch: branches\[1\] is a function"),
+        (lambda: lax.switch(0, [abs, 3], 1.0), r"switch: branches\[1\] is a function"),
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
         (lambda: lax.fori_loop(0, 1.5j, add, 0), "fori_loop: upper is a scalar, an"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),

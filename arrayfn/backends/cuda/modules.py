@@ -59,6 +59,8 @@ def load(
         ctypes.byref(function), module, entry.encode()
     )
     gpu.check(status)
+    # Else the first launch does it, and may wait for a collective that is running.
+    gpu.check(gpu.library.cuFuncLoad(function))
     if shared:
         whole = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
         used = blocks * (shared + _other_shared_bytes(function)) or whole

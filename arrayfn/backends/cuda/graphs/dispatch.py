@@ -92,13 +92,13 @@ class SegmentDispatch:
 
         capture = partial(_capture, encoded, strategy.nodes)
         if strategy.any_address is AnyAddress.UPDATED:
-            self._capture_plan = partial(
-                updated_graph, encoded, strategy.nodes, addresses
+            self._capture_plan = _when_idle(
+                encoded, partial(updated_graph, encoded, strategy.nodes, addresses)
             )
         elif strategy.any_address is AnyAddress.STAGED:
             assert staging is not None
-            self._capture_plan = partial(
-                staging.capture, addresses, encoded.plan, capture
+            self._capture_plan = _when_idle(
+                encoded, partial(staging.capture, addresses, encoded.plan, capture)
             )
         if strategy.by_address:
             make = partial(
@@ -107,7 +107,7 @@ class SegmentDispatch:
                 partial(capture, addresses),
                 max_launches=strategy.max_recorded,
             )
-            self._plans = AddressCache(make, strategy.direct_runs)
+            self._plans = AddressCache(_when_idle(encoded, make), strategy.direct_runs)
 
     def attach(self, entry: CallEntry) -> None:
         """Keep ``entry`` informed of what it may run without entering Python."""
@@ -155,6 +155,22 @@ def _capture(
     The buffers are at ``addresses``, which the captured graph keeps.
     """
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
+
+
+def _when_idle(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Callable[[], Plan]:
+    """``capture``; of a plan with collectives, once none of them runs.
+
+    A capture loads kernels and makes a graph, for which the driver may wait for the GPU
+    with a lock of the process held (see ``Walk.wait_for_collectives``).
+    """
+    if not encoded.has_collectives:
+        return capture
+
+    def captured() -> Plan:
+        device().synchronize()
+        return capture()
+
+    return captured
 
 
 class AddressCache:

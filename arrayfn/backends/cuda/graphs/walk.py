@@ -48,11 +48,14 @@ class Walk:
     def __init__(self, encoded: EncodedPlan, addresses: Any) -> None:
         self.encoded = encoded
         self.addresses = addresses
+        self._enqueued: set[object] = set()  # nodes of a plan with collectives
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
         """Enqueue ``nodes`` on ``stream``."""
         addresses = self.addresses
         for node in nodes:
+            if self.encoded.has_collectives:
+                self.wait_for_collectives(node)
             if isinstance(node, NativeRun):
                 self.encoded.launch(node, addresses, stream)
             elif isinstance(node, HostCall):
@@ -64,6 +67,18 @@ class Walk:
                 self.while_loop(node, stream)
             else:
                 self.counted_loop(node, stream)
+
+    def wait_for_collectives(self, node: Node) -> None:
+        """Wait for what runs on the GPU, before ``node`` is enqueued the first time.
+
+        The first launch of a library's kernel loads it, and may wait for the GPU with a
+        lock of the process held. If a collective ran meanwhile, it could wait for a
+        member whose thread waits for that lock.
+        """
+        key = node if isinstance(node, NativeRun) else id(node)
+        if key not in self._enqueued:
+            self._enqueued.add(key)
+            device().synchronize()
 
     def address(self, buffer: int) -> int:
         """The address of a buffer."""
@@ -168,6 +183,10 @@ class CapturingWalk(Walk):
     ) -> None:
         super().__init__(encoded, addresses)
         self.graph = graph
+
+    @override
+    def wait_for_collectives(self, node: Node) -> None:
+        """Nothing runs: ``SegmentDispatch`` waits before a capture."""
 
     @override
     def run(
