@@ -92,7 +92,7 @@ class Compiled:
                 wanted.dtype,
             ):
                 raise ArgumentError(
-                    f"argument {number} is to be {wanted}, not {have}: this was "
+                    f"argument {number} must be {wanted}, not {have}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )

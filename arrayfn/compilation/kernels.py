@@ -150,7 +150,7 @@ def _checked_operator(value: Any) -> Operator[..., Any]:
         return value
     name = getattr(value, "__name__", repr(value))
     raise ArgumentError(
-        f"{name} is no operator, so it has no kernels; make it one with "
+        f"{name} is not an operator, so it has no kernels; make it one with "
         f"af.operator({name}), or give an operator such as af.nn.softmax",
         user_location(),
     )
