@@ -87,6 +87,7 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.documentation.missing_names import missing
 from arrayfn.ir import Program
 from arrayfn.lax import platform_dependent
 from arrayfn.lowering.plan import ExecutionPlan as Plan
@@ -109,6 +110,7 @@ from arrayfn.transforms import (
     make_program,
     pmap,
     shard_map,
+    smap,
     value_and_grad,
     vjp,
     vmap,
@@ -163,7 +165,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
     if name == "__version__":
         return _version()
-    raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
+    raise missing(__name__, name)
 
 
 def _version() -> str:
@@ -281,6 +283,7 @@ __all__ = [
     "set_num_threads",
     "shard_map",
     "sharding",
+    "smap",
     "sparse",
     "stop_gradient",
     "to_dlpack",

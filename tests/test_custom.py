@@ -466,6 +466,27 @@ def test_symbolic_zeros_of_forward_rules():
     assert jit(grad(lambda x: vmap(f)(x, x)[0].sum()))(X[:, None])[2] == 4.0
 
 
+def test_a_symbolic_zero_that_a_rule_gives_stays_one_when_mapped():
+    seen = []
+
+    @custom_jvp
+    def second(x, y):
+        return y
+
+    def rule(primals, tangents):
+        seen.append(type(tangents[1]).__name__)
+        return primals[1], tangents[1]
+
+    second.defjvp(rule, symbolic_zeros=True)
+
+    def nested(x):
+        return second(x, second(x, 1.0))
+
+    value, tangent = jvp(vmap(nested), (np.ones(3),), (np.ones(3),))
+    np.testing.assert_array_equal([value, tangent], [np.ones(3), np.zeros(3)])
+    assert seen == ["SymbolicZero", "SymbolicZero"]
+
+
 def test_symbolic_zeros_of_reverse_rules():
     seen = []
 

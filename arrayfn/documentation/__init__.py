@@ -15,6 +15,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
+from arrayfn.documentation.missing_names import tell_where
+
 FOLDER: Final = Path(__file__).parent
 # Python 3.13 takes the indentation from docstrings when it compiles them.
 _INDENT: Final = "" if sys.version_info >= (3, 13) else "    "
@@ -28,10 +30,14 @@ def entries(namespace: str) -> dict[str, str]:
 
 
 def attach(module: str) -> None:
-    """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions."""
+    """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions.
+
+    Names that the namespace lacks then raise errors that say where they are.
+    """
     namespace = sys.modules[module]
     for name, text in entries(module.removeprefix("arrayfn.")).items():
         value: Any = reduce(getattr, name.split("."), namespace)
         if value.__doc__ is not None and value.__module__.startswith("arrayfn"):
             indented = text.replace("\n", f"\n{_INDENT}")
             value.__doc__ += f"\n\n{_INDENT}{indented}"
+    tell_where(module)

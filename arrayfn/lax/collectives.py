@@ -18,6 +18,7 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn import numpy as anp
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.lax.collective_groups import Group, Groups
 from arrayfn.primitives import collectives, conversion
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import Tracer, apply
@@ -46,15 +47,34 @@ def axis_size(axis_name: AxisName) -> int:
     return size
 
 
-def psum(x: Any, axis_name: AxisName) -> Any:
+def psum(
+    x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
+) -> Any:
     """The sum of x, or of each leaf of a pytree, over all members of the axis or axes.
 
-    A plain number is multiplied by the number of members.
+    A plain number is multiplied by the number of members. With ``axis_index_groups``,
+    here and in other collectives, the members of each group are combined by themselves:
+    ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member of one
+    axis once; else ArgumentError is raised. Each member gets the values of all to
+    choose from.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
     array([3., 3., 3.])
+    >>> pairs = [[0, 1], [2, 3]]
+    >>> in_pairs = lambda x: psum(x, "i", axis_index_groups=pairs)
+    >>> vmap(in_pairs, axis_name="i")(np.arange(4.0))
+    array([1., 1., 5., 5.])
     """
+    if axis_index_groups is not None:
+        group = _group("psum", axis_name, axis_index_groups)
+
+        def sum_in_group(leaf: Any) -> Any:
+            if dtypes.is_python_scalar(leaf):
+                return leaf * group.size
+            return anp.sum(_of_group(group, leaf, axis_name), 0)
+
+        return tree.map(sum_in_group, x)
 
     def total(leaf: Any) -> Any:
         """The sum of a leaf; of a number, that times the number of members."""
@@ -71,26 +91,40 @@ def psum(x: Any, axis_name: AxisName) -> Any:
     return tree.map(total, x)
 
 
-def pmean(x: Any, axis_name: AxisName) -> Any:
-    """The mean of x, or of each leaf of a pytree, over all members."""
+def pmean(
+    x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
+) -> Any:
+    """The mean of x, or of each leaf of a pytree, over all members.
+
+    ``axis_index_groups`` is as in ``psum``.
+    """
     size = axis_size(axis_name)
-    return tree.map(lambda leaf: leaf / size, psum(x, axis_name))
+    if axis_index_groups is not None:
+        size = _group("pmean", axis_name, axis_index_groups).size
+    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
+    return tree.map(lambda leaf: leaf / size, total)
 
 
-def pmax(x: Any, axis_name: AxisName) -> Any:
+def pmax(
+    x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
+) -> Any:
     """The maximum of x, or of each leaf of a pytree, over all members.
 
-    The members that equal it share its derivative equally.
+    The members that equal it share its derivative equally. ``axis_index_groups`` is as
+    in ``psum``.
     """
-    return _extremum("max", x, axis_name)
+    return _extremum("max", x, axis_name, axis_index_groups)
 
 
-def pmin(x: Any, axis_name: AxisName) -> Any:
+def pmin(
+    x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
+) -> Any:
     """The minimum of x, or of each leaf of a pytree, over all members.
 
-    The members that equal it share its derivative equally.
+    The members that equal it share its derivative equally. ``axis_index_groups`` is as
+    in ``psum``.
     """
-    return _extremum("min", x, axis_name)
+    return _extremum("min", x, axis_name, axis_index_groups)
 
 
 def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
@@ -120,27 +154,34 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
 
 
 def all_gather(
-    x: Any, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: Groups | None = None,
+    axis: int = 0,
+    tiled: bool = False,
 ) -> Any:
     """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
 
-    The members of several axes are in row-major order.
+    The members of several axes are in row-major order. ``axis_index_groups`` is as in
+    ``psum``.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
     array([[0., 1.],
            [0., 1.]])
     """
+    group = (
+        None
+        if axis_index_groups is None
+        else _group("all_gather", axis_name, axis_index_groups)
+    )
 
     def gathered(leaf: Any) -> Any:
         """The leaves of all members, along ``axis``."""
-        every = leaf
-        names = _names(axis_name)
-        for name in reversed(names):
-            named = _axis("all_gather", name)
-            every = _over(collectives.all_gather, every, name, named)
-        for _ in names[1:]:
-            every = _merged(every, 0)
+        every = _of_all(leaf, _names(axis_name))
+        if group is not None:
+            every = group.own(every)
         place = axis % (anp.ndim(leaf) + (not tiled))
         every = anp.moveaxis(every, 0, place)
         return _merged(every, place) if tiled else every
@@ -149,7 +190,12 @@ def all_gather(
 
 
 def psum_scatter(
-    x: Any, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+    x: Any,
+    axis_name: AxisName,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Groups | None = None,
+    tiled: bool = False,
 ) -> Any:
     """The sum over all members, of which each gets a part along ``scatter_dimension``.
 
@@ -157,11 +203,22 @@ def psum_scatter(
 
     That axis of x has as many elements as there are members, and is removed. With
     ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise.
+    ``axis_index_groups`` is as in ``psum``.
     """
+    if axis_index_groups is not None:
+        group = _group("psum_scatter", axis_name, axis_index_groups)
+
+        def part_of_group(leaf: Any) -> Any:
+            own = anp.sum(_of_group(group, leaf, axis_name), 0)
+            cut = _parts("psum_scatter", own, scatter_dimension, [group.size], tiled)
+            return group.mine(cut, 0)
+
+        return tree.map(part_of_group, x)
 
     def part(leaf: Any) -> Any:
         names = _names(axis_name)
-        parts = _by_member("psum_scatter", leaf, scatter_dimension, names, tiled)
+        sizes = [_axis("psum_scatter", name).size for name in names]
+        parts = _parts("psum_scatter", leaf, scatter_dimension, sizes, tiled)
         for name in names:
             named = _axis("psum_scatter", name)
             parts = _over(collectives.reduce_scatter, parts, name, named)
@@ -215,9 +272,18 @@ def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
     return ppermute(x, axis_name, [(source, k) for k, source in enumerate(perm)])
 
 
-def pswapaxes(x: Any, axis_name: str, axis: int) -> Any:
-    """Exchange the named axis with ``axis``, of the same extent."""
-    return all_to_all(x, axis_name, axis, axis)
+def pswapaxes(
+    x: Any,
+    axis_name: str,
+    axis: int,
+    *,
+    axis_index_groups: Groups | None = None,
+) -> Any:
+    """Exchange the named axis with ``axis``, of the same extent.
+
+    ``axis_index_groups`` is as in ``psum``; ``axis`` then has the extent of a group.
+    """
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
 def all_to_all(
@@ -226,6 +292,7 @@ def all_to_all(
     split_axis: int,
     concat_axis: int,
     *,
+    axis_index_groups: Groups | None = None,
     tiled: bool = False,
 ) -> Any:
     """Split x along ``split_axis``, and send part k to member k.
@@ -234,21 +301,35 @@ def all_to_all(
 
     Received parts are stacked along ``concat_axis``. With ``tiled`` they are
     concatenated, and ``split_axis`` has a multiple of the number of members. Raises
-    ShapeError otherwise.
+    ShapeError otherwise. ``axis_index_groups`` is as in ``psum``; parts are then for
+    the members of a group.
     """
+    names = _names(axis_name)
+    group = (
+        None
+        if axis_index_groups is None
+        else _group("all_to_all", axis_name, axis_index_groups)
+    )
 
-    def exchanged(leaf: Any) -> Any:
-        names = _names(axis_name)
-        received = _by_member("all_to_all", leaf, split_axis, names, tiled)
+    def received(leaf: Any) -> Any:
+        """The parts that this member gets, stacked along axis 0."""
+        if group is not None:
+            cut = _parts("all_to_all", leaf, split_axis, [group.size], tiled)
+            return group.mine(_of_group(group, cut, axis_name), 1)
+        sizes = [_axis("all_to_all", name).size for name in names]
+        cut = _parts("all_to_all", leaf, split_axis, sizes, tiled)
         for place, name in enumerate(names):
             named = _axis("all_to_all", name)
-            parts = anp.moveaxis(received, place, 0)
+            parts = anp.moveaxis(cut, place, 0)
             parts = _over(collectives.all_to_all, parts, name, named)
-            received = anp.moveaxis(parts, 0, place)
+            cut = anp.moveaxis(parts, 0, place)
         for _ in names[1:]:
-            received = _merged(received, 0)
+            cut = _merged(cut, 0)
+        return cut
+
+    def exchanged(leaf: Any) -> Any:
         place = concat_axis % anp.ndim(leaf)
-        stacked = anp.moveaxis(received, 0, place)
+        stacked = anp.moveaxis(received(leaf), 0, place)
         return _merged(stacked, place) if tiled else stacked
 
     return tree.map(exchanged, x)
@@ -279,8 +360,8 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
     """
     if to != "varying":
         raise ArgumentError(
-            f"pcast: to is 'varying', not {to!r}; psum, pmax and other collectives "
-            "give a value that is the same for all members",
+            f"pcast: to must be 'varying', not {to!r}; psum, pmax and other "
+            "collectives give a value that is the same for all members",
             user_location(),
         )
     return pvary(x, axis_name)
@@ -327,8 +408,45 @@ def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
     return apply(collectives.pvary, x, axis_name=name)
 
 
-def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
+def _group(function: str, axis_name: AxisName, groups: Groups) -> Group:
+    """The group of ``axis_index_groups`` that this member is in.
+
+    Raises ArgumentError, about ``function``, for several axes.
+    """
+    names = _names(axis_name)
+    if len(names) != 1:
+        raise ArgumentError(
+            f"{function}: axis_index_groups groups the members of one axis, not of "
+            f"{names}",
+            user_location(),
+        )
+    axis = _axis(function, names[0])
+    return Group(function, axis.size, axis.index, groups)
+
+
+def _of_all(leaf: Any, names: Sequence[str]) -> Any:
+    """The values of all members along these axes, stacked along axis 0."""
+    every = leaf
+    for name in reversed(names):
+        every = _over(collectives.all_gather, every, name, _axis("all_gather", name))
+    for _ in names[1:]:
+        every = _merged(every, 0)
+    return every
+
+
+def _of_group(group: Group, leaf: Any, axis_name: AxisName) -> Any:
+    """The values of the members of ``group``, stacked along axis 0."""
+    return group.own(_of_all(leaf, _names(axis_name)))
+
+
+def _extremum(
+    op: str, x: Any, axis_name: AxisName, groups: Groups | None = None
+) -> Any:
     """The extremum ``op``, "max" or "min", of each leaf over all members."""
+    if groups is not None:
+        group = _group(f"p{op}", axis_name, groups)
+        reduce = anp.max if op == "max" else anp.min
+        return tree.map(lambda leaf: reduce(_of_group(group, leaf, axis_name), 0), x)
 
     def combined(leaf: Any) -> Any:
         """The extremum of a leaf; a number is the same for all."""
@@ -341,10 +459,8 @@ def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
     return tree.map(combined, x)
 
 
-def _by_member(
-    function: str, x: Any, axis: int, names: Sequence[str], tiled: bool
-) -> Any:
-    """The parts of x along ``axis``, stacked along a new first axis for each name.
+def _parts(function: str, x: Any, axis: int, sizes: Sequence[int], tiled: bool) -> Any:
+    """The parts of x along ``axis``, stacked along new first axes of these ``sizes``.
 
     Without ``tiled`` a part has one element, and ``axis`` is removed. ShapeError, about
     ``function``, if x cannot be cut so.
@@ -352,13 +468,12 @@ def _by_member(
     shape = anp.shape(x)
     axis %= len(shape)
     extent = shape[axis]
-    sizes = [_axis(function, name).size for name in names]
     size = math.prod(sizes)
     if extent % size if tiled else extent != size:
         wanted = f"a multiple of {size}" if tiled else str(size)
         raise ShapeError(
-            f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
-            "for each member a part",
+            f"{function}: axis {axis} of shape {shape} must have {wanted} elements, "
+            "one part for each member",
             user_location(),
         )
     own = [extent // size] if tiled else []

@@ -35,7 +35,7 @@ def associative_scan(
     >>> associative_scan(np.add, np.array([1, 2, 3, 4]))
     array([ 1,  3,  6, 10])
     """
-    check_function("associative_scan", "fn", fn)
+    check_function("associative_scan", "fn", fn, ("left", "right"))
     check_arrays("associative_scan", "elems", elems)
     leaves, structure = tree.flatten(elems)
     if not leaves:

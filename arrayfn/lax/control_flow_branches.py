@@ -55,14 +55,16 @@ def cond(
     array(4.)
     """
     operands = _with_named("cond", operands, operand)
-    check_function("cond", "true_fun", true_fun)
-    check_function("cond", "false_fun", false_fun)
+    names = _names(operands)
+    check_function("cond", "true_fun", true_fun, names)
+    check_function("cond", "false_fun", false_fun, names)
     chosen = _scalar("cond: pred", pred)
     if chosen.dtype == dtypes.bool_:
         index = ops.convert(pred, dtypes.int32)
     elif chosen.dtype in dtypes.COMPLEX:
         raise DTypeError(
-            f"cond: pred is a truth value, not {chosen}; compare it with something",
+            f"cond: pred must be a truth value, not {chosen}; compare it with "
+            f"something",
             user_location(),
         )
     else:
@@ -85,6 +87,11 @@ def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any
     return (operand,)
 
 
+def _names(operands: tuple[Any, ...]) -> list[str]:
+    """What messages call the operands."""
+    return [f"operands[{k}]" for k in range(len(operands))]
+
+
 def switch(
     index: ArrayLike,
     branches: Sequence[Function],
@@ -102,8 +109,9 @@ def switch(
     operands = _with_named("switch", operands, operand)
     if not branches:
         raise ArgumentError("switch: there is no branch to choose", user_location())
+    names = _names(operands)
     for number, branch in enumerate(branches):
-        check_function("switch", f"branches[{number}]", branch)
+        check_function("switch", f"branches[{number}]", branch, names)
     type = _scalar("switch: index", index)
     if type.dtype not in dtypes.INTEGERS:
         raise DTypeError(
@@ -144,7 +152,7 @@ def _scalar(what: str, value: Any) -> ArrayType:
     type = ops.type_of_operand(what, value)
     if type.shape:
         raise ShapeError(
-            f"{what} is a scalar, not {type}; to choose element by element, write "
+            f"{what} must be a scalar, not {type}; to choose element by element, write "
             "arrayfn.numpy.where(condition, x, y)",
             user_location(),
         )

@@ -51,8 +51,8 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     >>> while_loop(lambda x: x < 100, lambda x: x * 2, np.array(3))
     array(192)
     """
-    check_function("while_loop", "cond_fun", cond_fun)
-    check_function("while_loop", "body_fun", body_fun)
+    check_function("while_loop", "cond_fun", cond_fun, ("val",))
+    check_function("while_loop", "body_fun", body_fun, ("val",))
     return discharged(lambda refs: _while_loop(cond_fun, body_fun, init_val, refs))
 
 
@@ -164,7 +164,7 @@ def fori_loop(
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
     array(10)
     """
-    check_function("fori_loop", "body_fun", body_fun)
+    check_function("fori_loop", "body_fun", body_fun, ("i", "val"))
     for what, bound in (("lower", lower), ("upper", upper)):
         type = ops.type_of_operand(f"fori_loop: {what}", bound)
         if type.shape or type.dtype not in dtypes.INTEGERS | dtypes.FLOATS:
@@ -249,7 +249,7 @@ def scan(
     >>> scan(lambda total, x: (total + x, total), 0.0, np.array([1.0, 2.0, 3.0]))
     (array(6.), array([0., 1., 3.]))
     """
-    check_function("scan", "f", f)
+    check_function("scan", "f", f, ("carry", "x"))
     check_arrays("scan", "xs", xs)
     return _scan("scan", f, init, xs, length, reverse, unroll)
 
@@ -313,7 +313,8 @@ def _scan_alone(
         steps = 1 if unroll is False else max(1, count)
     if steps < 0:
         raise ArgumentError(
-            f"{name}: unroll is a number of steps, 0 or True for all, not {unroll}",
+            f"{name}: unroll must be a number of steps, 0 or True for all, not "
+            f"{unroll}",
             user_location(),
         )
     types = [plain_type(x) for x in tree.leaves(xs)]
@@ -372,7 +373,7 @@ def _length(xs: Any, length: int | None) -> int:
             length = operator.index(length)
         except TypeError:
             raise ArgumentError(
-                f"scan: length is an int, not {type(length).__name__}; where it "
+                f"scan: length must be an int, not {type(length).__name__}; where it "
                 "depends on traced values, use while_loop or fori_loop",
                 user_location(),
             ) from None
@@ -421,7 +422,7 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     >>> map(lambda x: x.sum(), np.ones((3, 2)))
     array([2., 2., 2.])
     """
-    check_function("map", "f", f)
+    check_function("map", "f", f, ("x",))
     if batch_size is None:
         return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
     check_arrays("map", "xs", xs)

@@ -117,13 +117,33 @@ def plain_type(leaf: Any) -> ArrayType:
     return leaf_type(leaf).plain()
 
 
-def check_function(name: str, what: str, function: Any) -> None:
-    """Raise ArgumentError unless ``function`` can be called."""
+def check_function(
+    name: str, what: str, function: Any, takes: Sequence[str] | None = None
+) -> None:
+    """Raise ArgumentError unless ``function`` can be called.
+
+    The function ``name`` was given it for its parameter ``what``, and calls it with the
+    arguments ``takes`` (None: unknown).
+    """
     if not callable(function):
         raise ArgumentError(
             f"{name}: {what} is a function, but was given {type(function).__name__}",
             user_location(),
         )
+    if takes is None:
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # some functions written in C have none
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        raise ArgumentError(
+            f"{name} calls {what}({', '.join(takes)}), but {described(function)} "
+            f"takes {signature}",
+            user_location(),
+        ) from None
 
 
 def check_arrays(name: str, what: str, value: Any) -> None:
@@ -223,7 +243,7 @@ def keep_types(
             raise ArgumentError(
                 f"{name}: {described(body)} gives a carry of structure "
                 f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
-                "return what it takes, with the same keys and lengths",
+                "return a carry with the same keys and lengths",
                 user_location(),
             )
         results = closed.out_types[: len(types)]

@@ -13,6 +13,7 @@ from numpy import e, euler_gamma, inf, nan, newaxis, pi
 
 from arrayfn import arrays
 from arrayfn import documentation as _documentation
+from arrayfn.documentation.missing_names import missing
 from arrayfn.numpy import dispatch, fft, linalg
 from arrayfn.numpy.application import (
     apply_along_axis,
@@ -491,7 +492,7 @@ def __getattr__(name: str) -> object:
     """
     if name == "special":
         return import_module(Namespace.special_module)
-    raise AttributeError(f"module 'arrayfn.numpy' has no attribute {name!r}")
+    raise missing(__name__, name)
 
 
 __all__ = [

@@ -15,6 +15,7 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
+from arrayfn.distributed.arrays import put_sharded
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -25,10 +26,18 @@ from arrayfn.errors import (
     ShapeError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
+from arrayfn.ir import (
+    ArrayType,
+    Literal,
+    NamedSharding,
+    PartitionSpec,
+    type_of,
+    unlike_arrays,
+)
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -39,6 +48,7 @@ from arrayfn.tracing import (
     is_made_of_equations,
     is_staged,
 )
+from arrayfn.tracing.meshes import over_mesh
 
 # A NumPy array, or a Tracer inside a traced function, which type checkers take for one.
 # Operands may be numbers too.
@@ -291,18 +301,29 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     return broadcast(name, converted, types)
 
 
+def is_sharding(device: Any) -> bool:
+    """Whether a parameter ``device`` asks for an array over a mesh."""
+    return isinstance(device, (NamedSharding, PartitionSpec))
+
+
 def placed(name: str, x: Any, device: Any) -> Any:
     """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    ``device`` is a backend's name, or a Device, which stands for the backend that
-    computes on it. Inside ``jit`` the function's device decides. Raises ArgumentError
-    for an unknown device.
+    ``device`` is a backend's name; a Device, which stands for the backend that computes
+    on it; a NamedSharding; or a PartitionSpec over the mesh of ``set_mesh``. Inside
+    ``jit`` the function's device decides, and a sharding is a constraint. Raises
+    ArgumentError for an unknown device, ShapeError if a sharding cannot cut ``x``.
     """
+    if is_sharding(device):
+        sharding: NamedSharding = over_mesh(f"{name}: device", device)
+        if is_staged((x,)):
+            return apply(reshard, x, mesh=sharding.mesh, spec=sharding.spec)
+        return put_sharded(x, sharding)
     device = getattr(device, "backend", device)
-    if device is not None and not has_backend(device):
+    if device is not None and not (isinstance(device, str) and has_backend(device)):
         raise ArgumentError(
-            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "
-            f"{device!r}",
+            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, or over "
+            f"a mesh by a NamedSharding, not on {device!r}",
             user_location(),
         )
     if device is None or is_staged((x,)):
@@ -331,7 +352,8 @@ def whole(value: Any) -> int:
         raise
     except (AttributeError, TypeError):
         raise ArgumentError(
-            f"a size, an axis or a count is an integer, not {value!r}", user_location()
+            f"a size, an axis or a count must be an integer, not {value!r}",
+            user_location(),
         ) from None
 
 
@@ -340,7 +362,8 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     position = whole(axis)
     if not -ndim <= position < ndim:
         raise AxisError(
-            f"{name}: axis {position} is out of bounds for an array with {ndim} axes",
+            f"{name}: axis {position} is out of bounds for an array with {ndim} "
+            f"{'axis' if ndim == 1 else 'axes'}",
             user_location(),
         )
     return position % ndim
@@ -377,7 +400,7 @@ def refuse_out(name: str, out: object) -> None:
     """ArgumentError if ``out`` is given: functions make new arrays."""
     if out is not None:
         raise ArgumentError(
-            f"{name} makes a new array, it does not write into out; leave out out=, "
+            f"{name} returns a new array and cannot write into out; leave out out=, "
             f"or write y[...] = {name}(...)",
             user_location(),
         )
@@ -409,8 +432,8 @@ def is_row_major(name: str, order: str) -> bool:
     """Whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
     if order not in ("C", "F"):
         raise ArgumentError(
-            f"{name}: order is 'C' or 'F', not {order!r}; results do not depend on how "
-            "arrays lie in memory",
+            f"{name}: order must be 'C' or 'F', not {order!r}; results do not depend "
+            "on how arrays lie in memory",
             user_location(),
         )
     return order == "C"

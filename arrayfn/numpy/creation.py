@@ -135,8 +135,12 @@ def full(
 ) -> Array:
     """An array of ``shape`` filled with a number; by default in the number's dtype.
 
-    In the dtype of keys, the number is each word of each key.
+    In the dtype of keys, the number is each word of each key. ``device`` is where the
+    array is made: a backend's name, one of ``af.devices()``, or a NamedSharding, which
+    cuts it over a mesh.
     """
+    if ops.is_sharding(device):
+        return ops.placed("full", full(shape, fill_value, dtype, order), device)
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
@@ -198,10 +202,12 @@ def full_like(
 ) -> Array:
     """Like ``full``, with ``a``'s shape and dtype by default.
 
-    ``subok`` has no effect, because arrays have no subclasses.
+    ``subok`` has no effect, because arrays have no subclasses. An array like one over a
+    mesh lies as that one does, unless it has another ``shape``.
     """
     like = _like("full_like", a)
-    device = device or device_of((a,)) or None
+    around = like.sharding if shape is None else None
+    device = device or around or device_of((a,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
     return full(extents, fill_value, wanted, order, device=device)
@@ -276,7 +282,7 @@ def arange(
     first, last, by = (_number("arange", x) for x in (start, stop, step))
     if not by or not all(math.isfinite(x) for x in (first, last, by)):
         raise ArgumentError(
-            f"arange from {first} to {last} by {by} has no end", user_location()
+            f"arange from {first} to {last} by {by} does not end", user_location()
         )
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)
@@ -320,6 +326,11 @@ def linspace(
     start and stop may be arrays; the numbers are then along a new ``axis``. With
     ``retstep`` the result is a pair of the numbers and the step.
     """
+    if ops.is_sharding(device):
+        numbers = linspace(start, stop, num, endpoint, retstep, dtype, axis)
+        values, *step = numbers if retstep else (numbers,)
+        values = ops.placed("linspace", values, device)
+        return (values, *step) if retstep else values
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
     inexact = ops.inexact_dtype("linspace", ops.common_dtype("linspace", (start, stop)))
@@ -387,6 +398,8 @@ def eye(
 ) -> Array:
     """An N by M matrix with ones on diagonal k (above the main one if positive)."""
     ops.check_order("eye", order)
+    if ops.is_sharding(device):
+        return ops.placed("eye", eye(N, M, k, dtype), device)
     shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
     return _made(ops.convert(diagonal, _or_float64(dtype)))

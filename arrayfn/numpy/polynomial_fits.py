@@ -120,14 +120,15 @@ def polyfit(
         return coefficients
     # The variance of the errors: a number, or one for each column of y.
     if cov == "unscaled":
-        variance = ops.full(1, y.shape[1:], wide, like=y)
+        # NumPy gives one matrix for all columns of y.
+        variance = ops.full(1, (1,) * (y.ndim - 1), wide, like=y)
     elif count > deg + 1:
         variance = divide(residuals, float(count - deg - 1))
         variance = variance if y.ndim == 2 else ravel(variance)[0]
     else:
         raise ArgumentError(
-            f"polyfit: the covariance of {deg + 1} coefficients takes more than as "
-            f"many points, not {count}",
+            f"polyfit: the covariance of {deg + 1} coefficients needs more points "
+            f"than coefficients, not {count}",
             user_location(),
         )
     return coefficients, _covariance(left, scale, variance)

@@ -102,10 +102,15 @@ class OverPrograms:
 
 @dataclass(frozen=True, slots=True)
 class MappedAxis:
-    """The axis that ``vmap`` maps over: its extent, and its name if it has one."""
+    """The axis that ``vmap`` maps over: its extent, and its name if it has one.
+
+    Where a constraint says how a value lies over a mesh, the mapped axis lies along
+    ``mesh_axes``; it stays whole if there are none.
+    """
 
     size: int
     name: str | None = None
+    mesh_axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ too. Its derivative is ``forward``, which returns outputs and residuals, and
 Tangents pass through ``custom_vjp_linear``, which can only be transposed.
 
 A rule may also be the name of a function that makes the Program when it is needed, for
-the inputs that vary: ``jvp_body(varies)`` takes only their tangents.
+the inputs that vary: ``jvp_body(varies)`` takes only their tangents. It returns a
+Program, and flags for the outputs that vary, whose tangents that Program gives.
 ``forward(varies)`` returns the pair (forward, backward). A named ``backward`` is called
 with flags for the given cotangents, and takes only those.
 
@@ -50,6 +51,7 @@ from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.primitives.rules import all_of, in_front, present, values_of
 
 Rule = Program | str
+NamedJvp = tuple[Program, tuple[bool, ...]]
 Results = tuple[tuple[Shape, DType], ...]
 
 
@@ -59,8 +61,8 @@ def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
     if any(tangent is not None for tangent in tangents[own:]):
         raise DifferentiationError(
             f"{name} has a derivative rule and closes over a value that is "
-            "differentiated; the rule gives derivatives by arguments only; pass the "
-            "value as an argument"
+            "differentiated; the rule covers arguments only; pass the value as an "
+            "argument"
         )
 
 
@@ -89,17 +91,19 @@ def _jvp_rule(
     be zero.
     """
     _refuse_captured(tangents, captured, name)
-    if isinstance(jvp_body, str):
-        rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
-        dense_tangents = present(tangents)
-    else:
-        rule, dense_tangents = (
-            jvp_body,
-            views.dense(tangents, [p.type for p in primals]),
-        )
-    results = current_builder().inline(rule, [*primals, *dense_tangents])
     count = len(body.outputs)
-    return results[:count], results[count:]
+    if isinstance(jvp_body, str):
+        made: NamedJvp = FUNCTIONS.find(jvp_body).function(
+            tuple(t is not None for t in tangents)
+        )
+        rule, varies = made
+        given = present(tangents)
+    else:
+        rule, varies = jvp_body, (True,) * count
+        given = views.dense(tangents, [p.type for p in primals])
+    results = current_builder().inline(rule, [*primals, *given])
+    directions = iter(results[count:])
+    return results[:count], [next(directions) if v else None for v in varies]
 
 
 def _jvp_batch(
@@ -120,24 +124,25 @@ def _jvp_batch(
     """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
-    all_outputs = [True] * (2 * count)
     if isinstance(jvp_body, str):
         named_rule = FUNCTIONS.find(jvp_body)
 
-        def rule(varies: tuple[bool, ...]) -> Program:
+        def rule(varies: tuple[bool, ...]) -> NamedJvp:
             """The user's rule for tangents that ``varies`` marks, mapped."""
-            member_rule: Program = named_rule.function(varies)
-            return batch(
-                member_rule, axis_size, [*mapped, *where(mapped, varies)], all_outputs
-            )[0]
+            made: NamedJvp = named_rule.function(varies)
+            member_rule, out_varies = made
+            inputs = [*mapped, *where(mapped, varies)]
+            outputs = [True] * len(member_rule.outputs)
+            return batch(member_rule, axis_size, inputs, outputs)[0], out_varies
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
-        mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], all_outputs)[0]
+        outputs = [True] * len(jvp_body.outputs)
+        mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], outputs)[0]
     results = custom_jvp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, axis_size, mapped, all_outputs[:count])[0],
+        body=batch(body, axis_size, mapped, [True] * count)[0],
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )

@@ -17,7 +17,9 @@ from arrayfn.primitives import families
 from arrayfn.primitives.base import (
     LINEAR,
     AxisMap,
+    ByAxis,
     Dim,
+    MappedAxis,
     Operand,
     Primitive,
     Sample,
@@ -41,16 +43,17 @@ def _transpose(
 
 
 def _batch(
-    size: int,
+    axis: MappedAxis,
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
     *,
     mesh: Mesh,
     spec: PartitionSpec,
 ) -> tuple[list[Atom], list[Dim]]:
-    """Batching rule: the mapped axis stays whole."""
+    """Batching rule: the mapped axis lies along ``axis.mesh_axes``, or stays whole."""
     x = move_axis(inputs[0], dims[0] or 0, 0)
-    return [reshard(x, mesh=mesh, spec=PartitionSpec(None, *spec))], [0]
+    cut = PartitionSpec(axis.mesh_axes or None, *spec)
+    return [reshard(x, mesh=mesh, spec=cut)], [0]
 
 
 def _samples() -> Iterable[Sample]:
@@ -69,7 +72,7 @@ reshard = Primitive(
     kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
     jvp=LINEAR,
     transpose=_transpose,
-    batch=_batch,
+    batch=ByAxis(_batch),
     samples=_samples,
     doc="The operand, cut over the devices of a mesh.",
 )

@@ -21,7 +21,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "local_device_count host_* process_* copy_to_host_async live_arrays "
         "default_backend effects_barrier memory transfer_guard*",
         "programs over several devices have their own names": "P "
-        "smap reshard make_array_from_* "
+        "reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
         "Refs live as long as the function that made them": "free_ref",
         "jit(f, checks=...) checks one function, and names the line": "enable_checks",
@@ -203,12 +203,12 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "axes of a mesh are of one type: shard_map checks what varies": (
             "make_mesh.axis_types"
         ),
+        "types of traced values have no shardings to infer axes from": "smap.in_axes",
         "pmap is shard_map over all devices: use that for what it lacks": (
             "pmap.devices pmap.static_broadcasted_argnums pmap.axis_size "
             "pmap.donate_argnums"
         ),
         "the specs of operands are said where they are used": "shard_map.in_specs",
-        "a function runs over all axes of its mesh": "shard_map.axis_names",
         "JAX has deprecated it": "*.concrete *.reduce_axes",
         "arrays are copied to a device; where they were does not matter": (
             "device_put.src device_put.donate device_put.may_alias"
@@ -219,9 +219,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "options of XLA's compiler": "jit.compiler_options",
         "arguments are put onto devices, and results stay there": "jit.*_shardings",
         "make_program is its name here, and its options are by name": "make_jaxpr.*",
-        "mapped axes are not sharded by their names": (
-            "vmap.spmd_axis_name vmap.sum_match"
-        ),
+        "mapped axes are not sharded by their names": "vmap.sum_match",
     },
     "jax.image": {"None is the full precision": "*.precision"},
     "jax.test_util": {"the step is that of float64": "check_*.eps"},
@@ -252,9 +250,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _ORDER_OF_NUMPY: "matrix_rank.rtol pinv.rtol",
     },
     "jax.lax": {
-        "make the groups an axis of their own, and reduce over the axis beside it": (
-            "*.axis_index_groups"
-        ),
         "values do not carry over which axes they vary": "all_gather.to",
         "kernels have one accuracy, which the page on numerics states": "*.accuracy",
         "pairs of padding give either convention": (

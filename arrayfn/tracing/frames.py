@@ -38,7 +38,8 @@ class Frame:
     operators that are traced as their bodies; a frame shares it with those inside it.
     ``platform`` is the backend that the function is compiled for, empty if another
     frame knows it; ``asks_platform`` says whether it was asked for, ``asks_mesh``
-    whether the mesh of ``set_mesh`` was.
+    whether the mesh of ``set_mesh`` was. A frame of ``types_only``, and those inside
+    it, are never run: what has a type and no elements may be an operand.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Frame:
         parent: Frame | None,
         checks: frozenset[str] = frozenset(),
         platform: str = "",
+        types_only: bool = False,
     ) -> None:
         self.name = name
+        self.types_only = types_only or (parent is not None and parent.types_only)
         self.platform = platform
         self.asks_platform = self.asks_mesh = False
         self.checks = checks if parent is None else checks | parent.checks
@@ -81,7 +84,7 @@ class Frame:
         frame: Frame | None = self
         passed: list[Frame] = []
         while frame is not None:
-            if name in frame.axes:
+            if name in frame.axes and frame.axes[name].manual:
                 for inner in passed:
                     inner.asks_around = True
                 return frame.axes[name]
@@ -94,7 +97,7 @@ class Frame:
         names: list[str] = []
         frame: Frame | None = self
         while frame is not None:
-            names += frame.axes
+            names += [name for name, axis in frame.axes.items() if axis.manual]
             frame = frame.parent
         return names
 
@@ -120,13 +123,15 @@ class Frame:
         operand = adopted(operand)
         if isinstance(operand, ArrayOnDevice):
             return self._capture(operand, operand.type)
+        if self.types_only and hasattr(operand, "__arrayfn_type__"):
+            return self._capture(operand, operand.__arrayfn_type__)
         array = np.asarray(operand)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return Literal(array.item(), dtypes.canonical(array.dtype))
         array = in_place(array)
         return self._capture(array, type_of(array))
 
-    def _capture(self, value: Captured, type: ArrayType) -> Var:
+    def _capture(self, value: Any, type: ArrayType) -> Var:
         """The Var that stands for a captured value, the same for each of its uses."""
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
         known = self._captured.get(key)
@@ -140,13 +145,15 @@ class NamedAxis:
     """An axis that a function is mapped along: its extent, and a member's ``index``.
 
     The index is a Tracer without a value: an input of the function's Program. An axis
-    of a ``mesh`` is ``typed`` if types say what varies along it.
+    of a ``mesh`` is ``typed`` if types say what varies along it. One that is not
+    ``manual`` is not known inside the function.
     """
 
     size: int
     index: Tracer
     mesh: Mesh | None = None
     typed: bool = False
+    manual: bool = True
 
 
 class _Local(threading.local):

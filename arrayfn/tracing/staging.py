@@ -108,6 +108,7 @@ def trace(
     mesh: Mesh | None = None,
     varying: bool = True,
     platform: str = "",
+    types_only: bool = False,
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -118,10 +119,10 @@ def trace(
     on that trace. For each of ``axes``, names and extents, there is one more input, the
     index of a member; so there is for each axis of ``mesh``, along which types say what
     is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the backend that it
-    compiles for.
+    compiles for. ``types_only`` says that the Program is never run.
     """
     parent = current_frame()
-    frame = Frame(name, abstract, parent, checks, platform)
+    frame = Frame(name, abstract, parent, checks, platform, types_only)
     location = user_location()
     tracers = [
         Tracer(

@@ -17,6 +17,7 @@ from arrayfn.transforms.constraints import (
     with_sharding_constraint,
     with_shardings,
 )
+from arrayfn.transforms.device_mapping import pmap, smap
 from arrayfn.transforms.directional import jvp, linear_transpose, linearize, vjp
 from arrayfn.transforms.flat_trace import FlatTrace, inside_trace, trace_function
 from arrayfn.transforms.gradients import grad, value_and_grad
@@ -24,7 +25,7 @@ from arrayfn.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
 from arrayfn.transforms.mapping import vmap
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 from arrayfn.transforms.shapes import eval_shape, make_program
-from arrayfn.transforms.shard_map import pmap, shard_map
+from arrayfn.transforms.shard_map import shard_map
 from arrayfn.transforms.sizes import Dim
 from arrayfn.transforms.taylor import jet
 
@@ -51,6 +52,7 @@ __all__ = [
     "name_of",
     "pmap",
     "shard_map",
+    "smap",
     "trace_function",
     "value_and_grad",
     "vjp",

@@ -28,14 +28,16 @@ def batch(
     in_dims: Sequence[Dim],
     out_dims: Sequence[Dim],
     axis_name: str | None = None,
+    mesh_axes: tuple[str, ...] = (),
 ) -> Program:
     """Map ``program`` along axes ``in_dims`` of its inputs, of extent ``size``.
 
     Outputs are mapped along ``out_dims``; those that do not vary are repeated. An
     output whose dim is None must not vary. Collectives over ``axis_name`` combine the
-    members of this axis.
+    members of this axis. Where a constraint cuts a value over a mesh, the mapped axis
+    lies along ``mesh_axes``.
     """
-    axis = MappedAxis(size, axis_name)
+    axis = MappedAxis(size, axis_name, mesh_axes)
     builder = ProgramBuilder(f"batched_{program.name}")
     with builder:
         inputs = [
@@ -57,13 +59,15 @@ def batch_varying(
     dense: Sequence[bool],
     *,
     axis_name: str | None = None,
+    mesh_axes: tuple[str, ...] = (),
 ) -> tuple[Program, list[bool]]:
     """Map ``program`` along axis 0 of some inputs; also return which outputs vary.
 
     Inputs marked in ``mapped`` get a new axis 0 of extent ``size``. Outputs marked in
-    ``dense`` are always mapped, by repetition if they do not vary.
+    ``dense`` are always mapped, by repetition if they do not vary. ``axis_name`` and
+    ``mesh_axes`` are as in ``batch``.
     """
-    axis = MappedAxis(size, axis_name)
+    axis = MappedAxis(size, axis_name, mesh_axes)
     builder = ProgramBuilder(f"batched_{program.name}")
     with builder:
         in_dims: list[Dim] = [0 if m else None for m in mapped]
@@ -146,12 +150,14 @@ def _apply_rule(
             is_mapped = tuple(dim is not None for dim in dims)
             params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
         outs = [0] * len(body.outputs)
-        params["body"] = batch(body, axis.size, dims, outs, axis.name)
+        params["body"] = batch(body, axis.size, dims, outs, axis.name, axis.mesh_axes)
         outputs = all_of(primitive(*operands, **params))
         return outputs, [0] * len(outputs)
     if isinstance(primitive.batch, OverPrograms):
         name = None if _hides(equation, axis.name) else axis.name
-        inner = functools.partial(batch_varying, axis_name=name)
+        inner = functools.partial(
+            batch_varying, axis_name=name, mesh_axes=axis.mesh_axes
+        )
         return primitive.batch.rule(inner, axis.size, operands, dims, **equation.params)
     if isinstance(primitive.batch, ByAxis):
         return primitive.batch.rule(axis, operands, dims, **equation.params)

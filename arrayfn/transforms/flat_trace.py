@@ -55,6 +55,7 @@ def trace_function(
     mesh: Mesh | None = None,
     varying: bool = True,
     platform: str = "",
+    types_only: bool = False,
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
@@ -67,7 +68,8 @@ def trace_function(
     alone are computed at once; if ``abstract``, those are staged, too. ``mesh`` adds an
     input for each of its axes, the member's index; ``varying`` says whether types have
     the axes along which a value varies. ``platform`` is the backend that the Program is
-    compiled for.
+    compiled for. ``types_only`` says that the Program is never run, so that the
+    function may use a ``ShapeDtypeStruct`` for an array.
     """
     check_function("tracing", function)
     args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
@@ -102,6 +104,7 @@ def trace_function(
         mesh=mesh,
         varying=varying,
         platform=platform,
+        types_only=types_only,
     )
     return FlatTrace(traced, out_tree[0])
 

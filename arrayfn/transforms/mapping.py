@@ -33,6 +33,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
+    spmd_axis_name: str | tuple[str, ...] | None = None,
 ) -> Callable[P, R]:
     """``fun`` mapped along an axis of its arguments, all at once.
 
@@ -42,7 +43,9 @@ def vmap(
     Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
     stands in the outputs. Under ``axis_name`` the function may combine values of all
     members: ``lax.psum(x, axis_name)``, for example. ``axis_size`` is the number of
-    members, needed only where no argument is mapped.
+    members, needed only where no argument is mapped. Where the function constrains how
+    a value lies over a mesh (``with_sharding_constraint``), the mapped axis lies along
+    the mesh's axis ``spmd_axis_name``, or several; without it, it stays whole.
 
     Raises ShapeError if the mapped extents differ, or nothing is mapped and no
     ``axis_size`` is given.
@@ -53,6 +56,13 @@ def vmap(
     """
     check_function("vmap", fun)
     _check_in_axes(in_axes)
+    mesh_axes = (
+        ()
+        if spmd_axis_name is None
+        else (spmd_axis_name,)
+        if isinstance(spmd_axis_name, str)
+        else tuple(spmd_axis_name)
+    )
 
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -73,6 +83,7 @@ def vmap(
                 out_axes,
                 axis_name,
                 axis_size,
+                spmd_axis_name,
             )
             return mapped(*[leaves[k] for k in own])
         size = _mapped_size(name, leaves, dims, axis_size)
@@ -90,8 +101,8 @@ def vmap(
             out_dims = tree.broadcast_prefix(out_axes, placeholder)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: out_axes {out_axes} is no prefix of the structure that {name} "
-                f"returns, {traced.out_tree}",
+                f"vmap: out_axes {out_axes} is not a prefix of the structure that "
+                f"{name} returns, {traced.out_tree}",
                 user_location(),
             ) from error
         _check_axes(out_axes, "out_axes", out_dims)
@@ -107,7 +118,7 @@ def vmap(
         # The index of a member among all, and what the function closes over.
         indices = [] if axis_name is None else [np.arange(size, dtype=np.int32)]
         all_dims = [*dims, *[0] * len(indices), *[None] * len(captured)]
-        mapped = batch(traced.program, size, all_dims, out_dims, axis_name)
+        mapped = batch(traced.program, size, all_dims, out_dims, axis_name, mesh_axes)
         _check_unmapped(name, traced.program, mapped, out_dims)
         results = apply_program(mapped, [*leaves, *indices, *captured], once=True)
         return tree.unflatten(traced.out_tree, results)
@@ -140,8 +151,8 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
-                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
-                "None for what is the same for all",
+                f"vmap: {name} = {given} has the entry {axis!r}; an entry must be an "
+                "integer, or None for a value that is the same for all",
                 user_location(),
             )
 
@@ -195,8 +206,8 @@ def _check_in_axes(in_axes: Any) -> None:
     one = is_one(in_axes) and not isinstance(in_axes, bool)
     if not (in_axes is None or one or isinstance(in_axes, (tuple, list))):
         raise ArgumentError(
-            f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
-            f"argument, not {in_axes!r}",
+            f"vmap: in_axes must be an integer, None, or a tuple of one for each "
+            f"positional argument, not {in_axes!r}",
             user_location(),
         )
 
@@ -227,7 +238,7 @@ def _in_dims(
             dims += tree.broadcast_prefix(axis, argument)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: in_axes[{position}] = {axis} is no prefix of argument "
+                f"vmap: in_axes[{position}] = {axis} is not a prefix of argument "
                 f"{position} of {name}",
                 user_location(),
             ) from error

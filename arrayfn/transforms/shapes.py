@@ -16,13 +16,14 @@ def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
     """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
-    and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array.
+    and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
+    may itself give a ``ShapeDtypeStruct`` to functions, jitted ones too.
 
     >>> import numpy as np
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
     ShapeDtypeStruct(shape=(2, 4), dtype=float64)
     """
-    return _result_types(_traced(fun, args, kwargs))
+    return _result_types(_traced(fun, args, kwargs, types_only=True))
 
 
 def make_program(
@@ -81,11 +82,22 @@ def without_static(
 
 
 def _traced(
-    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    types_only: bool = False,
 ) -> FlatTrace:
-    """Trace ``function``, which sees types alone."""
+    """Trace ``function``, which sees types alone; it is never run if ``types_only``."""
     args, kwargs = stand_ins((args, kwargs))
-    return trace_function(function, args, kwargs, abstract=True, with_values=False)
+    return trace_function(
+        function,
+        args,
+        kwargs,
+        abstract=True,
+        with_values=False,
+        constants=not types_only,
+        types_only=types_only,
+    )
 
 
 def _result_types(traced: FlatTrace) -> Any:

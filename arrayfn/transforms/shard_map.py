@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def shard_map(
     mesh: Mesh | None = None,
     in_specs: Any,
     out_specs: Any,
+    axis_names: Collection[str] = frozenset(),
     check_vma: bool = True,
 ) -> Any:
     """``function``, run by each device of ``mesh`` on its parts of the arguments.
@@ -49,6 +51,9 @@ def shard_map(
     part. Where ``in_specs`` has None, that is so for arrays, and anything else reaches
     the function as it is. Inside the function ``lax.psum(x, "data")`` and other
     collectives combine the values of devices along an axis of the mesh.
+
+    ``axis_names`` are the axes that specs and collectives use, by default all of the
+    mesh. Along the others all devices have the same parts and compute the same.
 
     The function's types say along which axes of the mesh a value varies. The sum over
     an axis does not vary along it; the derivative by a value that does not vary is
@@ -76,12 +81,13 @@ def shard_map(
             mesh=mesh,
             in_specs=in_specs,
             out_specs=out_specs,
+            axis_names=axis_names,
             check_vma=check_vma,
         )
     check_function("shard_map", function)
     if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentError(
-            f"shard_map: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
+            f"shard_map: mesh must be an arrayfn.Mesh, not {type(mesh).__name__}",
             user_location(),
         )
     given = mesh
@@ -92,12 +98,14 @@ def shard_map(
         name = name_of(function)
         mesh = asked_mesh(f"shard_map of {name}") if given is None else given
         _refuse_nesting(name, mesh)
+        rest = _other_axes(mesh, axis_names)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
         specs = _spread("in_specs", prefix, args, mesh, name)
+        _check_axes_of("in_specs", specs, rest)
         leaves, structure = tree.flatten(args)
-        member, passed = function, args
+        member, passed = _hiding(rest, function), args
         if kept := _kept_as_they_are(prefix, args):
-            member = _with_objects(function, structure, kept)
+            member = _with_objects(member, structure, kept)
             specs = [spec for k, spec in enumerate(specs) if k not in kept]
             leaves = [leaf for k, leaf in enumerate(leaves) if k not in kept]
             passed = tuple(leaves)
@@ -120,6 +128,7 @@ def shard_map(
         structure = traced.out_tree
         placeholder = tree.unflatten(structure, [0] * structure.num_leaves)
         outs = _spread("out_specs", out_specs, placeholder, mesh, name)
+        _check_axes_of("out_specs", outs, rest)
         body = _captured_first(traced.program, len(leaves), len(mesh.axis_names))
         _check_outputs(name, body, outs, check_vma)
         results = apply(
@@ -138,93 +147,50 @@ def shard_map(
     return wrapper
 
 
-def pmap(
-    fun: Function,
-    axis_name: str | None = None,
-    *,
-    in_axes: Any = 0,
-    out_axes: int = 0,
-) -> Function:
-    """``fun`` mapped along an axis of its arguments, one device for each member.
+def _other_axes(mesh: Mesh, axis_names: Collection[str]) -> frozenset[str]:
+    """The axes of ``mesh`` that ``axis_names`` leaves out; none if that is empty.
 
-    It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
-    many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument, and keyword arguments are mapped along axis 0;
-    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
-    (by default ``"devices"``); derivatives are each member's own.
-
-    >>> from arrayfn import lax
-    >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
-    array([0.])
+    Raises ArgumentError for a name that is none of the mesh's.
     """
-    check_function("pmap", fun)
-    if isinstance(in_axes, bool):
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    unknown = [name for name in names if name not in mesh.axis_names]
+    if unknown:
         raise ArgumentError(
-            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            f"shard_map: axis_names has {unknown[0]!r}, but the axes of the mesh are "
+            f"{', '.join(map(repr, mesh.axis_names))}",
             user_location(),
         )
-    name = "devices" if axis_name is None else axis_name
+    return frozenset(mesh.axis_names).difference(names) if names else frozenset()
 
-    @functools.wraps(fun)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Call the function on each device, by ``shard_map``."""
-        axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
-        if len(axes) != len(args):
+
+def _check_axes_of(
+    what: str, specs: Sequence[PartitionSpec], others: frozenset[str]
+) -> None:
+    """Raise ArgumentError if ``specs``, those of ``what``, name one of ``others``."""
+    for spec in specs:
+        named = sorted(others.intersection(spec.axes()))
+        if named:
             raise ArgumentError(
-                f"pmap: in_axes has {len(axes)} entries, but {name_of(fun)} was "
-                f"called with {len(args)} arguments",
-                user_location(),
-            )
-        count, names = len(args), list(kwargs)
-        args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
-        sizes = {
-            leaf_type(leaf).shape[axis]
-            for argument, axis in zip(args, axes, strict=True)
-            for leaf in tree.leaves(argument)
-            if axis is not None
-        }
-        if len(sizes) != 1:
-            raise ShapeError(
-                f"pmap of {name_of(fun)}: the mapped extents are "
-                f"{sorted(sizes) or 'missing'}, but all are the number of devices",
+                f"shard_map: {what} has {spec!r}, but axis_names leaves out "
+                f"{named[0]!r}, along which all devices have the same parts",
                 user_location(),
             )
 
-        def spec(axis: int | None) -> PartitionSpec:
-            return PartitionSpec() if axis is None else _along(axis, name)
 
-        def member(*parts: Any) -> Any:
-            """The function of one member's parts, whose mapped axes have extent 1."""
-            own = [
-                part
-                if axis is None
-                else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
-                for part, axis in zip(parts, axes, strict=True)
-            ]
-            by_name = dict(zip(names, own[count:], strict=True))
-            result = fun(*own[:count], **by_name)
-            return tree.map(lambda y: _expanded(y, out_axes), result)
+def _hiding(others: frozenset[str], function: Function) -> Function:
+    """``function``, inside which the axes ``others`` of the mesh are not known."""
+    if not others:
+        return function
 
-        return shard_map(
-            functools.wraps(fun)(member),
-            mesh=Mesh((sizes.pop(),), (name,)),
-            in_specs=tuple(spec(axis) for axis in axes),
-            out_specs=_along(out_axes, name),
-            check_vma=False,
-        )(*args)
+    @functools.wraps(function)
+    def member(*parts: Any) -> Any:
+        frame = current_frame()
+        assert frame is not None
+        for name in others:
+            frame.axes[name] = replace(frame.axes[name], manual=False)
+        return function(*parts)
 
-    return wrapper
-
-
-def _along(axis: int, name: str) -> PartitionSpec:
-    return PartitionSpec(*[None] * axis, name)
-
-
-def _expanded(y: Any, axis: int) -> Any:
-    """``y`` with a new axis of extent 1."""
-    shape = leaf_type(y).shape
-    wider = (*shape[:axis], 1, *shape[axis:])
-    return y.reshape(wider) if hasattr(y, "reshape") else np.full(wider, y)
+    return member
 
 
 def _refuse_nesting(name: str, mesh: Mesh) -> None:
@@ -280,7 +246,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
         spread = tree.broadcast_prefix(specs, of)
     except ValueError as error:
         raise ArgumentError(
-            f"shard_map: {what} = {specs} is no prefix of what {name} "
+            f"shard_map: {what} = {specs} is not a prefix of what {name} "
             f"{'takes' if what == 'in_specs' else 'returns'}: "
             f"{tree.text_of(tree.structure(of))}",
             user_location(),
@@ -289,7 +255,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     for spec in found:
         if not isinstance(spec, PartitionSpec):
             raise ArgumentError(
-                f"shard_map: {what} has {spec!r}, which is no PartitionSpec",
+                f"shard_map: {what} has {spec!r}, which is not a PartitionSpec",
                 user_location(),
             )
         check_spec(spec, mesh, f"shard_map: {what}")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import arrayfn as af
+import arrayfn.numpy as anp
 from arrayfn import Mesh, NamedSharding, sparse
 from arrayfn import PartitionSpec as P
 from arrayfn.errors import ArgumentError, BackendError, InPlaceError, ShapeError
@@ -71,7 +72,7 @@ def test_specs():
     assert list(P("i", None)) == ["i", None]
     assert P(None, "i")[1] == "i"
     assert pickle.loads(pickle.dumps(P("i"))) == P("i")
-    with pytest.raises(ArgumentError, match="an entry is None"):
+    with pytest.raises(ArgumentError, match="an entry must be None"):
         P(3)
     with pytest.raises(ArgumentError, match="at most once"):
         NamedSharding(MESH, P("data", "data"))
@@ -159,7 +160,7 @@ def test_numbers_and_axes_that_do_not_divide():
     one = af.device_put(3.0, NamedSharding(MESH, P()))
     assert float(one) == 3.0
     assert f"{one:.1f}" == "3.0"
-    with pytest.raises(ShapeError, match="is no multiple of 4"):
+    with pytest.raises(ShapeError, match="is not a multiple of 4"):
         af.device_put(np.zeros((2, 6)), NamedSharding(MESH, P(None, "model")))
 
 
@@ -172,3 +173,41 @@ def test_a_sparse_system_with_a_right_side_over_a_mesh():
     matrix = sparse.CSR(np.diag([1.0, 2.0, 4.0, 8.0]))
     right = af.device_put(np.ones(4), NamedSharding(Mesh((4,), ("d",)), P("d")))
     np.testing.assert_array_equal(spsolve(matrix, right), [1.0, 0.5, 0.25, 0.125])
+
+
+CREATED = {
+    "zeros": lambda **w: anp.zeros((4, 8), np.float32, **w),
+    "ones": lambda **w: anp.ones((4, 8), **w),
+    "full": lambda **w: anp.full((4, 8), np.arange(8), **w),
+    "arange": lambda **w: anp.arange(1, 9, **w),
+    "linspace": lambda **w: anp.linspace(0.0, 1.0, 8, **w),
+    "eye": lambda **w: anp.eye(4, 8, 1, **w),
+    "asarray": lambda **w: anp.asarray(X.tolist(), **w),
+    "full_like": lambda **w: anp.full_like(X, 3.0, **w),
+    "fftfreq": lambda **w: anp.fft.fftfreq(8, **w),
+}
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_arrays_are_created_over_a_mesh(name):
+    make = CREATED[name]
+    sharding = NamedSharding(MESH, P("data"))
+    for made in (make(device=sharding), af.jit(lambda: make(device=sharding))()):
+        assert made.sharding == sharding
+        np.testing.assert_array_equal(made, make(), strict=True)
+    with af.set_mesh(MESH):
+        assert make(device=P("data")).sharding == sharding
+    uneven = NamedSharding(Mesh((3,), ("x",)), P("x"))
+    with pytest.raises(ShapeError, match="3"):
+        make(device=uneven)
+
+
+def test_an_array_like_one_over_a_mesh_lies_as_that_one():
+    x = af.device_put(X, NamedSharding(MESH, P(None, "model")))
+    assert anp.zeros_like(x).sharding == x.sharding
+    assert isinstance(anp.ones_like(x, shape=(3,)), np.ndarray)
+    where = NamedSharding(MESH, P("data"))
+    numbers, step = anp.linspace(0, 7, 8, retstep=True, device=where)
+    assert (numbers.sharding, float(step)) == (where, 1.0)
+    with pytest.raises(ArgumentError, match="over a mesh by a NamedSharding, not on 3"):
+        anp.zeros(3, device=3)

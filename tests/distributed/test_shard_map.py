@@ -234,9 +234,9 @@ def test_specs_that_do_not_fit_are_refused():
         call(P("data"), X[:3])
     with pytest.raises(ShapeError, match="has 3 entries, but the array has 2 axes"):
         call(P(None, None, "data"))
-    with pytest.raises(ArgumentError, match="is no PartitionSpec"):
+    with pytest.raises(ArgumentError, match="is not a PartitionSpec"):
         call("data")
-    with pytest.raises(ArgumentError, match="is no prefix"):
+    with pytest.raises(ArgumentError, match="is not a prefix"):
         call((P(), P()))
     with pytest.raises(ArgumentError, match="is the name of an axis already"):
         shard_map(lambda x: call(P(), x), mesh=MESH, in_specs=P(), out_specs=P())(X)
@@ -252,7 +252,7 @@ def test_explicit_variance():
     twice, four = shard_map(f, mesh=MESH, in_specs=P(), out_specs=specs)(X)
     np.testing.assert_array_equal(twice, np.concatenate([X] * 2))
     np.testing.assert_array_equal(four, np.concatenate([X] * 4))
-    with pytest.raises(ArgumentError, match="to is 'varying'"):
+    with pytest.raises(ArgumentError, match="to must be 'varying'"):
         lax.pcast(X, "data", to="reduced")
 
 
@@ -395,3 +395,54 @@ def test_an_axis_of_the_mesh_hides_one_of_vmap_with_its_name():
     mapped = vmap(member, axis_name="x")
     assert np.array_equal(mapped(x), expected)
     assert np.array_equal(jit(mapped)(x), expected)
+
+
+def test_some_axes_of_a_mesh_are_left_out():
+    by_rows = {"mesh": MESH, "in_specs": P("data"), "axis_names": {"data"}}
+    total = shard_map(lambda x: lax.psum(x.sum(0), "data"), out_specs=P(), **by_rows)
+    np.testing.assert_allclose(total(X), X.sum(0), rtol=1e-14)
+    np.testing.assert_allclose(jit(total)(X), X.sum(0), rtol=1e-14)
+    slope = af.grad(lambda x: anp.sum(total(anp.sin(x)) ** 2))(X)
+    np.testing.assert_allclose(slope, 2 * np.sin(X).sum(0) * np.cos(X), rtol=1e-12)
+    for wrong, problem in (
+        ({"out_specs": P("model")}, "axis_names leaves out 'model'"),
+        ({"out_specs": P(), "axis_names": {"rows"}}, "the axes of the mesh are 'data'"),
+    ):
+        with pytest.raises(ArgumentError, match=problem):
+            shard_map(lambda x: x, **by_rows | wrong)(X)
+    with pytest.raises(ArgumentError, match=r"'model' \(named axes here: 'data'\)"):
+        shard_map(lambda x: lax.psum(x, "model"), out_specs=P("data"), **by_rows)(X)
+
+
+def test_smap_says_which_axes_of_arrays_are_cut():
+    @af.smap(in_axes=(1, None), out_axes={"all": None, "own": 1}, axis_name="model")
+    def scaled(x, y):
+        return {"all": lax.psum(x.sum(1), "model"), "own": x * y}
+
+    with af.set_mesh(MESH):
+        found = scaled(X, 2.0)
+    np.testing.assert_allclose(found["all"], X.sum(1), rtol=1e-14)
+    np.testing.assert_array_equal(found["own"], 2 * X)
+    for wrong in ({"axis_name": ("data", "model")}, {"in_axes": -1}, {"out_axes": "x"}):
+        options = {"in_axes": 0, "out_axes": 0, "axis_name": "data"} | wrong
+        with pytest.raises(ArgumentError, match="smap: a"), af.set_mesh(MESH):
+            af.smap(lambda x: x, **options)(X)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        (None, P(None, "model")),
+        ("data", P("data", "model")),
+        (("data",), P("data", "model")),
+    ],
+)
+def test_a_mapped_axis_lies_along_axes_of_the_mesh(name, spec):
+    own = NamedSharding(MESH, P("model"))
+
+    def member(x):
+        return lax.with_sharding_constraint(2 * x, own)
+
+    found = jit(vmap(jit(member), spmd_axis_name=name))(X)
+    assert found.sharding == NamedSharding(MESH, spec)
+    np.testing.assert_array_equal(found, 2 * X)

@@ -58,3 +58,13 @@ def test_a_program_is_abstract():
         make_program(lambda x: x if x > 0 else -x)(1.0)
     with pytest.raises(ArgumentError, match="not an array or number"):
         make_program(lambda x: x)("text")
+
+
+def test_eval_shape_of_a_function_that_gives_structs_to_jitted_functions():
+    inner = jit(lambda x: np.sum(x, axis=0))
+    matrix = S((3, 4), np.float32)
+    assert eval_shape(lambda: inner(matrix)) == S((4,), np.float32)
+    gradient = eval_shape(lambda: grad(lambda x: inner(x).sum())(matrix))
+    assert gradient == matrix
+    with pytest.raises(AbstractValueError, match="has no elements"):
+        jit(lambda: inner(matrix))()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from arrayfn import lax
+from arrayfn import Mesh, PartitionSpec, lax, shard_map
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, ShapeError
 from arrayfn.transforms import grad, jacfwd, jacrev, jvp, make_program, vmap
@@ -35,6 +37,65 @@ def test_members_are_reduced_and_each_has_the_result(name):
     np.testing.assert_allclose(jit(f)(M)["all"], want, rtol=1e-15)
     alone = mapped(lambda x: function(x, "i"), out_axes=None)(M)
     np.testing.assert_allclose(alone, expected(M, axis=0), rtol=1e-15)
+
+
+GROUPS = [[4, 0, 2], [1, 5, 3]]
+IN_GROUPS = {
+    # What a member at this place of its group gets, of all in the group.
+    "psum": (lambda x, **g: lax.psum(x, "i", **g), lambda x, _: x.sum(0)),
+    "pmean": (lambda x, **g: lax.pmean(x, "i", **g), lambda x, _: x.mean(0)),
+    "pmax": (lambda x, **g: lax.pmax(x, "i", **g), lambda x, _: x.max(0)),
+    "pmin": (lambda x, **g: lax.pmin(x, "i", **g), lambda x, _: x.min(0)),
+    "all_gather": (
+        lambda x, **g: lax.all_gather(x, "i", axis=1, tiled=True, **g),
+        lambda x, _: np.concatenate(x, 1),
+    ),
+    "psum_scatter": (
+        lambda x, **g: lax.psum_scatter(x, "i", **g),
+        lambda x, place: x.sum(0)[place],
+    ),
+    "all_to_all": (
+        lambda x, **g: lax.all_to_all(x, "i", 1, 0, tiled=True, **g),
+        lambda x, place: np.concatenate(x[:, :, 2 * place : 2 * place + 2]),
+    ),
+    "pswapaxes": (
+        lambda x, **g: lax.pswapaxes(x, "i", 0, **g),
+        lambda x, place: x[:, place],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_members_are_combined_in_groups(name):
+    function, expected = IN_GROUPS[name]
+    x = np.random.default_rng(1).standard_normal((6, 3, 6))
+    want = [
+        expected(x[group], group.index(k))
+        for k in range(6)
+        for group in GROUPS
+        if k in group
+    ]
+    in_groups = partial(function, axis_index_groups=GROUPS)
+    np.testing.assert_allclose(mapped(in_groups)(x), want, rtol=1e-15)
+    mesh, spec = Mesh((6,), ("i",)), PartitionSpec("i")
+    one = shard_map(
+        lambda x: in_groups(x[0])[None], mesh=mesh, in_specs=spec, out_specs=spec
+    )
+    np.testing.assert_allclose(one(x), want, rtol=1e-15)
+
+
+def test_numbers_are_counted_in_groups_and_groups_are_checked():
+    x = np.arange(6.0)
+    assert (
+        mapped(lambda x: lax.psum(1, "i", axis_index_groups=GROUPS) + 0 * x)(x)[0] == 3
+    )
+    slope = mapped(grad(lambda x: lax.psum(x**2, "i", axis_index_groups=GROUPS)))(x)
+    np.testing.assert_array_equal(slope, 3 * 2 * x)
+    for wrong in ([[0, 1], [2, 3]], [[0, 1, 2, 3], [4, 5]], [[0, 1, 2], [2, 4, 5]]):
+        with pytest.raises(ArgumentError, match="groups of one size, in which each"):
+            mapped(lambda x, g=wrong: lax.pmax(x, "i", axis_index_groups=g))(x)
+    with pytest.raises(ArgumentError, match="groups the members of one axis"):
+        mapped(lambda x: lax.psum(x, ("i", "j"), axis_index_groups=GROUPS))(x)
 
 
 def test_sums_keep_their_dtype_and_count_members():
@@ -238,9 +299,9 @@ def test_names_that_are_not_bound():
 def test_parts_that_do_not_fit():
     with pytest.raises(ArgumentError, match="at most once as a source and once"):
         mapped(lambda x: lax.ppermute(x, "i", [(0, 1), (2, 1)]))(X)
-    with pytest.raises(ShapeError, match=r"axis 0 of shape \(4,\) is to have 3"):
+    with pytest.raises(ShapeError, match=r"axis 0 of shape \(4,\) must have 3"):
         mapped(lambda x: lax.psum_scatter(x, "i"))(M)
-    with pytest.raises(ShapeError, match="to have a multiple of 3 elements"):
+    with pytest.raises(ShapeError, match="must have a multiple of 3 elements"):
         mapped(lambda x: lax.all_to_all(x, "i", 0, 0, tiled=True))(M)
 
 

@@ -265,8 +265,8 @@ def test_branches_that_differ_are_shown_side_by_side() -> None:
 def test_a_predicate_that_is_no_scalar() -> None:
     text = raised(ShapeError, lambda: lax.cond(XS > 0, lambda: 1.0, lambda: 2.0))
     assert text == (
-        "cond: pred is a scalar, not bool[3,2]; to choose element by element, write "
-        "arrayfn.numpy.where(condition, x, y)"
+        "cond: pred must be a scalar, not bool[3,2]; to choose element by element, "
+        "write arrayfn.numpy.where(condition, x, y)"
     )
     text = raised(
         ShapeError, lambda: lax.while_loop(lambda x: x > 0, lambda x: x - 1, XS)
@@ -314,11 +314,14 @@ def test_a_number_to_be_scanned() -> None:
         (lambda: lax.while_loop(1, 2, 3), "while_loop: cond_fun is a function"),
         (lambda: lax.scan(None, 0, XS), "scan: f is a function, but was given None"),
         (lambda: lax.switch(0, []), "switch: there is no branch to choose"),
-        (lambda: lax.switch(0, [abs, 3]), r"switch: branches\[1\] is a function"),
+        (lambda: lax.switch(0, [abs, 3], 1.0), r"switch: branches\[1\] is a function"),
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
         (lambda: lax.fori_loop(0, 1.5j, add, 0), "fori_loop: upper is a scalar, an"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),
-        (lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1), "scan: unroll is a number"),
+        (
+            lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1),
+            "scan: unroll must be a number",
+        ),
         (
             lambda: lax.associative_scan(add, (XS, XS[:2])),
             "associative_scan: the arrays have one number of elements",

@@ -155,6 +155,7 @@ FORMULAS = [
     ("xp.polyfit(np.arange(3.0), x, 1, w=np.array([1.0, 2.0, 0.5]))", M),
     ("xp.polyfit(np.arange(7.0), x, 2, cov=True)", V),
     ("xp.polyfit(np.arange(7.0), x, 2, cov='unscaled')[1]", V),
+    ("xp.polyfit(np.arange(3.0), x, 1, cov='unscaled')[1]", M),
     ("xp.polyfit(np.arange(3.0), x, 1, full=True)[:2]", M),
     # Convolution.
     ("xp.convolve(x, x[:3])", V),

@@ -158,6 +158,29 @@ def test_quantiles_of_students_distribution():
     np.testing.assert_allclose(t, sp.stdtrit(3.5, p), rtol=1e-7, atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("df", "p", "t"),  # by mpmath
+    [
+        (0.5, 1e-100, -1.02849115631634085e199),
+        (1.0, 1e-300, -3.18309886183790672e299),
+        (3.5, 1e-300, -6.10685703157126266e85),
+        (10.0, 1e-200, -2.56452571894819786e20),
+        (30.0, 1e-300, -50178575360.5050811),
+    ],
+)
+def test_far_quantiles_of_students_distribution(df, p, t):
+    np.testing.assert_allclose(special.stdtrit(df, p), t, rtol=2e-14)
+
+
+def test_slopes_of_quantiles_of_students_distribution():
+    slope = af.grad(special.stdtrit, argnums=1)
+    for p in (1e-100, 1e-17, 0.2, 0.5):
+        want = np.pi / np.sin(np.pi * p) ** 2  # of t = -cot(pi p)
+        np.testing.assert_allclose(slope(1.0, p), want, rtol=1e-12)
+    np.testing.assert_allclose(slope(np.inf, 0.5), np.sqrt(2 * np.pi), rtol=1e-15)
+    assert af.grad(special.stdtrit)(2.0, 0.5) == 0.0
+
+
 def test_compiled_values_are_the_same():
     compiled = af.jit(
         lambda cases: {n: getattr(special, n)(*xs) for n, xs in cases.items()}

@@ -244,19 +244,27 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
     np.float64(1.0)
     """
     (df, p), dtype = in_float64("stdtrit", df, p)
-    tail = anp.minimum(p, 1.0 - p)
-    # The parts of the square of t and of df in their sum: the smaller is accurate.
-    of_square = betaincinv(0.5, 0.5 * df, 1.0 - 2.0 * tail)
-    of_df = betaincinv(0.5 * df, 0.5, 2.0 * tail)
+    is_normal = df == math.inf
+    d = anp.where(is_normal, 1.0, df)
+    tail, c = anp.minimum(p, 1.0 - p), 0.5 * d
+    beta = anp.exp(of_beta.log_beta(c, anp.full_like(c, 0.5)))
+    # Far out the tail is (d / t**2)**c / (2 c B(c, 1/2)) (DLMF 8.17.8), and in the
+    # middle t is linear in p.
+    leading = 2.0 * tail * c * beta
+    far = (leading ** (1.0 / c) < 1e-17) & (tail > 0)
+    middle = anp.abs(p - 0.5) < 1e-9
+    base = anp.where(far, leading, 1.0)
+    tail = anp.where(far | middle, 0.25, tail)
+    # The parts of the square of t and of d in their sum: the smaller is accurate.
+    of_square = betaincinv(0.5, c, 1.0 - 2.0 * tail)
+    of_d = betaincinv(c, 0.5, 2.0 * tail)
     near = of_square < 0.5
-    middle = p == 0.5
-    z = anp.where(near & ~middle, of_square, 0.5)
-    w = anp.where(near, 0.5, of_df)
-    size = anp.sqrt(df * anp.where(near, z / (1.0 - z), (1.0 - w) / w))
-    size = anp.where(middle & (df > 0), 0.0, size)
+    z, w = anp.where(near, of_square, 0.5), anp.where(near, 0.5, of_d)
+    size = anp.sqrt(d * anp.where(near, z / (1.0 - z), (1.0 - w) / w))
+    size = anp.where(far, anp.sqrt(d) * base ** (-1.0 / d), size)
     value = anp.where(p < 0.5, -size, size)
-    value = anp.where(df == math.inf, ndtri(p), value)
-    return ops.convert(value, dtype)
+    value = anp.where(middle & (d > 0), (p - 0.5) * anp.sqrt(d) * beta, value)
+    return ops.convert(anp.where(is_normal, ndtri(p), value), dtype)
 
 
 __all__ = [

@@ -22,6 +22,7 @@ from arrayfn.transforms.custom.functions import (
     Function,
     P,
     R,
+    SymbolicZero,
     fitted,
     pair_of,
     struct,
@@ -133,12 +134,12 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         if self._symbolic_zeros or self.within_rules.value:
             extra, (in_body,) = closed_over([(body, own)])
             unused = [leaf_type(value) for value in extra]
-            jvp_body: custom_rules.Rule = FUNCTIONS.name(
+            jvp_body: Program | str = FUNCTIONS.name(
                 lambda varies: call.later(varies, unused), f"{call.name}_jvp"
             )
         else:
             with self.within_rules:
-                rule = call.trace_rule(call.dynamic, [True] * own)
+                rule, _ = call.trace_rule(call.dynamic, [True] * own, dense=True)
             extra, (in_body, in_rule) = closed_over([(body, own), (rule, 2 * own)])
             inputs = rule.program.inputs
             directions = tuple(Var(v.type) for v in in_rule)
@@ -168,14 +169,21 @@ class _JvpCall(Call):
         self.rule = rule
 
     def trace_rule(
-        self, primals: Any, varies: Sequence[bool], abstract: bool = False
-    ) -> FlatTrace:
+        self,
+        primals: Any,
+        varies: Sequence[bool],
+        *,
+        dense: bool = False,
+        abstract: bool = False,
+    ) -> tuple[FlatTrace, tuple[bool, ...]]:
         """The rule as a Program of the primals and the tangents that are not zero.
 
-        ``varies`` says which leaves of the arguments have a tangent that is not zero.
-        If ``abstract``, the rule sees no values.
+        ``varies`` says which leaves of the arguments have a tangent that is not zero;
+        the second result says so of the outputs. The Program gives the tangents of
+        those, or of all outputs if ``dense``. If ``abstract``, the rule sees no values.
         """
         given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
+        is_zero: list[bool] = []
 
         def derivative(primals: Any, given: list[Any]) -> list[Any]:
             """The leaves of the rule's value and of its tangent, checked."""
@@ -185,22 +193,32 @@ class _JvpCall(Call):
             made = self.rule(*self.static, primals, tangents)
             what = f"{self.name}'s jvp rule"
             value, tangent = pair_of(what, "(value, tangent)", made)
-            return [
-                *fitted(f"the value of {what}", value, self.out_tree, self.types),
-                *fitted(f"the tangent of {what}", tangent, self.out_tree, self.types),
+            is_zero[:] = [
+                not dense and isinstance(t, SymbolicZero) for t in tree.leaves(tangent)
             ]
+            values = fitted(f"the value of {what}", value, self.out_tree, self.types)
+            directions = fitted(
+                f"the tangent of {what}", tangent, self.out_tree, self.types
+            )
+            pairs = zip(directions, is_zero, strict=True)
+            return [*values, *(t for t, zero in pairs if not zero)]
 
-        return trace_function(derivative, (primals, given), {}, abstract=abstract)
+        traced = trace_function(derivative, (primals, given), {}, abstract=abstract)
+        return traced, tuple(not zero for zero in is_zero)
 
-    def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
+    def later(
+        self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
+    ) -> custom_rules.NamedJvp:
         """The rule's Program, with ``unused`` inputs for what the body captures.
 
-        They do not vary; the primitive makes sure of that.
+        They do not vary; the primitive makes sure of that. Also which outputs vary.
         """
         own = len(self.leaf_types)
         with self.within_rules:
             # Abstract, so that arrays made inside become equations, not constants.
-            traced = self.trace_rule(self.placeholders(), varies[:own], abstract=True)
+            traced, out_varies = self.trace_rule(
+                self.placeholders(), varies[:own], abstract=True
+            )
         program = closed(f"the jvp rule of {self.name}", traced, own + sum(varies))
         inputs = (*program.inputs[:own], *map(Var, unused), *program.inputs[own:])
-        return replace(program, inputs=inputs)
+        return replace(program, inputs=inputs), out_varies
