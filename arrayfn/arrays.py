@@ -29,7 +29,10 @@ else:
         """
 
         def __init__(self) -> None:
-            raise TypeError("Array makes no arrays; write arrayfn.numpy.asarray(...)")
+            raise TypeError(
+                "Array cannot be called to make an array; write "
+                "arrayfn.numpy.asarray(...)"
+            )
 
     Array.register(np.ndarray)
     Array.register(ImmutableArray)

@@ -56,7 +56,8 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     type = leaf_type(condition)
     if type.dtype != dtypes.bool_:
         raise DTypeError(
-            f"check: the condition is of bools, not {type}; compare it with something",
+            f"check: the condition must be a bool or an array of bools, not {type}; "
+            f"compare it with something",
             user_location(),
         )
     operands = [condition, *given]
@@ -91,8 +92,8 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
         fields = [field for _, field, _, _ in Formatter().parse(message)]
     except ValueError as error:
         raise ArgumentError(
-            f"check: the message {message!r} is no format: {error}; write {{{{ for a "
-            "brace",
+            f"check: the message {message!r} is not a valid format: {error}; write "
+            f"{{{{ for a brace",
             user_location(),
         ) from None
     for number, field in enumerate(f for f in fields if f is not None):

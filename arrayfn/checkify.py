@@ -155,7 +155,7 @@ def checkify(
     kinds = frozenset(errors)
     if not kinds <= {*KINDS, CHECK}:
         raise ArgumentError(
-            f"checkify: errors = {short(errors)} has unknown kinds; it is one of "
+            f"checkify: errors = {short(errors)} has unknown kinds; it must be one of "
             "user_checks, index_checks, float_checks, all_checks, or a union of them",
             user_location(),
         )

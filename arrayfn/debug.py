@@ -81,7 +81,7 @@ class _AllUsed(string.Formatter):
         if unused:
             raise ArgumentError(
                 f"debug.print: the format has no place for the value {unused[0]!r}; "
-                "write {} or {name} for it (an f-string is filled in already)",
+                "write {} or {name} for it (an f-string has already been filled in)",
                 user_location(),
             )
 
@@ -114,7 +114,7 @@ def print(
         _AllUsed().vformat(fmt, args, kwargs)
     except (IndexError, KeyError) as error:
         raise ArgumentError(
-            f"debug.print: the format {fmt!r} takes a value that is not given: "
+            f"debug.print: the format {fmt!r} needs a value that was not given: "
             f"{error}; it is filled in as by str.format",
             user_location(),
         ) from None

@@ -119,7 +119,7 @@ def resize(
     wanted = ops.as_shape("resize", tuple(shape))
     if len(wanted) != type.ndim:
         raise ShapeError(
-            f"resize: {type} and the shape {wanted} have as many axes, one for one",
+            f"resize: {type} and the shape {wanted} must have the same number of axes",
             user_location(),
         )
     chosen = _method(method)

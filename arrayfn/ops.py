@@ -146,13 +146,13 @@ class _Segments:
         given = operands.type_of_operand(f"{name}: segment_ids", ids)
         if given.shape != self.type.shape[:1] or not self.type.shape:
             raise ShapeError(
-                f"{name}: data is {self.type}, so that segment_ids is a vector with a "
+                f"{name}: data is {self.type}, so segment_ids must be a vector with a "
                 f"number for each row, not {given}",
                 user_location(),
             )
         if given.dtype not in dtypes.INTEGERS:
             raise ArgumentError(
-                f"{name}: segment_ids are integers, not {given}", user_location()
+                f"{name}: segment_ids must be integers, not {given}", user_location()
             )
         self.count = int(anp.max(ids, initial=-1)) + 1 if count is None else count
         # A negative number would count from the end.

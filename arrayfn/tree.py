@@ -599,7 +599,7 @@ def _fields(
     if fields is None:
         if data is None or meta is None:
             raise ArgumentError(
-                f"register_dataclass: {name} is no dataclass; decorate it with "
+                f"register_dataclass: {name} is not a dataclass; decorate it with "
                 "@dataclass below @register_dataclass, or name its data_fields and "
                 "meta_fields",
                 user_location(),
@@ -616,7 +616,7 @@ def _fields(
     data, meta = tuple(data or ()), tuple(meta or ())
     if sorted((*data, *meta)) != sorted(fields):
         raise ArgumentError(
-            f"register_dataclass: data_fields {data} and meta_fields {meta} are to "
+            f"register_dataclass: data_fields {data} and meta_fields {meta} must "
             f"name each field of {name}'s constructor once: "
             f"{tuple(fields)}; name others in drop_fields",
             user_location(),

@@ -215,7 +215,7 @@ def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
     if len(values) != len(results):
         raise ArgumentError(
             f"kernel {_name(function)} returned {len(values)} results, not "
-            f"{len(results)}; say results={len(values)} if the operator has as many",
+            f"{len(results)}; pass results={len(values)} if the operator has that many",
             user_location(),
         )
     for k, (value, result) in enumerate(zip(values, results, strict=True)):

@@ -62,8 +62,8 @@ def get_backend(name: str) -> Backend:
     if not has_backend(name):
         if name in PARTS:
             raise BackendError(
-                f"{name!r} is no backend to compute on, but a part that backends may "
-                f"use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
+                f"{name!r} is not a backend to compute on, but a part that backends "
+                f"may use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
                 user_location(),
             )
         known = [each for each in BACKENDS if BACKENDS[each].info().kind == "backend"]

@@ -63,7 +63,7 @@ def read_description(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]
     try:
         found: Any = json.loads(files[DESCRIPTION])
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file} is no JSON: {error}") from None
+        raise BundleError(f"{file} is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise BundleError(f"{file} describes no bundle of format {FORMAT}")
     _check_fields(file, found, _FIELDS)
@@ -160,7 +160,7 @@ def options_of(folder: Path, given: dict[str, Any]) -> Options:
         or type(deterministic) is not bool
         or mode not in (None, *MODES)
     ):
-        raise BundleError(f"{folder / DESCRIPTION} has options that jit has not")
+        raise BundleError(f"{folder / DESCRIPTION} has options that jit does not have")
     return Options(deterministic, mode)
 
 

@@ -295,8 +295,8 @@ def kinds_of(kernel: Kernel) -> list[str]:
 
 
 def machine_of() -> list[str]:
-    """What kernels follow from besides the Program: compiler, processor and cores."""
-    return [_compiler_hash(), platform.machine(), str(machine.cores())]
+    """What kernels follow from besides the Program: the compiler and the machine."""
+    return [_compiler_hash(), platform.machine(), *machine.properties()]
 
 
 @cache
@@ -325,7 +325,7 @@ def _decoded(file: Path, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError(f"{file} is no text: {error}") from None
+        raise BundleError(f"{file} is not text: {error}") from None
 
 
 def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
@@ -334,7 +334,7 @@ def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
         program = parse_program(text, TABLE, arrays, keep_names=False)
         program.check()
     except ArrayfnError as error:
-        raise BundleError(f"{file} is no Program: {error}") from None
+        raise BundleError(f"{file} is not a Program: {error}") from None
     _check_equations(file, program)
     pairs = zip(program.constants, arrays, strict=True)
     values = tuple(_laid_out(file, x, v.type) for v, x in pairs)
@@ -349,11 +349,11 @@ def _check_equations(file: Path, program: Program) -> None:
     """
     for equation in program.equations:
         if "callback" in equation.params:
-            raise BundleError(f"{file} is no Program: it calls a Python function")
+            raise BundleError(f"{file} is not a Program: it calls a Python function")
         types = equation.primitive.result_types(equation.inputs, equation.params)
         if tuple(v.type for v in equation.outputs) != types:
             raise BundleError(
-                f"{file} is no Program: {equation.primitive.name} gives "
+                f"{file} is not a Program: {equation.primitive.name} gives "
                 f"{', '.join(map(str, types))}"
             )
         for inner in equation.subprograms():

@@ -304,8 +304,8 @@ class Bundle:
             is_c_name = c_name.isidentifier() and c_name.isascii()
             if not is_c_name or _C_KEYWORD.fullmatch(c_name):
                 raise ArgumentError(
-                    f"export_c: {c_name!r} is no name of a C function; give another "
-                    "name",
+                    f"export_c: {c_name!r} is not a valid name of a C function; give "
+                    "another name",
                     user_location(),
                 )
             write_c(function.compiled, path, c_name)

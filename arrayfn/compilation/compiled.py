@@ -118,7 +118,7 @@ class Compiled:
         for number, (given, wanted) in enumerate(pairs):
             if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
                 raise ArgumentError(
-                    f"argument {number} is to be {wanted}, not {given}: this was "
+                    f"argument {number} must be {wanted}, not {given}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )

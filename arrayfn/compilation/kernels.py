@@ -150,7 +150,7 @@ def _operator(given: Any) -> Operator[..., Any]:
         return given
     name = getattr(given, "__name__", repr(given))
     raise ArgumentError(
-        f"{name} is no operator, so it has no kernels; make it one with "
+        f"{name} is not an operator, so it has no kernels; make it one with "
         f"af.operator({name}), or give an operator such as af.nn.softmax",
         user_location(),
     )

@@ -82,7 +82,7 @@ class OpenText:
                 names = ", ".join(f"{name} = {sizes[name]}" for name in sizes)
                 raise ArgumentError(
                     f"the saved function cannot be computed for {names}: {match[2]} "
-                    "in its Program is no whole number then",
+                    "in its Program is not a whole number then",
                     user_location(),
                 )
             return repr(float(found)) if match[1] else str(int(found))
@@ -120,7 +120,7 @@ class OpenText:
                     )
                 elif not dims[name].accepts(size):
                     raise ArgumentError(
-                        f"{where} has {size} elements, but {name} is to be "
+                        f"{where} has {size} elements, but {name} must be "
                         f"{dims[name].wanted}",
                         user_location(),
                     )
@@ -274,8 +274,8 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
         found = fit.formula_of(words)
         if found is None:
             raise ArgumentError(
-                f"{name} has a number in its Program that is no polynomial of its open "
-                f"sizes: {', '.join(words[:4])} for {_listed(points[:4])}, in "
+                f"{name} has a number in its Program that is not a polynomial of its "
+                f"open sizes: {', '.join(words[:4])} for {_listed(points[:4])}, in "
                 f"{_line(texts[0], column[0].line)!r}; lower it for each size",
                 user_location(),
             )

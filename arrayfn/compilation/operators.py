@@ -140,8 +140,8 @@ class Operator(Generic[P, R]):
         """
         if vmap not in (None, *VMAP_METHODS):
             raise ArgumentError(
-                f"kernel of {self.name}: vmap is one of {VMAP_METHODS} or None, not "
-                f"{vmap!r}",
+                f"kernel of {self.name}: vmap must be one of {VMAP_METHODS} or None, "
+                f"not {vmap!r}",
                 user_location(),
             )
 
@@ -201,7 +201,7 @@ class Operator(Generic[P, R]):
         raise ArgumentError(
             f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
             f"{f' for {backend}' if backend else ''}; there are "
-            f"{', '.join(there) or 'none'}. Name the backend, or give one of .kernels",
+            f"{', '.join(there) or 'none'}. Name the backend, or pass one of .kernels",
             user_location(),
         )
 

@@ -210,7 +210,7 @@ class Lowered:
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(
-                f"there is no kernel {name!r} that was generated; "
+                f"there is no generated kernel {name!r}; "
                 f"there are {', '.join(generated) or 'none'}",
                 user_location(),
             )
@@ -367,7 +367,7 @@ def _check_definition(source: str, kernel: Kernel) -> None:
             defined = [argument.arg for argument in node.args.args]
             if defined != expected:
                 raise ArgumentError(
-                    f"{kernel.name} is to have the parameters {', '.join(expected)}, "
+                    f"{kernel.name} must have the parameters {', '.join(expected)}, "
                     f"not {', '.join(defined)}: the plan passes these",
                     user_location(),
                 )

@@ -246,5 +246,5 @@ def _as_box(given: Any) -> Box:
 def _file(folder: Path, name: str) -> Path:
     """The path of a part; ValueError for a name that leads out of the folder."""
     if not _PART.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a part")
+        raise ValueError(f"{name!r} is not the name of a part")
     return folder / name

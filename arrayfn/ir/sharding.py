@@ -75,7 +75,7 @@ class Mesh:
             )
         if min(sizes, default=1) < 1:
             raise ArgumentError(
-                f"Mesh: sizes of axes are positive, not {sizes}", user_location()
+                f"Mesh: sizes of axes must be positive, not {sizes}", user_location()
             )
         ids = tuple(map(int, device_ids)) or tuple(range(math.prod(sizes)))
         if len(ids) != math.prod(sizes) or len(set(ids)) < len(ids):
@@ -143,8 +143,8 @@ class PartitionSpec:
             names: Any = (entry,) if isinstance(entry, int) else entry or ()
             if any(type(name) is not str for name in names):
                 raise ArgumentError(
-                    "PartitionSpec: an entry is None, the name of a mesh axis, or a "
-                    f"tuple of names, not {entry!r}",
+                    "PartitionSpec: an entry must be None, the name of a mesh axis, "
+                    f"or a tuple of names, not {entry!r}",
                     user_location(),
                 )
         partitions = tuple(

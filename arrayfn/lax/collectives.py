@@ -360,8 +360,8 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
     """
     if to != "varying":
         raise ArgumentError(
-            f"pcast: to is 'varying', not {to!r}; psum, pmax and other collectives "
-            "give a value that is the same for all members",
+            f"pcast: to must be 'varying', not {to!r}; psum, pmax and other "
+            "collectives give a value that is the same for all members",
             user_location(),
         )
     return pvary(x, axis_name)
@@ -472,8 +472,8 @@ def _parts(function: str, x: Any, axis: int, sizes: Sequence[int], tiled: bool) 
     if extent % size if tiled else extent != size:
         wanted = f"a multiple of {size}" if tiled else str(size)
         raise ShapeError(
-            f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
-            "for each member a part",
+            f"{function}: axis {axis} of shape {shape} must have {wanted} elements, "
+            "one part for each member",
             user_location(),
         )
     own = [extent // size] if tiled else []

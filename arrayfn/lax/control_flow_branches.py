@@ -63,7 +63,8 @@ def cond(
         index = ops.convert(pred, dtypes.int32)
     elif chosen.dtype in dtypes.COMPLEX:
         raise DTypeError(
-            f"cond: pred is a truth value, not {chosen}; compare it with something",
+            f"cond: pred must be a truth value, not {chosen}; compare it with "
+            f"something",
             user_location(),
         )
     else:
@@ -151,7 +152,7 @@ def _scalar(what: str, value: Any) -> ArrayType:
     type = ops.type_of_operand(what, value)
     if type.shape:
         raise ShapeError(
-            f"{what} is a scalar, not {type}; to choose element by element, write "
+            f"{what} must be a scalar, not {type}; to choose element by element, write "
             "arrayfn.numpy.where(condition, x, y)",
             user_location(),
         )

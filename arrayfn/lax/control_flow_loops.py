@@ -313,7 +313,8 @@ def _scan_alone(
         steps = 1 if unroll is False else max(1, count)
     if steps < 0:
         raise ArgumentError(
-            f"{name}: unroll is a number of steps, 0 or True for all, not {unroll}",
+            f"{name}: unroll must be a number of steps, 0 or True for all, not "
+            f"{unroll}",
             user_location(),
         )
     types = [plain_type(x) for x in tree.leaves(xs)]
@@ -372,7 +373,7 @@ def _length(xs: Any, length: int | None) -> int:
             length = operator.index(length)
         except TypeError:
             raise ArgumentError(
-                f"scan: length is an int, not {type(length).__name__}; where it "
+                f"scan: length must be an int, not {type(length).__name__}; where it "
                 "depends on traced values, use while_loop or fori_loop",
                 user_location(),
             ) from None

@@ -250,7 +250,7 @@ def _like(
     if given != structure:
         raise ArgumentError(
             f"{name}: {described(closed.function)} gives the structure {given}, not "
-            f"{structure}, which is that of what it is given",
+            f"{structure}, that of its argument",
             user_location(),
         )
     paths = tree.paths(wanted)
@@ -259,8 +259,8 @@ def _like(
         if not same_shape or (want.dtype != have.dtype and not have.weak):
             raise (DTypeError if same_shape else ShapeError)(
                 f"{name}: {described(closed.function)} gives {have}"
-                f"{' at ' * bool(paths[k])}{paths[k]}{closed.made_at(k)}, not {want}, "
-                "which is the type of what it is given",
+                f"{' at ' * bool(paths[k])}{paths[k]}{closed.made_at(k)}, not "
+                f"{want}, the type of its argument",
                 user_location(),
             )
     program = with_types(closed.program, types)

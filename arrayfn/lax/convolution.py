@@ -74,7 +74,7 @@ def conv_dimension_numbers(
     for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         if sorted(spec) != sorted([*letters, *spatial]):
             raise ArgumentError(
-                f"dimension_numbers {specs}: {spec!r} is to have the letters "
+                f"dimension_numbers {specs}: {spec!r} must have the letters "
                 f"{', '.join([*letters, *spatial])}",
                 user_location(),
             )
@@ -190,8 +190,8 @@ def _check_groups(
     out, taken = w.shape[numbers.rhs_spec[0]], w.shape[numbers.rhs_spec[1]]
     if features < 1 or batches < 1 or (features > 1 and batches > 1):
         raise ArgumentError(
-            "feature_group_count and batch_group_count are 1 or more, and one of them "
-            f"is 1, not {features} and {batches}",
+            "feature_group_count and batch_group_count must be 1 or more, and one of "
+            f"them is 1, not {features} and {batches}",
             user_location(),
         )
     if feature != taken * features:
@@ -381,8 +381,8 @@ def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
         before = size - 1
     else:
         raise ArgumentError(
-            "conv_transpose: padding is 'SAME', 'VALID' or a (low, high) pair for each "
-            f"axis, not {padding!r}",
+            "conv_transpose: padding must be 'SAME', 'VALID' or a (low, high) pair "
+            f"for each axis, not {padding!r}",
             user_location(),
         )
     return before, total - before

@@ -376,7 +376,8 @@ def _index_dtype(name: str, wanted: DTypeLike) -> DType:
     dtype = dtypes.canonical(wanted)
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(
-            f"{name} gives positions, whose index_dtype is an integer, not {dtype}",
+            f"{name} gives positions, whose index_dtype must be an integer, not "
+            f"{dtype}",
             user_location(),
         )
     return dtype

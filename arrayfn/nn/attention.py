@@ -186,8 +186,8 @@ def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     given = ops.type_of_operand("dot_product_attention", x)
     if name == "mask" and given.dtype != dtypes.bool_:
         raise ArgumentError(
-            "dot_product_attention: mask is bool, true where to attend; numbers to "
-            "add to the logits are a bias",
+            "dot_product_attention: mask must be bool, true where to attend; pass "
+            "numbers to add to the logits as bias",
             user_location(),
         )
     whole = (1,) * (4 - given.ndim) + given.shape

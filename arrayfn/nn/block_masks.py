@@ -94,8 +94,8 @@ def create_block_mask(
     shape = B or 1, H or 1, Q_LEN, KV_LEN
     if min(rows, columns, *shape) < 1:
         raise ArgumentError(
-            f"create_block_mask: lengths {list(shape)} and blocks of {rows} x "
-            f"{columns} are positive numbers",
+            f"create_block_mask: lengths and block sizes must be positive, but are "
+            f"{list(shape)} and {rows} x {columns}",
             user_location(),
         )
     count = -(-KV_LEN // columns)
@@ -114,8 +114,9 @@ def create_block_mask(
 
     if is_staged([]):
         raise AbstractValueError(
-            "create_block_mask needs the values of the mask to find its blocks, and is "
-            "called while a function is traced; call it outside, and capture the mask",
+            "create_block_mask needs the values of the mask to find its blocks, and "
+            "was called while a function is traced; call it outside, and capture the "
+            "mask",
             user_location(),
         )
     compiled = jit(of_rows)

@@ -73,7 +73,7 @@ def apply_over_axes(
             value = expand_dims(value, place)
         elif value.ndim != ndim:
             raise ShapeError(
-                f"apply_over_axes: the function made {value.ndim} axes of {ndim}",
+                f"apply_over_axes: the function returned {value.ndim} axes for {ndim}",
                 user_location(),
             )
     return value
@@ -131,7 +131,7 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
     sides = signature.split("->")
     if len(sides) != 2:
         raise ArgumentError(
-            f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+            f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
             user_location(),
         )
     found: list[list[list[str]]] = []
@@ -139,7 +139,7 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
         rest = _NAMES.sub("", side).strip(" ,")
         if rest:
             raise ArgumentError(
-                f"vectorize: {signature!r} is no signature like '(m,n),(n)->(m)'",
+                f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
                 user_location(),
             )
         found.append(
@@ -253,7 +253,7 @@ def _check_results(
         shape = ops.type_of_operand("vectorize", value).shape
         if len(shape) != len(core):
             raise ShapeError(
-                f"vectorize: a result of shape {shape} has not the axes "
+                f"vectorize: a result of shape {shape} does not have the axes "
                 f"({','.join(core)}) of {signature!r}",
                 user_location(),
             )

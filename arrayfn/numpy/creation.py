@@ -282,7 +282,7 @@ def arange(
     first, last, by = (_number("arange", x) for x in (start, stop, step))
     if not by or not all(math.isfinite(x) for x in (first, last, by)):
         raise ArgumentError(
-            f"arange from {first} to {last} by {by} has no end", user_location()
+            f"arange from {first} to {last} by {by} does not end", user_location()
         )
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)

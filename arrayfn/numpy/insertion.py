@@ -218,8 +218,8 @@ def put_along_axis(
     wanted = ops.type_of_operand("put_along_axis", indices)
     if type.ndim != wanted.ndim:
         raise ShapeError(
-            f"put_along_axis takes an array and indices with as many axes, but was "
-            f"given {type} and {wanted}",
+            f"put_along_axis takes an array and indices with the same number of "
+            f"axes, but was given {type} and {wanted}",
             user_location(),
         )
     place = ops.normalize_axis("put_along_axis", axis, type.ndim)
@@ -319,7 +319,7 @@ def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") ->
         value = np.asarray(value)
         if value.size and (value.min() < 0 or value.max() >= len(parts)):
             raise ArgumentError(
-                f"choose: a number is not among the {len(parts)} choices",
+                f"choose: an index is not among the {len(parts)} choices",
                 user_location(),
             )
     result = broadcast_to(parts[-1], shape)

@@ -250,7 +250,7 @@ def tensordot(
         left, right = range(first.ndim - count, first.ndim), range(count)
     if len(left) != len(right):
         raise ShapeError(
-            f"tensordot: as many axes of a as of b are summed, not {axes}",
+            f"tensordot: axes must name as many axes of a as of b, not {axes}",
             user_location(),
         )
     contract = (

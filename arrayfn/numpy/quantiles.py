@@ -156,7 +156,7 @@ def _quantile(
     if result in dtypes.COMPLEX:
         raise ArgumentError(f"{name} takes real numbers", user_location())
     if 0 in [type.shape[k] for k in ops.normalize_axes(name, axis, type.ndim)]:
-        raise ArgumentError(f"{name} of nothing: {type}", user_location())
+        raise ArgumentError(f"{name} of no elements: {type}", user_location())
     flat, axes = _flat_along(name, x, axis)
     if weights is not None:
         by_weight = _weighted(name, x, flat, q, axis, method, weights, skip_nan)

@@ -113,7 +113,9 @@ def _types(
     front of the condition.
     """
     if condition.dtype != dtypes.bool_:
-        raise DTypeError(f"check: the condition is of bools, not {condition}")
+        raise DTypeError(
+            f"check: the condition must be a bool or an array of bools, not {condition}"
+        )
     return ()
 
 

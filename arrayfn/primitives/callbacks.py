@@ -209,7 +209,7 @@ def _pure_batch(
         operands = all_mapped(1, inputs, dims)
     else:
         raise ArgumentError(
-            f"vmap of the Python function {callback}: say how it is to be called, with "
+            f"vmap of the Python function {callback}: say how to call it, with "
             "pure_callback(..., vmap_method='sequential') for each member in turn, or "
             "'expand_dims' or 'broadcast_all' for one call with a leading axis"
         )
@@ -279,8 +279,8 @@ def _io_batch(
     """
     if method == "ordered":
         raise ArgumentError(
-            f"vmap of the Python function {callback}: its calls are ordered, and "
-            "members of a batch have no order; leave ordered=True out, or use lax.map"
+            f"vmap of the Python function {callback}: its calls are ordered, but the "
+            "members of a batch have no order; leave out ordered=True, or use lax.map"
         )
     operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
     mapped = _with_size(axis_size, results)

@@ -71,7 +71,8 @@ def precision_params(name: str, precision: Precision) -> dict[str, str]:
     if precision in _TF32:
         return {"precision": "tf32"}
     raise ArgumentError(
-        f"{name}: precision is None (float32 is float32) or 'tf32', not {precision!r}"
+        f"{name}: precision must be None (float32 is float32) or 'tf32', not "
+        f"{precision!r}"
     )
 
 

@@ -255,8 +255,8 @@ def _split(
     stops = split(condition, [*of_cond, *varies], [False])
     if stops.unknown[0]:
         raise DifferentiationError(
-            "the condition of a while_loop depends on the values that it is to be "
-            "linear in, so it has no transpose",
+            "the condition of a while_loop depends on the values in which it must be "
+            "linear, so it has no transpose",
             whole.source,
         )
     unknown = [*of_consts, *varies]

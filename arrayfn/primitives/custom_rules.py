@@ -61,8 +61,8 @@ def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
     if any(tangent is not None for tangent in tangents[own:]):
         raise DifferentiationError(
             f"{name} has a derivative rule and closes over a value that is "
-            "differentiated; the rule gives derivatives by arguments only; pass the "
-            "value as an argument"
+            "differentiated; the rule covers arguments only; pass the value as an "
+            "argument"
         )
 
 

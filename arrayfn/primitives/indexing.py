@@ -300,8 +300,8 @@ def _mul_jvp(
     dx, _, du = tangents
     if du is not None and not params["unique_indices"]:
         raise DifferentiationError(
-            "scatter_mul differentiates by its updates only if no two of them meet: "
-            "give unique_indices=True if that is so"
+            "scatter_mul has a derivative by its updates only if their indices are "
+            "distinct: pass unique_indices=True if they are"
         )
     total = None
     if dx is not None:

@@ -59,7 +59,7 @@ def _types(
     check_closed("linear_solve", body, matvec, *transposed)
     if len(transposed) not in (0, 2):
         raise ArgumentError(
-            f"linear_solve: transposed has matvec and body, or nothing, and not "
+            f"linear_solve: transposed must have matvec and body, or nothing, not "
             f"{len(transposed)} Programs"
         )
     right_sides = operands[consts:]
@@ -114,8 +114,8 @@ def _transpose(
     """
     if not transposed:
         raise DifferentiationError(
-            "the solution of a linear system was differentiated in reverse, and says "
-            "nothing of the transposed system; give custom_linear_solve a "
+            "the solution of a linear system was differentiated in reverse, but has "
+            "no solver of the transposed system; give custom_linear_solve a "
             "transpose_solve, or symmetric=True"
         )
     fixed = values_of(inputs[:consts])

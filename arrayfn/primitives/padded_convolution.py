@@ -155,7 +155,7 @@ def _types(
         extents_by_role[SPATIAL] = sizes[gives] = extents
         _check_windows(sizes, strides, dilations, padding)
     if min((0, *(n for pair in padding for n in pair))) < 0:
-        raise ShapeError(f"{name}: padding {padding} is to be 0 or more")
+        raise ShapeError(f"{name}: padding {padding} must be 0 or more")
     result = [0] * sum(len(role) for role in roles[gives])
     for role, shape in extents_by_role.items():
         for axis, n in zip(roles[gives][role], shape, strict=True):

@@ -242,7 +242,7 @@ def gumbel(
         sample = anp.negative(anp.log(anp.negative(anp.log1p(anp.negative(x)))))
         return _shaped(sample, wanted, kind)
     if mode != "low":
-        raise ValueError(f'random.gumbel: mode is "low" or "high", not {mode!r}')
+        raise ValueError(f'random.gumbel: mode must be "low" or "high", not {mode!r}')
     u = between(unit(found, flat(wanted), wide), float(limits.tiny), 1.0, wide)
     sample = anp.negative(anp.log(anp.negative(anp.log(u))))
     return _shaped(sample, wanted, kind)

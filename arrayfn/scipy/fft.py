@@ -221,7 +221,7 @@ def _transform(
         raise ArgumentError(f"{name} has types 1 to 4, not {type}", user_location())
     if norm not in (None, "backward", "ortho", "forward"):
         raise ArgumentError(
-            f"{name}: norm is 'backward', 'ortho' or 'forward', not {norm!r}",
+            f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}",
             user_location(),
         )
     place = ops.normalize_axis(name, axis, given.ndim)

@@ -101,7 +101,7 @@ def solve_ivp(
     y0 = anp.asarray(y0)
     if leaf_type(y0).ndim != 1:
         raise ShapeError(
-            f"solve_ivp: y0 is a vector, not {leaf_type(y0)}", user_location()
+            f"solve_ivp: y0 must be a vector, not {leaf_type(y0)}", user_location()
         )
     given = tuple(args or ())
     begin, end = (anp.asarray(t, dtype=np.float64) for t in t_span)

@@ -88,7 +88,7 @@ def jacobian(
     """
     if mode not in _MODES:
         raise ArgumentError(
-            f"jacobian: mode is one of {_MODES}, not {mode!r}", user_location()
+            f"jacobian: mode must be one of {_MODES}, not {mode!r}", user_location()
         )
     pattern = pattern_of(sparsity)
     rows, columns = pattern.coordinates()

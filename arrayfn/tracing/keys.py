@@ -122,7 +122,8 @@ class Key(ImmutableArray):
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise DTypeError(
-            "a Key is no array of numbers; random.key_data(key) gives its uint32 words",
+            "a Key is not an array of numbers; random.key_data(key) gives its uint32 "
+            "words",
             user_location(),
         )
 

@@ -49,7 +49,7 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
         spread = tree.broadcast_prefix(shardings, x)
     except ValueError as error:
         raise ArgumentError(
-            f"{what}: {shardings} is no prefix of {tree.text_of(structure)}",
+            f"{what}: {shardings} is not a prefix of {tree.text_of(structure)}",
             user_location(),
         ) from error
     results: list[Any] = []

@@ -97,7 +97,8 @@ def pmap(
     check_function("pmap", fun)
     if isinstance(in_axes, bool):
         raise ArgumentError(
-            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            "pmap: in_axes must be an integer, None, or a tuple of them, not "
+            f"{in_axes}",
             user_location(),
         )
     name = "devices" if axis_name is None else axis_name

@@ -62,7 +62,7 @@ def jvp(
     for what, values in (("primals", primals), ("tangents", tangents)):
         if not isinstance(values, (tuple, list)):
             raise ArgumentError(
-                f"jvp: {what} are a tuple, with one for each argument of the "
+                f"jvp: {what} are a tuple with an entry for each argument of the "
                 f"function, not a {type(values).__name__}: write jvp(f, (x,), "
                 "(tangent,))",
                 user_location(),
@@ -290,7 +290,7 @@ def _flat_like(
     if have != structure:
         raise ArgumentError(
             f"{word}s have the structure {tree.text_of(have)}, not "
-            f"{tree.text_of(structure)}, which is that of what they belong to",
+            f"{tree.text_of(structure)}, that of the values they belong to",
             user_location(),
         )
     return [

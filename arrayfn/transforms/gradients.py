@@ -260,8 +260,8 @@ def check_inexact(
         ):
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
-                f"{position}, which is {type}: derivatives are of "
-                "floating-point or complex numbers; convert it with "
+                f"{position}, which is {type}: only floating-point and complex "
+                "numbers have derivatives; convert it with "
                 ".astype(numpy.float64) (or write 1.0 for 1)",
                 user_location(),
             )

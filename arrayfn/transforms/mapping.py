@@ -101,8 +101,8 @@ def vmap(
             out_dims = tree.broadcast_prefix(out_axes, placeholder)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: out_axes {out_axes} is no prefix of the structure that {name} "
-                f"returns, {traced.out_tree}",
+                f"vmap: out_axes {out_axes} is not a prefix of the structure that "
+                f"{name} returns, {traced.out_tree}",
                 user_location(),
             ) from error
         _check_axes(out_axes, "out_axes", out_dims)
@@ -151,8 +151,8 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
-                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
-                "None for what is the same for all",
+                f"vmap: {name} = {given} has the entry {axis!r}; an entry must be an "
+                "integer, or None for a value that is the same for all",
                 user_location(),
             )
 
@@ -206,8 +206,8 @@ def _check_in_axes(in_axes: Any) -> None:
     one = is_one(in_axes) and not isinstance(in_axes, bool)
     if not (in_axes is None or one or isinstance(in_axes, (tuple, list))):
         raise ArgumentError(
-            f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
-            f"argument, not {in_axes!r}",
+            f"vmap: in_axes must be an integer, None, or a tuple of one for each "
+            f"positional argument, not {in_axes!r}",
             user_location(),
         )
 
@@ -238,7 +238,7 @@ def _in_dims(
             dims += tree.broadcast_prefix(axis, argument)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: in_axes[{position}] = {axis} is no prefix of argument "
+                f"vmap: in_axes[{position}] = {axis} is not a prefix of argument "
                 f"{position} of {name}",
                 user_location(),
             ) from error

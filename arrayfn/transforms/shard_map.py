@@ -87,7 +87,7 @@ def shard_map(
     check_function("shard_map", function)
     if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentError(
-            f"shard_map: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
+            f"shard_map: mesh must be an arrayfn.Mesh, not {type(mesh).__name__}",
             user_location(),
         )
     given = mesh
@@ -246,7 +246,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
         spread = tree.broadcast_prefix(specs, of)
     except ValueError as error:
         raise ArgumentError(
-            f"shard_map: {what} = {specs} is no prefix of what {name} "
+            f"shard_map: {what} = {specs} is not a prefix of what {name} "
             f"{'takes' if what == 'in_specs' else 'returns'}: "
             f"{tree.text_of(tree.structure(of))}",
             user_location(),
@@ -255,7 +255,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     for spec in found:
         if not isinstance(spec, PartitionSpec):
             raise ArgumentError(
-                f"shard_map: {what} has {spec!r}, which is no PartitionSpec",
+                f"shard_map: {what} has {spec!r}, which is not a PartitionSpec",
                 user_location(),
             )
         check_spec(spec, mesh, f"shard_map: {what}")

@@ -239,3 +239,8 @@ def test_isclose_of_infinities_and_nan(check):
         x,
         y,
     )
+
+
+def test_complex_powers_of_zero(check):
+    exponents = np.array([3j, -3j, 0, 1 + 1j, -1 + 1j, -1, 2, 1 - 2j])
+    check(anp.power, np.power, np.zeros(8, np.complex128), exponents)

@@ -189,7 +189,7 @@ def set_num_threads(count: int) -> None:
     Raises ArgumentError unless ``1 <= count <= 256``. Results don't depend on it.
     """
     if type(count) is not int:
-        raise ArgumentError(f"the number of threads is an int, not {count!r}")
+        raise ArgumentError(f"the number of threads must be an int, not {count!r}")
     if not 1 <= count <= pool.MAX_THREADS:
         raise ArgumentError(
             f"the number of threads is from 1 to {pool.MAX_THREADS}, not {count}"

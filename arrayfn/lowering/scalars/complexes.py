@@ -6,7 +6,7 @@ Annex G for infinities. They are accurate to a few ulp of the modulus.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 from arrayfn.lowering.scalars.arithmetic import (
     Arithmetic,
@@ -271,7 +271,10 @@ def tan(m: Arithmetic, x: Complex) -> Complex:
 
 
 def pow(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x**y = exp(y log x); 1 for y = 0."""
+    """x**y = exp(y log x), and 1 for y = 0.
+
+    Of x = 0 it is 0 where the real part of y is positive, else NaN, as in NumPy.
+    """
     dtype = m.dtype(x[0])
     base = tuple(m.convert(part, "f64") for part in x)
     exponent = tuple(m.convert(part, "f64") for part in y)
@@ -280,9 +283,9 @@ def pow(m: Arithmetic, x: Complex, y: Complex) -> Complex:
     product = mul(m, (exponent[0], exponent[1]), log(m, base))
     result = polar(m, *product)
     zero = m.constant("f64", 0.0)
-    at_zero = m.select(exponent[0] > 0.0, zero, inf)
+    at_zero = m.select(exponent[0] > 0.0, zero, m.constant("f64", nan))
     one = (exponent[0] == 0.0) & (exponent[1] == 0.0)
     real = m.select(zero_base, at_zero, result[0])
-    imaginary = m.select(zero_base, zero, result[1])
+    imaginary = m.select(zero_base, at_zero, result[1])
     real, imaginary = m.select(one, 1.0, real), m.select(one, 0.0, imaginary)
     return m.convert(real, dtype), m.convert(imaginary, dtype)

@@ -28,7 +28,7 @@ def _norm(name: str, norm: str | None) -> str:
         return "backward"
     if norm not in NORMS:
         raise ArgumentError(
-            f"{name}: norm is 'backward', 'ortho' or 'forward', not {norm!r}",
+            f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}",
             user_location(),
         )
     return norm
@@ -200,7 +200,7 @@ def _axes(
     for what, given in (("axes", axes), ("s", s)):
         if given is not None and not np.iterable(given):
             raise ArgumentError(
-                f"{name}: {what} is a sequence of integers, not {given!r}; write "
+                f"{name}: {what} must be a sequence of integers, not {given!r}; write "
                 f"{what}=({given!r},)",
                 user_location(),
             )

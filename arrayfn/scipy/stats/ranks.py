@@ -127,7 +127,8 @@ def rankdata(
         ranks = anp.cumsum(anp.astype(first == place, dtypes.int64), -1)
     else:
         raise ArgumentError(
-            f"rankdata: method is average, min, max, dense or ordinal, not {method!r}",
+            f"rankdata: method must be average, min, max, dense or ordinal, not "
+            f"{method!r}",
             user_location(),
         )
     back = anp.argsort(order, axis=-1)

@@ -193,8 +193,8 @@ class _Call:
             flags = [None]
         if any(not isinstance(flag, bool) for flag in flags):
             raise ArgumentError(
-                f"{what} says for each result whether it is mapped: out_batched is a "
-                f"bool, or a tree of them like the result, not {batched!r}",
+                f"{what} says for each result whether it is mapped: out_batched must "
+                f"be a bool, or a tree of them like the result, not {batched!r}",
                 user_location(),
             )
         return flags
