@@ -88,9 +88,9 @@ def piecewise(
 ) -> Array:
     """Apply to each element of x the function (or number) of the last true condition.
 
-    An additional function is for elements without a true condition; by default the
-    result is 0 there. Each function is applied to all of x, so it must not fail for
-    elements whose condition is false.
+    An additional function applies where no condition is true; without it the result is
+    0 there. Each function is applied to all of x, so it must not fail for elements
+    whose condition is false.
     """
     type = ops.type_of_operand("piecewise", x)
     given = condlist if isinstance(condlist, (list, tuple)) else [condlist]

@@ -61,7 +61,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
 
     Calling it calls ``func``, or ``call`` if that is given. ``identity`` is what begins
     a reduction. ``reduce``, ``accumulate`` and ``reduceat`` replace the methods of
-    these names; ``at`` names the update of ``x.at[index]`` that the method ``at`` is.
+    these names; ``at`` names the method of ``x.at[index]`` that computes ``ufunc.at``.
     ``reorderable`` says that elements may be combined in any order.
 
     >>> import numpy as np

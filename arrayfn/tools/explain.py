@@ -89,11 +89,12 @@ class Explanation:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """What ``function`` is compiled to for these arguments, and why.
 
-    The steps with the user's lines that each computes, operations and bytes; why two
-    steps are not one; each copy that a layout needs, with the line that caused it;
-    memory; where the code of kernels came from; and for which arguments a jitted
-    function was compiled again. ``function`` is jitted already, or is jitted for this.
-    It is compiled, not called. Backends without plans (``"reference"``) have no steps.
+    It shows the steps with the user's lines that each computes, their operations and
+    bytes; why two steps are not one; each copy that a layout needs, with the line that
+    caused it; memory; where the code of kernels came from; and for which arguments a
+    jitted function was compiled again. ``function`` may be jitted; if not, it is jitted
+    for this. It is compiled, not called. Backends without plans (``"reference"``) have
+    no steps.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp

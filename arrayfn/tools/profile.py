@@ -283,9 +283,9 @@ def profile() -> Profile:
     Perfetto. The rows add up to the wall clock, ``p.seconds``.
 
     Results are the same bits as without. Calls are a little slower: the clock is read
-    after each step, and a GPU launches the steps one by one. Backends that have no
-    plans (``"reference"``) are measured call by call. Of a mesh the rows are of one
-    device, the mean of all; a collective's includes the wait for other members.
+    after each step, and a GPU launches the steps one by one. A backend without plans
+    (``"reference"``) is measured call by call. For a mesh, each row is the mean over
+    its devices; the row of a collective includes the wait for other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -210,7 +210,7 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
-    """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
+    """The matrix of the discrete Fourier transform, scaled as ``scale`` says."""
     wanted = dtypes.complex128 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.COMPLEX:
         raise DTypeError(f"dft's dtype must be complex, not {wanted}", user_location())
