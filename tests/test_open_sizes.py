@@ -83,7 +83,7 @@ def test_two_sizes_and_their_products(tmp_path: Path) -> None:
         for have, want in zip(loaded(x, y), flat(x, y), strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-6)
     x, y = np.ones(3, "f4"), np.ones(6, "f4")
-    with pytest.raises(ArgumentError, match="6 elements, but n is to be at least 1"):
+    with pytest.raises(ArgumentError, match="6 elements, but n must be at least 1"):
         loaded(x, y)
     with pytest.raises(ArgumentError, match="at most 400 and a multiple of 4"):
         loaded(x, np.ones(404, "f4"))
@@ -99,7 +99,7 @@ def test_axes_of_one_dim_have_one_size(tmp_path: Path) -> None:
         loaded(x[:, :5], x)
     with pytest.raises(ArgumentError, match=r"argument 0 is f32\[4,6\], not of f64"):
         loaded(x.astype("f4"), x)
-    with pytest.raises(ArgumentError, match="argument 0 has 1 axes, not 2"):
+    with pytest.raises(ArgumentError, match="argument 0 has 1 axis, not 2"):
         loaded(x[0], x)
 
 

@@ -26,7 +26,7 @@ from arrayfn.backends.base import TimedExecutable, TimingBackend
 from arrayfn.compilation.compiled import with_faults
 from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
-from arrayfn.errors import SourceLocation
+from arrayfn.errors import SourceLocation, plural
 from arrayfn.lowering.plan import KernelCall, Origin, numbered
 from arrayfn.tools.compare import roof
 from arrayfn.tools.measured import Roof
@@ -167,7 +167,7 @@ class Profile:
     def __repr__(self) -> str:
         return (
             f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "
-            f"{len(self.steps)} steps>"
+            f"{plural(len(self.steps), 'step')}>"
         )
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, DifferentiationError, user_location
+from arrayfn.errors import ArgumentError, DifferentiationError, plural, user_location
 from arrayfn.ir import Program
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import (
@@ -238,7 +238,7 @@ def chosen_arguments(
         if not -count <= position < count:
             raise ArgumentError(
                 f"argnums names argument {position}, but {name_of(function)} was "
-                f"called with {count} positional arguments",
+                f"called with {plural(count, 'positional argument')}",
                 user_location(),
             )
     return tuple(k % count for k in named)
