@@ -1,4 +1,4 @@
-"""Names that examples in docstrings use without importing them."""
+"""What examples in docstrings use without importing it, and the machine they show."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn.lowering.cpu import machine
 
 
 @pytest.fixture(autouse=True)
 def names_of_examples(doctest_namespace: dict[str, Any]) -> None:
     """``np``, ``af`` and ``anp``, as on the first page of the documentation."""
     doctest_namespace.update(np=np, af=af, anp=anp)
+
+
+@pytest.fixture
+def machine_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are those of a machine without AVX-512, as examples and pages show them."""
+    monkeypatch.setattr(machine, "vector_bytes", lambda: 32)
+
+
+@pytest.fixture(autouse=True)
+def machine_of_docstrings(request: pytest.FixtureRequest) -> None:
+    """Docstrings show plans of ``machine_of_examples``."""
+    if isinstance(request.node, pytest.DoctestItem):
+        request.getfixturevalue("machine_of_examples")

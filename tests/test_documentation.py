@@ -64,6 +64,7 @@ def with_text(page: str, replacements: list[tuple[tuple[int, int], str]]) -> str
     return page
 
 
+@pytest.mark.usefixtures("machine_of_examples")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_of_a_page_runs_and_prints_what_the_page_says(path, request):
     page = path.read_text(encoding="utf-8")

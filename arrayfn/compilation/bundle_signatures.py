@@ -295,8 +295,8 @@ def kinds_of(kernel: Kernel) -> list[str]:
 
 
 def machine_of() -> list[str]:
-    """What kernels follow from besides the Program: compiler, processor and cores."""
-    return [_compiler_hash(), platform.machine(), str(machine.cores())]
+    """What kernels follow from besides the Program: the compiler and the machine."""
+    return [_compiler_hash(), platform.machine(), *machine.properties()]
 
 
 @cache

@@ -2,9 +2,9 @@
 
 An entry is a ``CompiledProgram`` without the arrays that its Program captures. It goes
 by the content of the bundle and by all else that lowering follows from: arrayfn's
-files, the number of cores, and whether plans are verified. Like the machine code beside
-it, it is what this user's own processes wrote (see ``object_cache``); bundles hold
-none.
+files, the machine's cores and vectors, and whether plans are verified. Like the
+machine code beside it, it is what this user's own processes wrote (see
+``object_cache``); bundles hold none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def plan_key(*parts: str) -> str:
     reading them takes.
     """
     versions = sys.version, np.__version__, os.environ.get("ARRAYFN_VERIFY", "")
-    return content_key("plan", *parts, _installation(), str(machine.cores()), *versions)
+    given = *parts, _installation(), *machine.properties(), *versions
+    return content_key("plan", *given)
 
 
 @cache

@@ -38,6 +38,7 @@ from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.origins import Origins
+from arrayfn.lowering.packed_products import packed_product
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
@@ -351,7 +352,7 @@ class Lowering:
                 if isinstance(step, Nest):
                     self.nest(step)
                 else:
-                    self.library(step)
+                    self.library(packed_product(step))
         elif isinstance(primitive.kernel, Template):
             self.template(primitive.kernel, equation)
         elif isinstance(primitive.kernel, Library):

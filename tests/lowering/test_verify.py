@@ -272,7 +272,7 @@ def test_a_product_does_not_write_over_its_factor() -> None:
     call = compiled.plan.steps[0]
     assert isinstance(call, KernelCall)
     assert verify(compiled).unproved == []
-    (result,) = map(BufferArgument, call.writes)
+    result, *_ = map(BufferArgument, call.writes)
     _, *others = call.arguments
     refused(with_call(compiled, 0, arguments=(result, *others)), "as a, it writes")
 

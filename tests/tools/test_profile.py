@@ -74,9 +74,8 @@ def test_steps_add_up_to_the_wall_clock_within_five_percent(
 def test_a_step_in_a_loop_is_counted_each_time_it_runs() -> None:
     function = af.jit(recurrent)
     p = profiled(function, W, X[:50], calls=2)
-    runs = {row.kernel: row.runs for row in p.steps}
-    assert runs["gemm_f32"] == 2 * 50
-    product = next(row for row in p.steps if row.kernel == "gemm_f32")
+    product = next(row for row in p.steps if row.kernel.startswith("gemm_"))
+    assert product.runs == 2 * 50
     assert product.operations == 2 * 50 * 2 * 64 * 256 * 256
     assert product.bytes == 2 * 50 * 4 * (64 * 256 + 256 * 256 + 64 * 256)
 
@@ -92,7 +91,7 @@ def test_rows_name_the_users_lines_and_the_roof(
     texts = {line.location.line - first: line.text for line in p.lines if line.location}
     assert texts[1] == "h = anp.tanh(x @ w)"
     assert texts[2] == "return anp.mean(h * h)"
-    product = next(row for row in p.steps if row.kernel == "gemm_f32")
+    product = next(row for row in p.steps if row.kernel.startswith("gemm_"))
     assert product.lines == (f"test_profile.py:{first + 1}",)
     at_roof = max(product.bytes / top.bytes, product.operations / top.flops)
     assert product.share_of_roof == pytest.approx(at_roof / product.seconds)
@@ -140,7 +139,7 @@ def test_a_function_compiled_by_hand_is_measured_too() -> None:
     with profile() as p:
         assert compiled(W, X) == plain
     assert [call.function for call in p.calls] == ["loss"]
-    assert {row.kernel for row in p.steps} >= {"gemm_f32"}
+    assert any(row.kernel.startswith("gemm_") for row in p.steps)
 
 
 def test_files(tmp_path: Path) -> None:

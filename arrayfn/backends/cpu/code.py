@@ -36,6 +36,7 @@ _COMPILER_SOURCES: Final = (
     "backends/numba/*.py",
     "backends/cpu/kernel_*.py",
     "backends/cpu/loop_metadata.py",
+    "backends/cpu/micro_kernels.py",
     "backends/cpu/numba_target.py",
     "backends/cpu/vocabulary.py",
     "backends/cpu/written_kernels.py",

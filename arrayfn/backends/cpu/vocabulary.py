@@ -30,8 +30,11 @@ from arrayfn.backends.cpu.libraries.foreign import (
     address_of,
     c_function,
     fortran,
+    multiply_panels,
     stack_integers,
+    transpose_block,
 )
+from arrayfn.backends.cpu.micro_kernels import micro_kernel
 from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
@@ -51,7 +54,8 @@ _VOID: Final = ir.VoidType()
 
 
 FOREIGN: Final = fortran, c_function, stack_integers, address_of
-KNOWN: Final = *MEMORY.values(), interrupted, *FOREIGN
+MICRO_KERNELS: Final = multiply_panels, transpose_block
+KNOWN: Final = *MEMORY.values(), interrupted, *FOREIGN, *MICRO_KERNELS
 """The functions about memory, signals and libraries."""
 _RESULTS: Final = {
     "None": types.none,
@@ -75,6 +79,8 @@ def signature_of(
         return signature(types.boolean, types.int64)
     if function in (fortran, c_function, address_of):
         return signature(types.int64, *arguments)
+    if function in MICRO_KERNELS:
+        return signature(types.none, *arguments)
     if function is stack_integers:
         return signature(types.CPointer(types.int64), types.int64)
     if isinstance(function, FunctionType) and function not in KNOWN:
@@ -136,6 +142,11 @@ def _lowering(function: Any) -> Callable[..., Any]:
             return builder.ptrtoint(args[0], _I64)
         if function in (fortran, c_function):
             return _foreign_call(builder, args, is_fortran=function is fortran)
+        if function in MICRO_KERNELS:
+            element = context.get_data_type(sig.args[0].dtype)
+            name = function.__name__
+            builder.call(micro_kernel(builder.module, name, element), args)
+            return context.get_dummy_value()
         values = list(args)
         for k, kind in enumerate(sig.args):
             if isinstance(kind, types.Array):  # numba.njit compiles, for arrays

@@ -1,13 +1,14 @@
-"""How many cores of the machine this process may use.
+"""The machine: the cores that this process may use, and the length of vectors.
 
 What affects the bits of results must not depend on it.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,25 @@ def usable_cpus() -> int:
     else:
         count = os.cpu_count() or 1
     return max(1, min([count, *map(math.ceil, _quotas(_own_group(), _GROUPS))]))
+
+
+@cache
+def vector_bytes() -> int:
+    """The length of the longest vectors that floating-point instructions take.
+
+    It is 64 on x86 with AVX-512 as servers have it since Skylake (F, CD, BW, DQ, VL),
+    else 32 at most. NumPy asks the processor when it is imported.
+    """
+    module = importlib.import_module("numpy._core._multiarray_umath")
+    features: Mapping[str, bool] = vars(module)["__cpu_features__"]
+    # NumPy calls this group X86_V4 from 2.4 on.
+    has_512_bits = features.get("X86_V4") or features.get("AVX512_SKX")
+    return 64 if has_512_bits else 32
+
+
+def properties() -> tuple[str, ...]:
+    """What plans depend on, as text: part of the key of each that is kept."""
+    return f"cores {cores()}", f"vectors {vector_bytes()}"
 
 
 def _own_group() -> str:

@@ -28,7 +28,9 @@ __all__ = [
     "c_function",
     "fortran",
     "i32",
+    "multiply_panels",
     "stack_integers",
+    "transpose_block",
     "u8",
 ]
 
@@ -68,6 +70,42 @@ def c_function(function: int, *arguments: int | Array[Any]) -> int:
 
 def stack_integers(count: int) -> Array[int]:
     """``count`` (a constant) integers on the kernel's stack."""
+    raise _only_compiled()
+
+
+def multiply_panels(
+    a: Array[Any],
+    b: Array[Any],
+    c: Array[Any],
+    ldc: int,
+    terms: int,
+    rows: int,
+    columns: int,
+    is_added: int,
+) -> None:
+    """``c = a b`` of two packed panels, with ``c`` added unless ``is_added`` is 0.
+
+    Sums have ``terms`` terms. ``rows`` and ``columns`` of the result are stored, where
+    they are fewer than those of the panels; its rows are ``ldc`` elements apart. What
+    panels are is said in ``lowering.packed_products``.
+    """
+    raise _only_compiled()
+
+
+def transpose_block(
+    target: Array[Any],
+    target_step: int,
+    source: Array[Any],
+    source_step: int,
+    rows: int,
+    columns: int,
+) -> None:
+    """Transpose a block of as many rows and columns as a vector has lanes.
+
+    ``source`` has ``rows`` and ``columns``: if they are fewer than those of the block,
+    nothing is read beyond them, and what ``target`` has of others is of no use. Rows
+    are ``target_step`` and ``source_step`` elements apart.
+    """
     raise _only_compiled()
 
 
