@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 from typing_extensions import override
@@ -20,6 +20,9 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
 from arrayfn.tracing import ImmutableArray, Namespace
 from arrayfn.transforms import leaf_type
+
+if TYPE_CHECKING:
+    from arrayfn.compilation.costs import Memory
 
 OF_THIS_PROCESS: Final = (
     "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
@@ -77,6 +80,32 @@ class Compiled:
         types = [leaf_type(x) for x in leaves]
         self.check(types)
         return self.on_leaves(leaves, types)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The arithmetic operations of a call and the bytes that it moves.
+
+        ``jit(f).lower(...)`` has them for each step, as ``cost()``.
+
+        >>> import arrayfn as af
+        >>> af.jit(lambda x: x * x + x).lower(np.ones(8)).compile().cost_analysis()
+        {'flops': 16.0, 'bytes accessed': 128.0}
+        """
+        from arrayfn.compilation.costs import cost_of
+
+        cost = cost_of(self.compiled.plan)
+        return {"flops": float(cost.operations), "bytes accessed": float(cost.bytes)}
+
+    def memory_analysis(self) -> Memory:
+        """The bytes of arguments, results, constants and temporaries.
+
+        >>> import arrayfn as af
+        >>> compiled = af.jit(lambda x: x + 1.0).lower(np.ones(128)).compile()
+        >>> print(compiled.memory_analysis())
+        inputs 1 KiB, outputs 1 KiB, constants 0 B, temporaries 0 B
+        """
+        from arrayfn.compilation.costs import memory_of
+
+        return memory_of(self.compiled.plan)
 
     @property
     def _numba_type_(self) -> Any:

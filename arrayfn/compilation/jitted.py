@@ -366,6 +366,16 @@ class Jitted(Generic[P, R]):
             lambda: compiler.lower(traced, args, kwargs, backend),
         )
 
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and data types of the results: ``arrayfn.eval_shape``.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> af.jit(lambda x: x @ x.T).eval_shape(np.ones((2, 3)))
+        ShapeDtypeStruct(shape=(2, 2), dtype=float64)
+        """
+        return self.trace(*args, **kwargs).out_info
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The Program, kernels and plan for these arguments' types (values unused).
 
