@@ -108,9 +108,15 @@ class HostStep:
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
-        """Whether operand or result ``number`` has each of the mapped axes."""
+        """For each mapped axis, whether operand or result ``number`` has it.
+
+        Results, whose numbers follow the operands', have all of them.
+        """
         count = len(self.operands)
-        return [number >= count or which[number] for _, which in self.mapped]
+        return [
+            number >= count or operand_has_axis[number]
+            for _, operand_has_axis in self.mapped
+        ]
 
 
 HOST_STEPS: Final = NumberedTable[HostStep]("Python step")

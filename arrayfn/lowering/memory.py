@@ -73,7 +73,7 @@ def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
     None if there are more than ``MAX_OVERLAPS`` pairs.
     """
     overlaps: list[list[int]] = [[] for _ in lifetimes]
-    living: list[tuple[int, int]] = []
+    living: list[tuple[int, int]] = []  # a heap of (last step, number)
     count = 0
     for k in _in_order(lifetimes):
         lifetime = lifetimes[k]
@@ -90,10 +90,14 @@ def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
 
 
 def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """The offsets, and the size of the arena, by first fit in order of first steps."""
+    """The offsets, and the size of the arena, by first fit in order of first steps.
+
+    Each lifetime gets the first gap that is large enough. Without one it goes to the
+    end of the arena, which grows; a gap that reaches the end is used as a part of it.
+    """
     offsets = [0] * len(lifetimes)
-    living: list[tuple[int, int]] = []
-    gaps: list[tuple[int, int]] = []  # from, to: ordered, apart
+    living: list[tuple[int, int]] = []  # a heap of (last step, number)
+    gaps: list[tuple[int, int]] = []  # (begin, end) of free bytes, in ascending order
     size = 0
     for k in _in_order(lifetimes):
         lifetime = lifetimes[k]

@@ -39,8 +39,7 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
     """``x`` with a constraint on each leaf that has a sharding.
 
     ``shardings`` is a pytree of NamedShardings, PartitionSpecs and Nones, a prefix of
-    ``x``; ``what``
-    is the parameter that it was given for, for messages.
+    ``x``. ``what`` is the name of the parameter, for messages.
     """
     if shardings is None:
         return x
@@ -53,8 +52,8 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
             user_location(),
         ) from error
     results: list[Any] = []
-    for leaf, given in zip(leaves, spread, strict=True):
-        sharding = over_mesh(what, given)
+    for leaf, sharding_or_spec in zip(leaves, spread, strict=True):
+        sharding = over_mesh(what, sharding_or_spec)
         if sharding is None:
             results.append(leaf)
             continue

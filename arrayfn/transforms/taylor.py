@@ -28,7 +28,7 @@ from arrayfn.transforms.dce import dce
 from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.forward_mode import jvp_varying
 
-Later = Callable[[int], Atom | None]
+HigherCoefficient = Callable[[int], Atom | None]
 """The coefficient of t**k, for k > 0; None is zero."""
 
 
@@ -106,7 +106,7 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
 class _Series:
     """Taylor coefficients of a value, computed when they are asked for."""
 
-    def __init__(self, first: Atom, later: Later | None = None) -> None:
+    def __init__(self, first: Atom, later: HigherCoefficient | None = None) -> None:
         self.first = first
         self._later = later
         self._known: dict[int, Atom | None] = {}
@@ -210,13 +210,13 @@ class _Rule:
         return not any(varies and var in read for var, varies in pairs)
 
     def is_linear_in_each(self) -> bool:
-        """Whether that is so while any one operand varies."""
-        places = [k for k, varies in enumerate(self.varies) if varies]
-        for place in places:
-            one = [k == place for k in range(len(self.varies))]
-            if not _Rule(self.equation, one).is_linear():
-                return False
-        return True
+        """Whether the equation is linear in each varying operand, the others fixed."""
+        count = len(self.varies)
+        return all(
+            _Rule(self.equation, [k == number for k in range(count)]).is_linear()
+            for number in range(count)
+            if self.varies[number]
+        )
 
 
 def _alone(equation: Equation) -> Program:
@@ -229,7 +229,7 @@ def _alone(equation: Equation) -> Program:
 
 
 def _tangents(program: Program, outputs: int) -> Program:
-    """``program`` with the outputs after the first ones alone."""
+    """``program``, a jvp, without its first ``outputs`` outputs: the tangents alone."""
     return dce(
         Program(
             program.name,
@@ -243,19 +243,25 @@ def _tangents(program: Program, outputs: int) -> Program:
 
 
 def _from_all(
-    rule: _Rule, firsts: Sequence[Atom], later: Callable[[int], Sequence[Atom | None]]
+    rule: _Rule,
+    firsts: Sequence[Atom],
+    coefficients: Callable[[int], Sequence[Atom | None]],
 ) -> list[_Series]:
-    """Series whose coefficients ``later`` computes together."""
+    """The series of an equation's outputs.
+
+    ``firsts`` are the coefficients of order 0 of all outputs. ``coefficients(k)`` emits
+    those of order k > 0 of the outputs that vary, all together.
+    """
     known: dict[int, Sequence[Atom | None]] = {}
     numbers = iter(range(sum(rule.outputs)))
 
-    def of(number: int) -> Later:
-        """The later coefficients of output ``number``, by their order."""
+    def of(number: int) -> HigherCoefficient:
+        """The higher coefficients of varying output ``number``, by their order."""
 
         def coefficient(k: int) -> Atom | None:
             """The coefficient of order ``k``, computed once for all outputs."""
             if k not in known:
-                known[k] = later(k)
+                known[k] = coefficients(k)
             return known[k][number]
 
         return coefficient
@@ -277,7 +283,7 @@ def _linear(
     ``firsts`` are the coefficients of order 0.
     """
 
-    def later(k: int) -> Sequence[Atom | None]:
+    def coefficients(k: int) -> Sequence[Atom | None]:
         """The coefficients of order ``k``, by the jvp of the operands' ones."""
         moving = [x for x in operands if x.varies]
         if all(x.at(k) is None for x in moving):
@@ -285,7 +291,7 @@ def _linear(
         inputs_of_jvp = [*(x.first for x in operands), *(x.dense(k) for x in moving)]
         return builder.inline(rule.tangents, inputs_of_jvp)
 
-    return _from_all(rule, firsts, later)
+    return _from_all(rule, firsts, coefficients)
 
 
 def _bilinear(
@@ -294,19 +300,24 @@ def _bilinear(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """Sums of products of coefficients of both series."""
-    one, other = (k for k, x in enumerate(operands) if x.varies)
+    """The series of an equation that is linear in each of the two varying operands.
+
+    It is their Cauchy product: coefficient k is the sum over j of the equation applied
+    to coefficients j and k - j. ``firsts`` are the coefficients of order 0.
+    """
+    left_number, right_number = (k for k, x in enumerate(operands) if x.varies)
     equation = rule.equation
 
-    def later(k: int) -> Sequence[Atom | None]:
+    def coefficients(k: int) -> Sequence[Atom | None]:
         """The coefficients of order ``k``: a sum over products of lower orders."""
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
-            left, right = operands[one].at(j), operands[other].at(k - j)
+            left = operands[left_number].at(j)
+            right = operands[right_number].at(k - j)
             if left is None or right is None:
                 continue
             factors = [x.first for x in operands]
-            factors[one], factors[other] = left, right
+            factors[left_number], factors[right_number] = left, right
             terms = builder.emit(equation.primitive, factors, equation.params)
             totals = [
                 term if total is None else e.add(total, term)
@@ -314,7 +325,7 @@ def _bilinear(
             ]
         return [y for y, varies in zip(totals, rule.outputs, strict=True) if varies]
 
-    return _from_all(rule, firsts, later)
+    return _from_all(rule, firsts, coefficients)
 
 
 def _integrated(
@@ -331,7 +342,7 @@ def _integrated(
     made: list[_Series] = []
     slopes: list[_Series] = []
 
-    def later(k: int) -> Sequence[Atom | None]:
+    def coefficients(k: int) -> Sequence[Atom | None]:
         """The coefficients of order ``k``, from those of the outputs' derivatives."""
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
@@ -341,7 +352,7 @@ def _integrated(
             slopes.extend(found[len(firsts) :])
         return [_scaled(y.at(k - 1), 1 / k) for y in slopes]
 
-    made += _from_all(rule, firsts, later)
+    made += _from_all(rule, firsts, coefficients)
     return made
 
 
