@@ -56,12 +56,12 @@ def _cumulative(
 
     def reference(x: Array, *, axis: int, reverse: bool) -> Array:
         """``accumulate`` in the compute dtype; from the end if ``reverse``."""
-        wide = x.astype(dtypes.compute_dtype(x.dtype))
+        widened = x.astype(dtypes.compute_dtype(x.dtype))
         with np.errstate(all="ignore"):
             if reverse:
-                result = np.flip(accumulate(np.flip(wide, axis), axis=axis), axis)
+                result = np.flip(accumulate(np.flip(widened, axis), axis=axis), axis)
             else:
-                result = accumulate(wide, axis=axis)
+                result = accumulate(widened, axis=axis)
         return np.asarray(result).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
@@ -178,8 +178,10 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
 
 def _cumsum(x: Array, axis: int) -> Array:
     """Running sums, computed in a wider dtype and rounded."""
-    wide = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
-    return np.cumsum(x, axis=axis, dtype=wide.get(x.dtype, x.dtype)).astype(x.dtype)
+    sum_dtype = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+    return np.cumsum(x, axis=axis, dtype=sum_dtype.get(x.dtype, x.dtype)).astype(
+        x.dtype
+    )
 
 
 cumsum = _cumulative(

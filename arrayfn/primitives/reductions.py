@@ -93,8 +93,8 @@ def _reduction(
     def reduce(x: Array, *, axes: Axes) -> Array:
         """Reference: ``reference`` in the dtype that sums are computed in."""
         with np.errstate(all="ignore"):
-            wide = x.astype(dtypes.compute_dtype(x.dtype))
-            return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
+            widened = x.astype(dtypes.compute_dtype(x.dtype))
+            return np.asarray(reference(widened, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
         """Several sets of axes over all dtypes, for the table tests."""

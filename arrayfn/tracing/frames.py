@@ -33,7 +33,7 @@ class Frame:
 
     ``abstract`` frames, and those inside them, stage every operation. Other frames
     compute operations on arrays alone at once. ``checks`` are the checks of the
-    compiled function, which hold for functions inside it, too. ``asks_around`` says
+    compiled function, which hold for functions inside it, too. ``uses_outer_axis`` says
     whether the function used a named axis of an enclosing frame. ``inlined`` names the
     operators that are traced as their bodies; a frame shares it with those inside it.
     ``platform`` is the backend that the function is compiled for, empty if another
@@ -60,7 +60,7 @@ class Frame:
         self.inlined: set[str] = set() if parent is None else parent.inlined
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
-        self.asks_around = False
+        self.uses_outer_axis = False
         # The values that Refs from outside hold inside this frame.
         self.references: dict[Any, Any] = {}
         self.parent = parent
@@ -80,15 +80,19 @@ class Frame:
             self.closed = True
 
     def named_axis(self, name: str) -> NamedAxis | None:
-        """The axis called ``name`` that this frame or one around it is mapped along."""
+        """The axis called ``name`` that this frame or one around it is mapped along.
+
+        If it is one of a frame around it, this is noted in ``uses_outer_axis`` of all
+        frames inside that frame: their Programs hold for this use alone.
+        """
         frame: Frame | None = self
-        passed: list[Frame] = []
+        inner_frames: list[Frame] = []
         while frame is not None:
             if name in frame.axes and frame.axes[name].manual:
-                for inner in passed:
-                    inner.asks_around = True
+                for inner in inner_frames:
+                    inner.uses_outer_axis = True
                 return frame.axes[name]
-            passed.append(frame)
+            inner_frames.append(frame)
             frame = frame.parent
         return None
 

@@ -157,10 +157,12 @@ class RefWrittenError(ArgumentError):
 
 
 def discharged(construct: Callable[[Sequence[Ref]], T]) -> T:
-    """The result of ``construct(refs)``, for the Refs that its bodies write to.
+    """The result of ``construct(refs)`` for all the Refs that its bodies write to.
 
-    It is called with none, and again with one more for each that is written to. Given
-    Refs it traces bodies that ``adopt`` their values, and writes the last ones back.
+    ``construct`` traces the bodies of a loop or a branch. Each of ``refs`` becomes an
+    operand of the bodies, which ``adopt`` its value, and its last value is written
+    back. A write to another Ref raises RefWrittenError: ``construct`` is called again
+    with that Ref added, until there is none.
     """
     refs: list[Ref] = []
     while True:

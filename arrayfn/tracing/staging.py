@@ -149,7 +149,7 @@ def trace(
             raise too_deep(name) from error
         outputs = [frame.atom(x) for x in results]
     captured = frame.captured
-    depends = frame.asks_around or any(isinstance(v, Tracer) for v, _ in captured)
+    depends = frame.uses_outer_axis or any(isinstance(v, Tracer) for v, _ in captured)
     if constants and not depends and (parent is None or whole):
         for value, var in captured:
             frame.builder.adopt_constant(var, value)

@@ -150,7 +150,8 @@ class InlinePrinter(StagedPrinter):
     def keeps_value(self, root: Var, value: Value) -> bool:
         """Whether the variable of ``root`` keeps ``value`` while the nest reads it.
 
-        It does unless a store to it comes first.
+        It does unless a store to it comes first: if the nest reduces, which it does in
+        stages, any store may.
         """
         statements = self.nest.statements
         stores = [
@@ -159,8 +160,9 @@ class InlinePrinter(StagedPrinter):
             if isinstance(s, Store) and self.root(s.operand) is root
         ]
         reads = [k for k, s in enumerate(statements) if value in uses(s)]
-        staged = stores and self.reduced_axes
-        return not stores or (not staged and max(reads, default=0) <= min(stores))
+        if not stores:
+            return True
+        return not self.reduced_axes and max(reads, default=0) <= min(stores)
 
     @override
     def store(self, s: Store, variables: dict[int, str]) -> None:

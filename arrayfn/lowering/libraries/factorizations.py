@@ -210,9 +210,9 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The calls of syevd with vectors, in place; on threads where that is worth it."""
     vectors, values = equation.outputs
-    if vectors.type.size == vectors.type.shape[-1] ** 2 and (
-        PARTED <= vectors.type.shape[-1] < LARGE
-    ):
+    n = vectors.type.shape[-1]
+    is_single = vectors.type.size == n * n  # the matrices of a batch have a thread each
+    if is_single and PARTED <= n < LARGE:
         yield from _eigh_in_parts(vectors, values)
         return
     writes = {"a": Pointer(vectors), "w": Pointer(values)}

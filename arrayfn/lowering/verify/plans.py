@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -76,6 +76,14 @@ class _Location:
         """Its bytes, counted as those of ``buffer``."""
         low, high = self.span
         return Intervals.one(low + self.begin, high + self.begin)
+
+
+class _Write(NamedTuple):
+    """Bytes of a buffer that a call writes, or, if not ``surely``, may write."""
+
+    buffer: int
+    bytes: Intervals
+    surely: bool
 
 
 @dataclass(frozen=True)
@@ -434,7 +442,7 @@ class _Verifier:
         cover: Coverage,
     ) -> None:
         """Checks the accesses of a kernel call; updates ``cover`` by its writes."""
-        writes: list[tuple[int, Intervals, bool]] = []
+        writes: list[_Write] = []
         stored: dict[int, Intervals] = {}
         loads: list[tuple[_Operand, Part]] = []
         for k, parameter in enumerate(kernel.parameters):
@@ -458,9 +466,9 @@ class _Verifier:
                 part = accesses.stores[k]
                 possible = operand.possible(part)
                 stored[buffer] = stored.get(buffer, NOTHING).joined(possible)
-                writes.append((buffer, operand.known(part), True))
+                writes.append(_Write(buffer, operand.known(part), surely=True))
                 if not part.whole:
-                    writes.append((buffer, possible, False))
+                    writes.append(_Write(buffer, possible, surely=False))
         for operand, part in loads:
             stored_here = stored.get(operand.buffer, NOTHING)
             if stored_here and isinstance(kernel, LibraryKernel):
@@ -469,7 +477,7 @@ class _Verifier:
         if accesses.partly:
             for number in call.writes:
                 location = self.location(number)
-                writes.append((location.buffer, location.bytes, False))
+                writes.append(_Write(location.buffer, location.bytes, surely=False))
         for buffer, intervals, surely in writes:
             b = self.buffers[buffer]
             is_read_only = b.kind == "input" and b.index not in self.donated
@@ -481,13 +489,17 @@ class _Verifier:
         self,
         operand: _Operand,
         read: Intervals,
-        writes: Sequence[tuple[int, Intervals, bool]],
+        writes: Sequence[_Write],
         call: KernelCall,
     ) -> None:
         """Check that a product writes over nothing it reads, except its addend."""
-        for other, runs, _ in writes:
-            common = runs.common(read) if other == operand.buffer else NOTHING
-            is_same_range = common and not (runs.missing(read) or read.missing(runs))
+        for write in writes:
+            written = write.bytes
+            is_same_buffer = write.buffer == operand.buffer
+            common = written.common(read) if is_same_buffer else NOTHING
+            is_same_range = common and not (
+                written.missing(read) or read.missing(written)
+            )
             if common and not (operand.name == "added" and is_same_range):
                 first, last = int(common.starts[0]), int(common.stops[0])
                 label = self.buffers[operand.buffer].label
