@@ -186,14 +186,15 @@ def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> A
 def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     """Windows side by side (im2col), and one matrix product.
 
-    Axes are named by the output's axis, or, if they are contracted, by ``("k", axis)``
-    of the kernel. The layout of the windows is chosen so that the product needs no
-    other copy: contracted axes in the kernel's order, free axes in the output's.
+    The axes of the windows are ordered so that the product needs no other copy:
+    contracted axes as in the kernel, free axes as in the output. Axes from the
+    operand's number of axes on are those inside windows.
     """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     ndim = x.type.ndim
     spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
-    output_axis: dict[int, int] = {}  # an axis of the windows -> the output's
+    # By axis of the windows: the output's axis, or the kernel's if it is contracted.
+    output_axis: dict[int, int] = {}
     for role in (GROUP, OUTER, SPATIAL):
         output_axis.update(zip(lhs[role], out[role], strict=True))
     contracted = dict(zip(lhs[INNER], rhs[INNER], strict=True))
@@ -221,33 +222,38 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     windows = _windows(x, geometry, order)
     position = {axis: k for k, axis in enumerate(order)}
     kernel_groups = [rhs[GROUP][lhs[GROUP].index(a)] for a in groups]
-    if batched:
-        w, shift = _repeated(w, [extents[a] for a in batched])
-    else:
-        shift = 0
-    w_batch = (*(g + shift for g in kernel_groups), *range(shift))
-    left = (
-        tuple(position[a] for a in contracted_axes),
-        tuple(position[a] for a in (*groups, *batched)),
-    )
-    right = tuple(contracted[a] + shift for a in contracted_axes), w_batch
-    # free_axes() keeps the order of a kernel's free axes.
+    w = _repeated(w, [extents[a] for a in batched])
+    shift = len(batched)  # the new axes of the kernel precede its own
+    kernel_contract = tuple(contracted[a] + shift for a in contracted_axes)
+    kernel_batch = (*(g + shift for g in kernel_groups), *range(shift))
+    windows_contract = tuple(position[a] for a in contracted_axes)
+    windows_batch = tuple(position[a] for a in (*groups, *batched))
+    # dot_general keeps the order of free axes. These are the output's axes for them.
     kernel_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
-    kernel_names = [out[INNER][k] for k in kernel_order]
-    window_names = [output_axis[a] for a in order if a in other_free]
+    of_kernel = [out[INNER][k] for k in kernel_order]
+    of_windows = [output_axis[a] for a in order if a in other_free]
+    of_batch = [output_axis[a] for a in (*groups, *batched)]
     if swapped:
         value = contraction.dot_general(
-            w, windows, contract=(right[0], left[0]), batch=(right[1], left[1])
+            w,
+            windows,
+            contract=(kernel_contract, windows_contract),
+            batch=(kernel_batch, windows_batch),
         )
-        names = kernel_names + window_names
-    else:
-        value = contraction.dot_general(
-            windows, w, contract=(left[0], right[0]), batch=(left[1], right[1])
-        )
-        names = window_names + kernel_names
-    names = [*(output_axis[a] for a in (*groups, *batched)), *names]
-    permutation = tuple(names.index(axis) for axis in range(len(names)))
-    if permutation == tuple(range(len(names))):
+        return _in_output_order(value, [*of_batch, *of_kernel, *of_windows])
+    value = contraction.dot_general(
+        windows,
+        w,
+        contract=(windows_contract, kernel_contract),
+        batch=(windows_batch, kernel_batch),
+    )
+    return _in_output_order(value, [*of_batch, *of_windows, *of_kernel])
+
+
+def _in_output_order(value: Atom, output_axes: Sequence[int]) -> Atom:
+    """``value`` transposed: its axis k becomes axis ``output_axes[k]``."""
+    permutation = tuple(output_axes.index(k) for k in range(len(output_axes)))
+    if permutation == tuple(range(len(output_axes))):
         return value
     return views.transpose(value, permutation=permutation)
 
@@ -306,8 +312,10 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
     return views.reshape(x, shape=shape)
 
 
-def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:
-    """The kernel ``w`` repeated along new leading axes of ``extents``; their number."""
+def _repeated(w: Atom, extents: Sequence[int]) -> Atom:
+    """The kernel ``w`` repeated along new leading axes of ``extents``, if any."""
+    if not extents:
+        return w
     shape = (*extents, *w.type.shape)
     axes = tuple(range(len(extents), len(shape)))
-    return views.broadcast_in_dim(w, shape=shape, axes=axes), len(extents)
+    return views.broadcast_in_dim(w, shape=shape, axes=axes)
