@@ -188,3 +188,15 @@ def test_a_traced_function_is_lowered_later():
     traced = af.jit(lambda x, k: x * k, static_argnums=1).trace(np.ones(3), 2.0)
     assert str(traced.program.output_types[0]) == "f64[3]"
     assert traced.lower().compile()(np.ones(3)).tolist() == [2.0] * 3
+
+
+def test_what_comes_out_is_known_before_it_is_compiled():
+    double = af.jit(lambda x, n: {"y": x * n, "n": n}, static_argnums=1)
+    want = {
+        "y": af.ShapeDtypeStruct((2, 3), np.float32),
+        "n": af.ShapeDtypeStruct((), np.int64, weak_type=True),
+    }
+    x = af.ShapeDtypeStruct((2, 3), np.float32)
+    assert double.eval_shape(x, 2) == double.trace(x, 2).out_info == want
+    checked = af.jit(lambda x: x[0], checks="index").lower(np.ones(3))
+    assert checked.out_info == af.ShapeDtypeStruct((), np.float64)

@@ -380,14 +380,14 @@ def load(
     return Bundle([Signature(contents, k, backend) for k in range(count)], arrays)
 
 
-def _tree_of(folder: Path, given: Any, constants: Sequence[Array]) -> Any:
+def _tree_of(folder: Path, description: Any, constants: Sequence[Array]) -> Any:
     """A pytree of arrays that was saved with the function.
 
-    ``given`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
+    ``description`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
     arrays of the bundle.
     """
-    match given:
-        case {"structure": structure, "numbers": [*numbers]} if len(given) == 2:
+    match description:
+        case {"structure": structure, "numbers": [*numbers]} if len(description) == 2:
             in_tree = structure_of(folder, structure, len(numbers))
             if all(type(k) is int and 0 <= k < len(constants) for k in numbers):
                 leaves = [np.array(constants[k]) for k in numbers]

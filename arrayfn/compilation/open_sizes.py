@@ -127,12 +127,12 @@ class OpenText:
         return found
 
 
-def open_text_from(template: str, given: Mapping[str, Any]) -> OpenText:
-    """The text of which ``described`` gave ``given``; BundleError if it did not.
+def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
+    """The text of which ``described`` gave ``description``; BundleError if it did not.
 
     ``template`` is its template, which a file of the bundle has.
     """
-    match given:
+    match description:
         case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
             try:
                 dims = tuple(Dim(name, *three) for name, three in limits.items())

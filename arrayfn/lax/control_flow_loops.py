@@ -28,7 +28,7 @@ from arrayfn.numpy import concatenate
 from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.references import Ref, adopt, discharged, held, write_back
 from arrayfn.transforms import vmap
@@ -85,7 +85,7 @@ def _while_loop(
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
-    return tree.unflatten(body.out_tree, all_of(results))
+    return tree.unflatten(body.out_tree, as_list(results))
 
 
 def _while_loop_with_refs(
@@ -333,7 +333,7 @@ def _scan_alone(
         paths,
     )
     body = carried.closed
-    results = all_of(
+    results = as_list(
         apply(
             scan_primitive,
             *body.captured,

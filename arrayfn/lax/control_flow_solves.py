@@ -24,7 +24,7 @@ from arrayfn.lax.control_flow_tracing import (
     with_types,
 )
 from arrayfn.primitives.linear_solve import linear_solve
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, apply_program
 from arrayfn.transforms import jvp, leaf_type, linearize
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
@@ -96,7 +96,7 @@ def custom_linear_solve(
     elif symmetric:
         systems.append(systems[0])
     values, programs = sharing(systems)
-    results = all_of(
+    results = as_list(
         apply(
             linear_solve,
             *values,

@@ -46,7 +46,7 @@ from arrayfn.numpy.reductions import check_where
 from arrayfn.numpy.updates import IndexedUpdate
 from arrayfn.pickling import pickled
 from arrayfn.primitives.control_flow_scan import scan
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, trace
 
 P = ParamSpec("P")
@@ -474,7 +474,7 @@ def _scanned(
         program.outputs,
     )
     return tuple(
-        all_of(
+        as_list(
             apply(
                 scan,
                 *body.captured,

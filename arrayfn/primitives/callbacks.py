@@ -38,7 +38,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
 from arrayfn.primitives.numbered import NumberedTable
-from arrayfn.primitives.rules import all_mapped, all_of, in_front
+from arrayfn.primitives.rules import all_mapped, as_list, mapped_axes_first
 
 Form = tuple[Shape, DType]
 """The shape and dtype of an array."""
@@ -155,7 +155,7 @@ def _with_mapped_axis(
     That axis has ``axis_size`` elements, and is axis ``dims[k]`` of input k; None if
     that is not mapped. It is in front of the operands that are returned.
     """
-    operands = in_front(inputs, dims)
+    operands = mapped_axes_first(inputs, dims)
     return operands, ((axis_size, tuple(dim is not None for dim in dims)), *loops)
 
 
@@ -220,7 +220,7 @@ def _pure_batch(
         loops=loops,
         method=method,
     )
-    return all_of(outputs), [0] * len(results)
+    return as_list(outputs), [0] * len(results)
 
 
 def _turned(x: Any, y: Any) -> tuple[Any, ...]:

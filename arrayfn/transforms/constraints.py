@@ -89,10 +89,12 @@ def with_shardings(
                 "positional arguments",
                 user_location(),
             )
-        given = [
+        arguments = [
             constrained("in_shardings", argument, sharding)
             for argument, sharding in zip(args, each, strict=True)
         ]
-        return constrained("out_shardings", function(*given, **kwargs), out_shardings)
+        return constrained(
+            "out_shardings", function(*arguments, **kwargs), out_shardings
+        )
 
     return wrapper

@@ -211,9 +211,9 @@ def with_others_inside(
         return isinstance(node, _Other)
 
     @functools.wraps(function)
-    def of_arrays(*given: Any, **named: Any) -> Any:
-        given, named = tree.map(shown, (given, named), is_leaf=is_other)
-        return function(*given, **named)
+    def of_arrays(*args: Any, **named: Any) -> Any:
+        args, named = tree.map(shown, (args, named), is_leaf=is_other)
+        return function(*args, **named)
 
     kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
     return of_arrays, tuple(kept), tree.map(hidden, kwargs)

@@ -299,8 +299,8 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
     builder = ProgramBuilder(program.name)
     with builder:
         made = {v: builder.input(v.type.plain(), v.hint) for v in ordered}
-        given = [made[v] for v in inputs]
-        return builder.build(builder.inline(program, given))
+        inputs_of_program = [made[v] for v in inputs]
+        return builder.build(builder.inline(program, inputs_of_program))
 
 
 def _check_outputs(

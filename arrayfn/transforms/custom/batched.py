@@ -154,8 +154,8 @@ class _Call:
 
         def rule(*args: Any) -> list[Any]:
             """The leaves of the rule's result, with the types that it must have."""
-            given = self.rule(size, in_batched, *args)
-            result, batched = pair_of(what, "(result, out_batched)", given)
+            pair = self.rule(size, in_batched, *args)
+            result, batched = pair_of(what, "(result, out_batched)", pair)
             out_batched[:] = self._flags(what, batched)
             types = [
                 mapped_type(type, size) if is_mapped else type
