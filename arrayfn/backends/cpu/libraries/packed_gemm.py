@@ -156,7 +156,7 @@ def pack_transposed_columns(
     n: int,
     ldb: int,
 ) -> None:
-    """As ``pack_columns`` where ``b`` is stored transposed; vectors have ``lanes``."""
+    """Pack a transposed ``b`` as ``pack_columns`` does, by vectors of ``lanes``."""
     for column in range(0, n, lanes):
         panel = column // panel_columns
         own = target + (
