@@ -71,7 +71,9 @@ def _by_conversion(x: Any) -> Array:
         raise _refused(x, str(error)) from error
     if made.dtype not in dtypes.ALL:
         raise _refused(
-            x, f"its elements are of {made.dtype}, which arrayfn has not; convert them"
+            x,
+            f"its elements are of {made.dtype}, which arrayfn does not have; "
+            "convert them",
         )
     return made
 

@@ -18,8 +18,8 @@ else:
     class Array(ABC):  # noqa: B024 - its instances are others'
         """The class of all arrays: NumPy's, arrays on a device, and traced ones.
 
-        It is for ``isinstance`` and annotations, and makes no arrays. Type checkers
-        take it for NumPy's.
+        Use it for ``isinstance`` and annotations; it cannot be called to make an array.
+        Type checkers see NumPy's class.
 
         >>> isinstance(np.ones(2), Array), isinstance(1.0, Array)
         (True, False)
@@ -29,7 +29,10 @@ else:
         """
 
         def __init__(self) -> None:
-            raise TypeError("Array makes no arrays; write arrayfn.numpy.asarray(...)")
+            raise TypeError(
+                "Array cannot be called to make an array; write "
+                "arrayfn.numpy.asarray(...)"
+            )
 
     Array.register(np.ndarray)
     Array.register(ImmutableArray)

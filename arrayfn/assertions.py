@@ -24,12 +24,14 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
 
     The error has the line of the call and ``message``, formatted with ``args`` and
     ``values``: arrays and numbers. Compiled functions raise it when they are called,
-    once they have computed everything, which costs a copy of one number from a GPU. The
-    first check that fails is the one. Under ``vmap`` the message is about the first
-    member whose condition is false. In a branch, it counts if the branch is taken.
+    once they have computed everything, which costs one number copied from a GPU. The
+    error is that of the first check that fails. Under ``vmap`` the message is about the
+    first member whose condition is false. In a branch, it counts if the branch is
+    taken.
 
-    Derivatives keep the checks of the function. Unlike those of ``jit(checks=...)``,
-    these checks are always on. A loop ends, or goes on without effect, where one fails.
+    Derivatives keep the checks of the function. These checks are always on, unlike
+    those of ``jit(checks=...)``. A loop ends, or goes on without effect, where one
+    fails.
 
     Raises ArgumentError for a message with fields that are not given, DTypeError for a
     condition that is no bool.
@@ -56,7 +58,8 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     type = leaf_type(condition)
     if type.dtype != dtypes.bool_:
         raise DTypeError(
-            f"check: the condition is of bools, not {type}; compare it with something",
+            f"check: the condition must be a bool or an array of bools, not {type}; "
+            f"compare it with something",
             user_location(),
         )
     operands = [condition, *given]
@@ -91,8 +94,8 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
         fields = [field for _, field, _, _ in Formatter().parse(message)]
     except ValueError as error:
         raise ArgumentError(
-            f"check: the message {message!r} is no format: {error}; write {{{{ for a "
-            "brace",
+            f"check: the message {message!r} is not a valid format: {error}; write "
+            f"{{{{ for a brace",
             user_location(),
         ) from None
     for number, field in enumerate(f for f in fields if f is not None):

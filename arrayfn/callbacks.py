@@ -44,7 +44,8 @@ def pure_callback(
     """
     if vmap_method not in _METHODS:
         raise ArgumentError(
-            f"pure_callback: vmap_method is one of {_METHODS}, not {vmap_method!r}",
+            f"pure_callback: vmap_method must be one of {_METHODS}, not "
+            f"{vmap_method!r}",
             user_location(),
         )
     return _called(
@@ -108,7 +109,7 @@ def _called(
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
-                f"{name_of(callback)} gave a result of structure "
+                f"{name_of(callback)} returned the structure "
                 f"{tree.text_of(structure)}, which is declared as "
                 f"{tree.text_of(result_tree)}"
             )

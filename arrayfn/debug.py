@@ -20,9 +20,9 @@ from arrayfn.transforms import name_of
 
 @contextmanager
 def named_scope(name: str) -> Generator[None]:
-    """A block, or as a decorator a function, with a name for who reads the code.
+    """A block, or (as a decorator) a function, with a name for readers of the code.
 
-    Equations carry the file and line that made them, so the name changes nothing.
+    Equations carry the file and line that made them, so the name has no effect.
 
     >>> with named_scope("encoder"):
     ...     total = 1.0 + 2.0
@@ -81,7 +81,7 @@ class _AllUsed(string.Formatter):
         if unused:
             raise ArgumentError(
                 f"debug.print: the format has no place for the value {unused[0]!r}; "
-                "write {} or {name} for it (an f-string is filled in already)",
+                "write {} or {name} for it (an f-string has already been filled in)",
                 user_location(),
             )
 
@@ -114,7 +114,7 @@ def print(
         _AllUsed().vformat(fmt, args, kwargs)
     except (IndexError, KeyError) as error:
         raise ArgumentError(
-            f"debug.print: the format {fmt!r} takes a value that is not given: "
+            f"debug.print: the format {fmt!r} needs a value that was not given: "
             f"{error}; it is filled in as by str.format",
             user_location(),
         ) from None

@@ -159,7 +159,7 @@ def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     if lanes != 1 or code not in kinds:
         raise TypeError(
             f"arrayfn has no data type for DLPack's type {code} of {bits} bits; "
-            "convert the array before"
+            "convert the array first"
         )
     if kinds[code] == "b":
         return dtypes.bool_

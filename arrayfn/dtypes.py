@@ -155,8 +155,8 @@ def check_numeric(dtype: DType) -> None:
     """DTypeError for the dtype of keys, which numbers are not converted to."""
     if dtype is KEY:
         raise DTypeError(
-            "numbers are not converted to key<fry>; keys are made of seeds, "
-            "random.key(seed), or of their words, random.wrap_key_data(words)",
+            "numbers do not convert to key<fry>; make a key from a seed, "
+            "random.key(seed), or from its words, random.wrap_key_data(words)",
             user_location(),
         )
 

@@ -67,8 +67,8 @@ def save_parameters(
             )
         if path in arrays:
             raise ArgumentError(
-                f"save_parameters: two arrays are called {path}; give their parts "
-                "other keys",
+                f"save_parameters: two arrays are called {path}; give them different "
+                "keys",
                 user_location(),
             )
         arrays[path] = array
@@ -90,7 +90,7 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
         entries = package.deserialize(content)
     except package.SafetensorError as error:
         raise ArgumentError(
-            f"{os.fspath(file)} is no safetensors file: {error}", user_location()
+            f"{os.fspath(file)} is not a safetensors file: {error}", user_location()
         ) from None
     found = {name: _array(name, entry) for name, entry in entries}
     if like is None:
@@ -100,7 +100,7 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
     more = sorted(found.keys() - {name for name, _ in pairs})
     if missing or more:
         raise ArgumentError(
-            f"{os.fspath(file)} has not the arrays of like: it lacks "
+            f"{os.fspath(file)} does not have the arrays of like: it lacks "
             f"{', '.join(missing[:5]) or 'none'}, and has besides "
             f"{', '.join(more[:5]) or 'none'}",
             user_location(),
@@ -126,7 +126,8 @@ def _array(name: str, entry: Mapping[str, Any]) -> Array:
     dtype = _DTYPES.get(entry["dtype"])
     if dtype is None:
         raise ArgumentError(
-            f"load_parameters: {name} is of {entry['dtype']}, which arrayfn has not",
+            f"load_parameters: {name} is of {entry['dtype']}, which arrayfn does not "
+            "have",
             user_location(),
         )
     return np.frombuffer(bytearray(entry["data"]), dtype).reshape(entry["shape"])

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import ast
 import builtins
+import enum
 import importlib
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,7 +31,12 @@ from mkdocs.structure.files import File, Files
 from tests import reference
 
 _EXAMPLE = re.compile(r"(^>>> .*\n(?:^(?!\s*$).*\n)*)", re.MULTILINE)
-_HEADING = re.compile(r"^(Args|Arguments|Returns|Raises|Yields):$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(Args|Arguments|Attributes|Returns|Raises|Yields):\n"
+    r"((?:[ ]{4}.*(?:\n|\Z)|\n(?=[ ]{4}))+)",
+    re.MULTILINE,
+)
+_ITEM = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*): ")
 _LIBRARY = re.compile(r"``((?:numpy|scipy)\.[\w.]+)``")
 _OTHERS = "other_names"
 _SITES = {
@@ -234,6 +241,8 @@ def _methods(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(name: str, value: Any) -> str:
+    if isinstance(value, type) and issubclass(value, enum.Enum):
+        return ""
     try:
         found = inspect.signature(value)
     except (TypeError, ValueError):
@@ -287,6 +296,8 @@ def _default(value: Any) -> Any:
 def _type(annotation: Any) -> Any:
     if annotation is inspect.Parameter.empty:
         return annotation
+    if isinstance(annotation, ForwardRef):
+        annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):
         annotation = getattr(annotation, "__name__", None) or str(annotation)
     return _Text(annotation)
@@ -299,9 +310,23 @@ def _markdown(doc: str) -> str:
         if part.startswith(">>>"):
             parts[k] = f"\n```pycon\n{part.strip()}\n```\n"
         else:
-            text = _LIBRARY.sub(_linked, part.strip()).replace("``", "`")
+            sections = _SECTION.sub(_listed, part.strip())
+            text = _LIBRARY.sub(_linked, sections).replace("``", "`")
             parts[k] = "\n".join(map(_with_powers, text.split("\n")))
-    return re.sub(_HEADING, r"**\1.**\n", "\n".join(parts)).strip()
+    return "\n".join(parts).strip()
+
+
+def _listed(found: re.Match[str]) -> str:
+    """A section such as ``Args:`` as a heading and a list with an item per name."""
+    lines = []
+    for line in textwrap.dedent(found[2]).strip().split("\n"):
+        item = _ITEM.match(line)
+        if item and item[1] not in ("None", "True", "False"):
+            names = ", ".join(f"`{each}`" for each in item[1].split(", "))
+            lines.append(f"* {names}: {line[item.end() :]}")
+        else:
+            lines.append(f"  {line.strip()}" if lines else line.strip())
+    return f"__{found[1]}__\n\n" + "\n".join(lines) + "\n"
 
 
 def _with_powers(line: str) -> str:

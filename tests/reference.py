@@ -305,12 +305,12 @@ class _Probe:
                 return _SAME_SHAPE
             if resized((3, 1), (4,)) == [(3, 4)]:
                 return "Shapes broadcast."
-            return "All arrays have one shape, as has the result."
+            return "All arguments and the result have the same shape."
         found = self.types(lambda n, x: x)
         if isinstance(found, Exception) or not found:
             return ""
         before = ", ".join(_shape(x) for x in given)
-        return f"Shapes: {before} give {', '.join(_shape(t) for t in found)}."
+        return f"Shapes: {before} -> {', '.join(_shape(t) for t in found)}."
 
     def converted(self, *positions: int) -> Callable[[str], list[Any] | Exception]:
         """The types of the results, with arrays at ``positions`` of another dtype."""
@@ -355,11 +355,11 @@ class _Probe:
         cases: list[tuple[str, Any]] = []
         if len(self.arrays) > 1:
             other = self.types(lambda n, x: np.ones((n + 5, n + 3, n + 7), x.dtype))
-            cases.append(("shapes that do not fit", other))
+            cases.append(("incompatible shapes", other))
         if "axis" in inspect.signature(self.function).parameters:
             before = self.options
             self.options = {**before, "axis": 9}
-            cases.append(("an axis that is not there", self.types(lambda n, x: x)))
+            cases.append(("an axis out of range", self.types(lambda n, x: x)))
             self.options = before
         cases.append(("strings", self.types(lambda n, x: x.astype(str))))
         said = [

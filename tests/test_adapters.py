@@ -121,7 +121,7 @@ def test_out_tensors_and_several_results(fake_torch):
 
 def test_results_that_do_not_fit_are_errors(fake_torch, doubled):
     doubled.kernel("cpu")(af.adapters.torch(lambda x, factor: (x, x)))
-    with pytest.raises(ArgumentError, match="returned 2 results, not 1; say results=2"):
+    with pytest.raises(ArgumentError, match="2 results, not 1; pass results=2"):
         af.jit(doubled)(X)
     doubled.kernel("cpu")(
         af.adapters.torch(lambda x, factor: Tensor(np.float32([[2.0]])))

@@ -182,8 +182,8 @@ def test_a_condition_known_while_tracing_holds_where_it_is():
     [
         (lambda: af.check(True, "{x}"), ArgumentError, r"field \{x\}.*give x=\.\.\."),
         (lambda: af.check(True, "{}"), ArgumentError, "give one by position"),
-        (lambda: af.check(True, "{"), ArgumentError, "is no format"),
-        (lambda: af.check(1.0, "x"), DTypeError, "is of bools.*compare it"),
+        (lambda: af.check(True, "{"), ArgumentError, "is not a valid format"),
+        (lambda: af.check(1.0, "x"), DTypeError, "must be a bool or.*compare it"),
         (lambda: af.check(True, "{x}", x="a"), ArgumentError, "value x is str"),
     ],
 )

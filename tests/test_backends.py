@@ -92,7 +92,9 @@ def test_what_a_part_lacks_follows_the_machine(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_part_is_not_computed_on() -> None:
-    with pytest.raises(BackendError, match=r"'mkl' is no backend to compute on, but a"):
+    with pytest.raises(
+        BackendError, match=r"'mkl' is not a backend to compute on, but a"
+    ):
         af.jit(anp.exp, device="mkl")
 
 

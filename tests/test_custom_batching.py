@@ -139,7 +139,7 @@ def test_errors_name_the_function_and_the_remedy():
     with pytest.raises(ArgumentError, match="gives a pair"):
         af.vmap(f)(X)
     f.def_vmap(lambda size, batched, x: (x, 1))
-    with pytest.raises(ArgumentError, match="out_batched is a bool"):
+    with pytest.raises(ArgumentError, match="out_batched must be a bool"):
         af.vmap(f)(X)
     f.def_vmap(lambda size, batched, x: (x[0], True))
     with pytest.raises(ShapeError, match="batching rule of f"):

@@ -128,7 +128,9 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
         loaded.export_c(tmp_path / "c")
     assert not (tmp_path / "c").exists()
     af.save(af.jit(anp.sin).lower(X), tmp_path / "sin")
-    with pytest.raises(ArgumentError, match="'int' is no name of a C function"):
+    with pytest.raises(
+        ArgumentError, match="'int' is not a valid name of a C function"
+    ):
         af.load(tmp_path / "sin").export_c(tmp_path / "c", "int")
     with pytest.raises(ArgumentError, match="is there already"):
         loaded.export_c(tmp_path / "sin")

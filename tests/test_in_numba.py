@@ -98,7 +98,7 @@ def test_what_numba_cannot_know_is_known_after_a_call():
 
         return called
 
-    with pytest.raises(TypingError, match="call it once on such arrays before"):
+    with pytest.raises(TypingError, match="call it once on such arrays first"):
         caller()(np.ones(6))
     pairs(np.ones(6))
     np.testing.assert_array_equal(caller()(np.ones(6)), np.ones((3, 2)))
@@ -123,17 +123,17 @@ MISTAKES = {
     "dtype": (
         lambda: steps(X.astype(np.float32), W, 1),
         TypingError,
-        r"argument 0 of layer is to be f64\[2,3\], not array\(float32, 2d, C\)",
+        r"argument 0 of layer must be f64\[2,3\], not array\(float32, 2d, C\)",
     ),
     "shape": (
         lambda: steps(W, W, 1),
         ValueError,
-        r"argument 0 of layer is to be f64\[2,3\]",
+        r"argument 0 of layer must be f64\[2,3\]",
     ),
     "container": (
         compiled_for_dicts,
         ArgumentError,
-        "this one takes or gives other containers",
+        "this one takes or returns other containers",
     ),
     "callback": (calling_python, ArgumentError, "or calls Python; call the jitted"),
 }

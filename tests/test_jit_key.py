@@ -290,7 +290,7 @@ def test_axes_that_are_no_tuple_are_refused(options: Any) -> None:
     "options", [{"in_axes": (0.5,)}, {"out_axes": "x"}, {"out_axes": 0.5}]
 )
 def test_axes_that_are_no_integers_are_refused(options: Any) -> None:
-    with pytest.raises(ArgumentError, match="an axis is an integer, or None"):
+    with pytest.raises(ArgumentError, match="an entry must be an integer, or None"):
         af.vmap(lambda x: x, **options)(np.ones(3))
 
 

@@ -405,7 +405,9 @@ def test_a_mapped_call_is_evaluated_and_differentiated_by_its_body():
 
 
 def test_an_unknown_method_of_vmap_is_refused():
-    with pytest.raises(ArgumentError, match=r"vmap is one of \('sequential', 'expand"):
+    with pytest.raises(
+        ArgumentError, match=r"vmap must be one of \('sequential', 'expand"
+    ):
         squared_with(by_numpy, vmap="magic")
 
 

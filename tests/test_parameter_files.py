@@ -79,5 +79,5 @@ def test_a_file_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match=r"layers\.0\.b is i64\[4\], not f64\[5\]"):
         af.load_parameters(file, like=wrong)
     file.write_bytes(b"{" * 100)
-    with pytest.raises(ArgumentError, match="is no safetensors file"):
+    with pytest.raises(ArgumentError, match="is not a safetensors file"):
         af.load_parameters(file)

@@ -215,7 +215,7 @@ def test_facts_hold_for_shapes_that_follow_from_values_and_for_indices() -> None
     assert dtypes("union1d", "anp.union1d(np.array([1, 2]), np.array([2, 5]))")[
         1:3
     ] == [
-        "Shapes: (2,), (2,) give (3,).",
+        "Shapes: (2,), (2,) -> (3,).",
         "The result has the dtype of the arguments.",
     ]
     assert "The result has the dtype of the arguments." in dtypes(

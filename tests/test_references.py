@@ -231,7 +231,7 @@ def written_by(wrap):
         (
             closing_over,
             ArgumentError,
-            "is read: another call would not do that. Pass the Ref as an argument",
+            "is read: only this first call would do that. Pass the Ref as an argument",
         ),
         (
             given_twice,

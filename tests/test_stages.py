@@ -157,10 +157,10 @@ def test_one_of_several_kernels_is_replaced_and_the_others_stay():
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
-        ("rows_7", "", "there is no kernel 'rows_7' that was generated"),
+        ("rows_7", "", "there is no generated kernel 'rows_7'"),
         ("elementwise_0", "def f(:", "is not Python"),
         ("elementwise_0", "def other(): pass", "defines no function elementwise_0"),
-        ("elementwise_0", "def elementwise_0(a): pass", "is to have the parameters"),
+        ("elementwise_0", "def elementwise_0(a): pass", "must have the parameters"),
     ],
 )
 def test_what_is_no_kernel_is_refused(lowered, name, source, message):
@@ -180,7 +180,7 @@ def test_kernels_for_a_gpu_are_replaced_by_what_every_thread_does():
     changed = lowered.with_kernel(kernel.name, edited)
     (result,) = run_plan(changed.compiled_program, [X])
     np.testing.assert_array_equal(result, np.zeros_like(X))
-    with pytest.raises(ArgumentError, match="is to have the parameters x_in, a_out"):
+    with pytest.raises(ArgumentError, match="must have the parameters x_in, a_out"):
         lowered.with_kernel(kernel.name, f"def {kernel.name}(x): pass")
 
 
@@ -188,3 +188,15 @@ def test_a_traced_function_is_lowered_later():
     traced = af.jit(lambda x, k: x * k, static_argnums=1).trace(np.ones(3), 2.0)
     assert str(traced.program.output_types[0]) == "f64[3]"
     assert traced.lower().compile()(np.ones(3)).tolist() == [2.0] * 3
+
+
+def test_what_comes_out_is_known_before_it_is_compiled():
+    double = af.jit(lambda x, n: {"y": x * n, "n": n}, static_argnums=1)
+    want = {
+        "y": af.ShapeDtypeStruct((2, 3), np.float32),
+        "n": af.ShapeDtypeStruct((), np.int64, weak_type=True),
+    }
+    x = af.ShapeDtypeStruct((2, 3), np.float32)
+    assert double.eval_shape(x, 2) == double.trace(x, 2).out_info == want
+    checked = af.jit(lambda x: x[0], checks="index").lower(np.ones(3))
+    assert checked.out_info == af.ShapeDtypeStruct((), np.float64)

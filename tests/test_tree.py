@@ -173,9 +173,9 @@ def test_fields_may_be_chosen():
         a: Any
         b: Any
 
-    with pytest.raises(ArgumentError, match="are to name each field of Other's"):
+    with pytest.raises(ArgumentError, match="must name each field of Other's"):
         tree.register_dataclass(Other, ["a"], [])
-    with pytest.raises(ArgumentError, match="int is no dataclass; decorate it"):
+    with pytest.raises(ArgumentError, match="int is not a dataclass; decorate it"):
         tree.register_dataclass(int)
 
 

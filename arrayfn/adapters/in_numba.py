@@ -111,7 +111,7 @@ def _check_signature(
     if not (is_flat and is_plain):
         raise ArgumentError(
             f"{name} is called from a function of Numba with positional arrays and "
-            "numbers, and returns one or a tuple of them; this one takes or gives "
+            "numbers, and returns one or a tuple of them; this one takes or returns "
             "other containers",
             user_location(),
         )
@@ -135,7 +135,7 @@ def _native_lines(
     lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
     for k, type in enumerate(inputs):
         if type.shape:
-            message = f"argument {k} of {name} is to be {type}: it was compiled for it"
+            message = f"argument {k} of {name} must be {type}: it was compiled for it"
             lines += [
                 f"    if x{k}.shape != {type.shape}:",
                 f"        raise ValueError({message!r})",
@@ -186,7 +186,7 @@ def _check_types(
         else:
             fits = isinstance(have, (types.Number, types.Boolean))
         if not fits:
-            raise TypingError(f"argument {k} of {name} is to be {want}, not {have}")
+            raise TypingError(f"argument {k} of {name} must be {want}, not {have}")
 
 
 def _object_call(jitted: Any) -> Any:
@@ -257,14 +257,14 @@ def _results_for(
         raise TypingError(
             f"what {name} returns is not known, since Numba knows no shapes, and it "
             f"cannot be traced with {', '.join(map(str, structs))}: call it once on "
-            f"such arrays before. {error}"
+            f"such arrays first. {error}"
         ) from error
     leaves = tree.leaves(given)
     if tree.structure(given) not in (
         tree.structure(0),
         tree.structure((0,) * len(leaves)),
     ):
-        raise TypingError(f"{name} returns other containers than a tuple of arrays")
+        raise TypingError(f"{name} returns a container other than a tuple of arrays")
     made = [_result_type(name, x) for x in leaves]
     return made, not hasattr(given, "dtype")
 
@@ -287,7 +287,8 @@ def _numba_type(name: str, type: Any) -> Any:
         return from_dtype(np.dtype(type.dtype))
     except NumbaNotImplementedError:
         raise ArgumentError(
-            f"{name} takes or gives arrays of {type.dtype.name}, which Numba has not",
+            f"{name} takes or gives arrays of {type.dtype.name}, which Numba does "
+            "not have",
             user_location(),
         ) from None
 

@@ -296,7 +296,7 @@ def _read_private(path: Path) -> bytes:
             if status.st_uid != os.geteuid() or writable:
                 raise PermissionError(f"{path} can be written by another user")
         if not stat.S_ISREG(own.st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a plain file")
         if own.st_size > MAX_ENTRY_BYTES:
             raise OSError(f"{path} has {own.st_size:,} bytes")
         return file.read(own.st_size + 1)

@@ -62,8 +62,8 @@ def get_backend(name: str) -> Backend:
     if not has_backend(name):
         if name in PARTS:
             raise BackendError(
-                f"{name!r} is no backend to compute on, but a part that backends may "
-                f"use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
+                f"{name!r} is not a backend to compute on, but a part that backends "
+                f"may use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
                 user_location(),
             )
         known = [each for each in BACKENDS if BACKENDS[each].info().kind == "backend"]
@@ -135,7 +135,7 @@ def available_backends() -> tuple[str, ...]:
 def is_backend_available(name: str) -> bool:
     """Whether backend ``name`` exists and can be used here.
 
-    Of a part, such as "cudnn" or "mkl", it says whether backends use it here.
+    For a part, such as "cudnn" or "mkl", it says whether backends use it here.
     """
     return (has_backend(name) or name in PARTS) and not backend_info(name).missing
 
@@ -143,7 +143,7 @@ def is_backend_available(name: str) -> bool:
 def backend_info(name: str) -> BackendInfo:
     """The requirements of backend ``name``, and why it is missing if it is.
 
-    It also answers for libraries and features that backends use, or could: cudnn,
+    It also answers for libraries and features that backends use or could use: cudnn,
     cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum, triton, xeon.
 
     Raises BackendError, with a suggestion, if there is no such name.

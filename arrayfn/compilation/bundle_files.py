@@ -79,7 +79,8 @@ def read_files(folder: Path) -> tuple[str, dict[str, bytes]]:
     if present != sorted([SUMS, *sums]):
         unexpected = sorted({SUMS, *sums}.symmetric_difference(present))
         raise BundleError(
-            f"{folder} has not the files that {SUMS} lists: {', '.join(unexpected[:5])}"
+            f"{folder} does not have the files that {SUMS} lists: "
+            f"{', '.join(unexpected[:5])}"
         )
     files: dict[str, bytes] = {}
     for name, expected_hash in sums.items():
@@ -108,7 +109,7 @@ def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
     header = content[10 : 10 + size]
     match = _HEADER.fullmatch(header.decode("latin-1"))
     if content[:8] != _MAGIC or len(header) != size or match is None:
-        raise BundleError(f"{name} is no array as numpy.save writes it")
+        raise BundleError(f"{name} is not an array as numpy.save writes it")
     description, order, single_extent, extents = match.groups()
     if description != _DESCRIPTIONS.get(dtype):
         raise BundleError(f"{name} has elements of {description}, not of {dtype!r}")
@@ -145,7 +146,7 @@ def _sums(folder: Path) -> dict[str, str]:
             break
         sums[match[2]] = match[1]
     if lines[-1] or len(sums) != len(lines) - 1 or not sums:
-        raise BundleError(f"{folder / SUMS} is no list of hashes and names")
+        raise BundleError(f"{folder / SUMS} is not a list of hashes and names")
     return sums
 
 
@@ -184,7 +185,7 @@ def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
         opened.append(descriptor)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise BundleError(f"{folder / name} is no plain file")
+            raise BundleError(f"{folder / name} is not a plain file")
         if status.st_size > (_physical_memory() if max_bytes is None else max_bytes):
             raise BundleError(
                 f"{folder / name} has {status.st_size:,} bytes, more than can be read"

@@ -79,19 +79,22 @@ class Signature:
         self._contents = contents
         self._number = number
         self._backend = backend
-        folder, given = contents.folder, contents.description["signatures"][number]
-        self._description: dict[str, Any] = given
+        folder = contents.folder
+        description: dict[str, Any] = contents.description["signatures"][number]
+        self._description = description
         self._file = folder / program_file(number)
         self._text = _decoded(self._file, contents.files[program_file(number)])
-        self._in_tree = arguments_structure(folder, given["arguments"])
-        self._out_tree = structure_of(folder, given["results"])
-        self._options = options_of(folder, given["options"])
-        self._donated = donated_of(folder, given["donated"], self._in_tree.num_leaves)
+        self._in_tree = arguments_structure(folder, description["arguments"])
+        self._out_tree = structure_of(folder, description["results"])
+        self._options = options_of(folder, description["options"])
+        self._donated = donated_of(
+            folder, description["donated"], self._in_tree.num_leaves
+        )
         self._compiled: dict[str, Compiled] = {}
         self._open: OpenText | None = None
-        if "open" in given:
+        if "open" in description:
             try:
-                self._open = open_text_from(self._text, given["open"])
+                self._open = open_text_from(self._text, description["open"])
             except BundleError as error:
                 raise BundleError(f"{folder / DESCRIPTION} {error}") from None
         self.example = self._for_sizes({} if self._open is None else self._open.example)
@@ -121,10 +124,10 @@ class Signature:
             compiled.check(types)
             return compiled
         pairs = zip(types, self._types, strict=True)
-        for number, (given, wanted) in enumerate(pairs):
-            if given.dtype != wanted.dtype:
+        for number, (have, wanted) in enumerate(pairs):
+            if have.dtype != wanted.dtype:
                 raise ArgumentError(
-                    f"argument {number} is {given}, not of {short_name(wanted.dtype)}",
+                    f"argument {number} is {have}, not of {short_name(wanted.dtype)}",
                     user_location(),
                 )
         return self._for_sizes(self._open.sizes([t.shape for t in types]))
@@ -325,7 +328,7 @@ def _decoded(file: Path, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError(f"{file} is no text: {error}") from None
+        raise BundleError(f"{file} is not text: {error}") from None
 
 
 def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
@@ -334,7 +337,7 @@ def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
         program = parse_program(text, TABLE, arrays, keep_names=False)
         program.check()
     except ArrayfnError as error:
-        raise BundleError(f"{file} is no Program: {error}") from None
+        raise BundleError(f"{file} is not a Program: {error}") from None
     _check_equations(file, program)
     pairs = zip(program.constants, arrays, strict=True)
     values = tuple(_laid_out(file, x, v.type) for v, x in pairs)
@@ -349,11 +352,11 @@ def _check_equations(file: Path, program: Program) -> None:
     """
     for equation in program.equations:
         if "callback" in equation.params:
-            raise BundleError(f"{file} is no Program: it calls a Python function")
+            raise BundleError(f"{file} is not a Program: it calls a Python function")
         types = equation.primitive.result_types(equation.inputs, equation.params)
         if tuple(v.type for v in equation.outputs) != types:
             raise BundleError(
-                f"{file} is no Program: {equation.primitive.name} gives "
+                f"{file} is not a Program: {equation.primitive.name} gives "
                 f"{', '.join(map(str, types))}"
             )
         for inner in equation.subprograms():

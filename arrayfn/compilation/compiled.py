@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 from typing_extensions import override
@@ -20,6 +20,9 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
 from arrayfn.tracing import ImmutableArray, Namespace
 from arrayfn.transforms import leaf_type
+
+if TYPE_CHECKING:
+    from arrayfn.compilation.costs import Memory
 
 OF_THIS_PROCESS: Final = (
     "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
@@ -78,6 +81,32 @@ class Compiled:
         self.check(types)
         return self.on_leaves(leaves, types)
 
+    def cost_analysis(self) -> dict[str, float]:
+        """The arithmetic operations of a call and the bytes that it moves.
+
+        ``jit(f).lower(...)`` has them for each step, as ``cost()``.
+
+        >>> import arrayfn as af
+        >>> af.jit(lambda x: x * x + x).lower(np.ones(8)).compile().cost_analysis()
+        {'flops': 16.0, 'bytes accessed': 128.0}
+        """
+        from arrayfn.compilation.costs import cost_of
+
+        cost = cost_of(self.compiled.plan)
+        return {"flops": float(cost.operations), "bytes accessed": float(cost.bytes)}
+
+    def memory_analysis(self) -> Memory:
+        """The bytes of arguments, results, constants and temporaries.
+
+        >>> import arrayfn as af
+        >>> compiled = af.jit(lambda x: x + 1.0).lower(np.ones(128)).compile()
+        >>> print(compiled.memory_analysis())
+        inputs 1 KiB, outputs 1 KiB, constants 0 B, temporaries 0 B
+        """
+        from arrayfn.compilation.costs import memory_of
+
+        return memory_of(self.compiled.plan)
+
     @property
     def _numba_type_(self) -> Any:
         """What Numba asks for when a function that it compiles calls this one."""
@@ -86,10 +115,13 @@ class Compiled:
     def check(self, types: Sequence[ArrayType]) -> None:
         """Raise ArgumentError unless arguments of ``types`` fit."""
         pairs = zip(types, self.compiled.input_types, strict=True)
-        for number, (given, wanted) in enumerate(pairs):
-            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+        for number, (have, wanted) in enumerate(pairs):
+            if (have.shape, have.dtype) != (
+                wanted.shape,
+                wanted.dtype,
+            ):
                 raise ArgumentError(
-                    f"argument {number} is to be {wanted}, not {given}: this was "
+                    f"argument {number} must be {wanted}, not {have}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
@@ -105,15 +137,15 @@ class Compiled:
         return tree.unflatten(self.out_tree, list(results))
 
 
-def _as_array(leaf: Any, given: ArrayType, wanted: ArrayType) -> Any:
-    """``leaf``, of the type ``given``, as an array in the layout of ``wanted``.
+def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
+    """``leaf``, of the type ``have``, as an array in the layout of ``wanted``.
 
     An array on a device stays as it is: its backend copies.
     """
     if isinstance(leaf, ImmutableArray):
         return leaf
     array = np.asarray(leaf)
-    return array if given.layout == wanted.layout else laid_out(array, wanted)
+    return array if have.layout == wanted.layout else laid_out(array, wanted)
 
 
 def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:

@@ -145,8 +145,8 @@ def jit(
         )
     if mode is not None and mode not in MODES:
         raise ArgumentError(
-            f"jit has no mode {mode!r}; there is {', '.join(map(repr, MODES))}, or "
-            "None for a kernel a step",
+            f"jit has no mode {mode!r}; the modes are {', '.join(map(repr, MODES))}, "
+            "or None for a kernel a step",
             user_location(),
         )
     check_function("jit", fun)
@@ -161,7 +161,8 @@ def jit(
     parts = 0 if isinstance(deterministic, bool) else deterministic
     if parts < 0 or parts & (parts - 1):
         raise ArgumentError(
-            f"jit: deterministic is True, False or a power of two, not {deterministic}",
+            f"jit: deterministic must be True, False or a power of two, not "
+            f"{deterministic}",
             user_location(),
         )
     options = Options(bool(deterministic), mode, parts=parts, freeze=chosen)

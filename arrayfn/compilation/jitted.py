@@ -325,8 +325,8 @@ class Jitted(Generic[P, R]):
             def of_values(values: list[Any]) -> Any:
                 """The function's result, and the last values of the Refs."""
                 inner = [Ref(x) if k in numbers else x for k, x in enumerate(values)]
-                given, named = tree.unflatten(structure, inner)
-                result = bound(*given, **named)
+                positional, named = tree.unflatten(structure, inner)
+                result = bound(*positional, **named)
                 return result, held([inner[k] for k in numbers])
 
             self._by_refs[key] = Jitted(
@@ -366,6 +366,16 @@ class Jitted(Generic[P, R]):
             lambda: compiler.lower(traced, args, kwargs, backend),
         )
 
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and data types of the results: ``arrayfn.eval_shape``.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> af.jit(lambda x: x @ x.T).eval_shape(np.ones((2, 3)))
+        ShapeDtypeStruct(shape=(2, 2), dtype=float64)
+        """
+        return self.trace(*args, **kwargs).out_info
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The Program, kernels and plan for these arguments' types (values unused).
 
@@ -380,8 +390,8 @@ class Jitted(Generic[P, R]):
         def trace(sizes: Sizes) -> Traced:
             """The Program for one choice of the open sizes."""
             closed = [x.at(sizes) if is_open(x) else x for x in arguments]
-            given, named = tree.unflatten(structure, closed)
-            return self.trace(*given, **named)
+            positional, named = tree.unflatten(structure, closed)
+            return self.trace(*positional, **named)
 
         compiler = self._compiler
         dynamic, named, _ = compiler.static.split(compiler.function, args, kwargs)

@@ -140,8 +140,8 @@ class Operator(Generic[P, R]):
         """
         if vmap not in (None, *VMAP_METHODS):
             raise ArgumentError(
-                f"kernel of {self.name}: vmap is one of {VMAP_METHODS} or None, not "
-                f"{vmap!r}",
+                f"kernel of {self.name}: vmap must be one of {VMAP_METHODS} or None, "
+                f"not {vmap!r}",
                 user_location(),
             )
 
@@ -201,7 +201,7 @@ class Operator(Generic[P, R]):
         raise ArgumentError(
             f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
             f"{f' for {backend}' if backend else ''}; there are "
-            f"{', '.join(there) or 'none'}. Name the backend, or give one of .kernels",
+            f"{', '.join(there) or 'none'}. Name the backend, or pass one of .kernels",
             user_location(),
         )
 
@@ -396,16 +396,17 @@ def operator(
 
     Its parameters without a default are operands: arrays, or pytrees of them. Those
     with a default are static: hashable Python values, one Program for each.
-    ``static_argnames`` overrides this. An operand may be None: it is not given then.
+    ``static_argnames`` overrides this. An operand may be None, which stands for an
+    operand that is not given.
 
     With ``inline`` the operator is one equation only while it has a kernel. Without
     one, its body is traced as that of any function, and fuses with what is around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
 
-    Over a mesh of devices, kernels compute the calls whose operands are whole on every
+    Over a mesh of devices, kernels compute only calls whose operands are whole on every
     device. If the operator is ``shardable``, they also compute one device's parts of
-    operands that are cut. Its body must treat what is cut independently: it neither
-    reduces along such an axis nor uses its extent as a number.
+    operands that are cut. Its body must treat parts independently: it must not reduce
+    along a cut axis or use its extent as a number.
 
     >>> import numpy as np
     >>> @operator

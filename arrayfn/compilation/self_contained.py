@@ -27,7 +27,7 @@ def _refuse_callbacks(equations: Sequence[Equation]) -> None:
         if "callback" in equation.params:
             raise ArgumentError(
                 f"save: the function calls the Python function "
-                f"{equation.params['callback']}, which is no part of a Program",
+                f"{equation.params['callback']}, which is not part of a Program",
                 equation.source,
             )
         for inner in equation.subprograms():

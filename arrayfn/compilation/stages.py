@@ -26,6 +26,7 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import Site
+from arrayfn.transforms.shapes import result_types
 
 if TYPE_CHECKING:
     from arrayfn.compilation.costs import Cost, Memory
@@ -43,6 +44,11 @@ class Traced:
     in_tree: tree.TreeDef
     out_tree: tree.TreeDef
     lower: Callable[[], Lowered]
+
+    @property
+    def out_info(self) -> Any:
+        """The shapes and data types of the results, as ``eval_shape`` gives them."""
+        return result_types(self.program, self.out_tree)
 
     @override
     def __reduce__(self) -> NoReturn:
@@ -81,6 +87,11 @@ class Lowered:
         raise TypeError(OF_THIS_PROCESS)
 
     @property
+    def out_info(self) -> Any:
+        """The shapes and data types of the results, as ``eval_shape`` gives them."""
+        return result_types(self.program, self.out_tree)
+
+    @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
         """The generated kernels and the library calls."""
         return self.compiled_program.kernels
@@ -117,6 +128,8 @@ class Lowered:
             parts += ["# computed once, from captured arrays", once.program.text]
             parts.append(str(once.program.plan))
         return "\n".join(parts)
+
+    as_text = text  # JAX's name
 
     def cost(self) -> Cost:
         """The operations and bytes of each step of the plan, and of all.
@@ -197,7 +210,7 @@ class Lowered:
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(
-                f"there is no kernel {name!r} that was generated; "
+                f"there is no generated kernel {name!r}; "
                 f"there are {', '.join(generated) or 'none'}",
                 user_location(),
             )
@@ -354,7 +367,7 @@ def _check_definition(source: str, kernel: Kernel) -> None:
             defined = [argument.arg for argument in node.args.args]
             if defined != expected:
                 raise ArgumentError(
-                    f"{kernel.name} is to have the parameters {', '.join(expected)}, "
+                    f"{kernel.name} must have the parameters {', '.join(expected)}, "
                     f"not {', '.join(defined)}: the plan passes these",
                     user_location(),
                 )

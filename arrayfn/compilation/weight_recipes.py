@@ -47,7 +47,7 @@ def check_recipes(recipes: Sequence[str]) -> None:
     for name in recipes:
         if name not in RECIPES:
             raise ArgumentError(
-                f"freeze has no recipe {name!r}; there is "
+                f"freeze: there is no recipe {name!r}; the recipes are "
                 f"{', '.join(map(repr, RECIPES))}",
                 user_location(),
             )
@@ -55,7 +55,7 @@ def check_recipes(recipes: Sequence[str]) -> None:
     if len(casts) > 1:
         raise ArgumentError(
             f"freeze was given the casts {', '.join(map(repr, casts))}; weights are "
-            "stored in one dtype: name one",
+            "stored in one dtype; name one",
             user_location(),
         )
 

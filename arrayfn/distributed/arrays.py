@@ -129,7 +129,8 @@ class ShardedArray(ArrayOnDevice):
             if self.sharding.index(self.shape, other) == index:
                 return other
         raise ArgumentError(
-            f"this array ({self.type}) has parts in other processes, so it is no NumPy "
+            f"this array ({self.type}) has parts in other processes, so it is not a "
+            f"NumPy "
             "array here; move it with device_put(x, NamedSharding(mesh, P())), which "
             "gives all of it to each, or read x.addressable_shards",
             user_location(),

@@ -146,7 +146,8 @@ def devices(platform: str | None = None) -> list[Device]:
     """
     if platform not in {None, "cpu", "cuda"}:
         raise ArgumentError(
-            f'devices: platform is "cpu" or "cuda", not {platform!r}', user_location()
+            f'devices: platform must be "cpu" or "cuda", not {platform!r}',
+            user_location(),
         )
     if platform is not None:
         return list(DEVICES.of(platform))

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 
 Entry = tuple[str, ...]
 """The mesh axes that cut one axis of an array, the outermost first; empty for none."""
@@ -75,7 +75,7 @@ class Mesh:
             )
         if min(sizes, default=1) < 1:
             raise ArgumentError(
-                f"Mesh: sizes of axes are positive, not {sizes}", user_location()
+                f"Mesh: sizes of axes must be positive, not {sizes}", user_location()
             )
         ids = tuple(map(int, device_ids)) or tuple(range(math.prod(sizes)))
         if len(ids) != math.prod(sizes) or len(set(ids)) < len(ids):
@@ -143,8 +143,8 @@ class PartitionSpec:
             names: Any = (entry,) if isinstance(entry, int) else entry or ()
             if any(type(name) is not str for name in names):
                 raise ArgumentError(
-                    "PartitionSpec: an entry is None, the name of a mesh axis, or a "
-                    f"tuple of names, not {entry!r}",
+                    "PartitionSpec: an entry must be None, the name of a mesh axis, "
+                    f"or a tuple of names, not {entry!r}",
                     user_location(),
                 )
         partitions = tuple(
@@ -177,7 +177,8 @@ class PartitionSpec:
         """The mesh axes of each axis of an array of rank ``ndim``."""
         if len(self) > ndim:
             raise ShapeError(
-                f"{self!r} has {len(self)} entries, but the array has {ndim} axes",
+                f"{self!r} has {plural(len(self), 'entry')}, but the array has "
+                f"{plural(ndim, 'axis')}",
                 user_location(),
             )
         cut = tuple(_names(entry) for entry in self)

@@ -251,7 +251,7 @@ class _Parser:
         layout = self.layout(len(shape))
         type = ArrayType(shape, dtype, layout, weak, self.varying())
         if max(shape, default=0) > _MAX_BYTES or type.nbytes > _MAX_BYTES:
-            self.fail(f"no memory holds an array of {type}", line)
+            self.fail(f"no memory can hold an array of {type}", line)
         return type
 
     def layout(self, ndim: int) -> Layout:
@@ -312,7 +312,7 @@ class _Parser:
         weak = self.accept("~")
         dtype = self.dtype()
         if not _holds(dtype, value):
-            self.fail(f"{value!r} is no value of {short_name(dtype)}", token.line)
+            self.fail(f"{value!r} is not a value of {short_name(dtype)}", token.line)
         return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:

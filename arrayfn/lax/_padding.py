@@ -27,8 +27,8 @@ def padtype_to_pads(
     """
     if padding not in ("SAME", "SAME_LOWER", "VALID"):
         raise ArgumentError(
-            "padding is 'SAME', 'SAME_LOWER', 'VALID', or a (low, high) pair for each "
-            f"axis, not {padding!r}",
+            "padding must be 'SAME', 'SAME_LOWER', 'VALID', or a (low, high) pair "
+            f"for each axis, not {padding!r}",
             user_location(),
         )
     if padding == "VALID":
@@ -53,8 +53,8 @@ def pairs(
         given = tuple((int(low), int(high)) for low, high in padding)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"{name}: padding is 'SAME', 'SAME_LOWER', 'VALID', or a (low, high) pair "
-            f"of integers for each axis, not {padding!r}",
+            f"{name}: padding must be 'SAME', 'SAME_LOWER', 'VALID', or a (low, "
+            f"high) pair of integers for each axis, not {padding!r}",
             user_location(),
         ) from None
     if len(given) != len(extents):

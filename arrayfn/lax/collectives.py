@@ -52,7 +52,7 @@ def psum(
 ) -> Any:
     """The sum of x, or of each leaf of a pytree, over all members of the axis or axes.
 
-    A plain number is multiplied by the number of members. With ``axis_index_groups``,
+    A Python number is multiplied by the number of members. With ``axis_index_groups``,
     here and in other collectives, the members of each group are combined by themselves:
     ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member of one
     axis once; else ArgumentError is raised. Each member gets the values of all to
@@ -197,7 +197,7 @@ def psum_scatter(
     axis_index_groups: Groups | None = None,
     tiled: bool = False,
 ) -> Any:
-    """The sum over all members, of which each gets a part along ``scatter_dimension``.
+    """The sum over all members; each gets one part of it along ``scatter_dimension``.
 
     The members of several axes are in row-major order.
 
@@ -338,9 +338,9 @@ def all_to_all(
 def pvary(x: Any, axis_name: AxisName) -> Any:
     """x, or each leaf of a pytree, counted as one value for each member of a mesh.
 
-    Its derivative is the sum of theirs. Inside ``shard_map`` an operation on a value
-    that is the same for all members and one that varies does this by itself. Values
-    that vary already, and axes of ``vmap``, are left as they are.
+    Its derivative is the sum of the members' derivatives. Inside ``shard_map`` an
+    operation on an invariant and a varying value does this implicitly. Values that
+    already vary, and axes of ``vmap``, are not changed.
     """
 
     def marked(leaf: Any) -> Any:
@@ -360,8 +360,8 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
     """
     if to != "varying":
         raise ArgumentError(
-            f"pcast: to is 'varying', not {to!r}; psum, pmax and other collectives "
-            "give a value that is the same for all members",
+            f"pcast: to must be 'varying', not {to!r}; psum, pmax and other "
+            "collectives give a value that is the same for all members",
             user_location(),
         )
     return pvary(x, axis_name)
@@ -472,8 +472,8 @@ def _parts(function: str, x: Any, axis: int, sizes: Sequence[int], tiled: bool) 
     if extent % size if tiled else extent != size:
         wanted = f"a multiple of {size}" if tiled else str(size)
         raise ShapeError(
-            f"{function}: axis {axis} of shape {shape} is to have {wanted} elements, "
-            "for each member a part",
+            f"{function}: axis {axis} of shape {shape} must have {wanted} elements, "
+            "one part for each member",
             user_location(),
         )
     own = [extent // size] if tiled else []

@@ -26,7 +26,7 @@ from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import Tracer, apply
 from arrayfn.tracing.references import Ref, discharged, held, within, write_back
 
@@ -63,7 +63,8 @@ def cond(
         index = ops.convert(pred, dtypes.int32)
     elif chosen.dtype in dtypes.COMPLEX:
         raise DTypeError(
-            f"cond: pred is a truth value, not {chosen}; compare it with something",
+            f"cond: pred must be a truth value, not {chosen}; compare it with "
+            f"something",
             user_location(),
         )
     else:
@@ -151,7 +152,7 @@ def _scalar(what: str, value: Any) -> ArrayType:
     type = ops.type_of_operand(what, value)
     if type.shape:
         raise ShapeError(
-            f"{what} is a scalar, not {type}; to choose element by element, write "
+            f"{what} must be a scalar, not {type}; to choose element by element, write "
             "arrayfn.numpy.where(condition, x, y)",
             user_location(),
         )
@@ -203,7 +204,7 @@ def _choose_alone(
         *given,
         branches=tuple(with_types(p, types) for p in programs),
     )
-    return tree.unflatten(closed[0].out_tree, all_of(results))
+    return tree.unflatten(closed[0].out_tree, as_list(results))
 
 
 def _check_structures(name: str, closed: Sequence[Closed]) -> None:

@@ -243,7 +243,7 @@ def keep_types(
             raise ArgumentError(
                 f"{name}: {described(body)} gives a carry of structure "
                 f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
-                "return what it takes, with the same keys and lengths",
+                "return a carry with the same keys and lengths",
                 user_location(),
             )
         results = closed.out_types[: len(types)]

@@ -74,7 +74,7 @@ def conv_dimension_numbers(
     for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         if sorted(spec) != sorted([*letters, *spatial]):
             raise ArgumentError(
-                f"dimension_numbers {specs}: {spec!r} is to have the letters "
+                f"dimension_numbers {specs}: {spec!r} must have the letters "
                 f"{', '.join([*letters, *spatial])}",
                 user_location(),
             )
@@ -112,7 +112,7 @@ def conv_general_dilated(
         rhs: the kernel: output feature, input feature, spatial axes.
         window_strides: elements from one window to the next, for each spatial axis.
         padding: zeros before and after each spatial axis, or "SAME" or "VALID".
-            Negative ones remove elements.
+            Negative widths remove elements.
         lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
         rhs_dilation: the same for the kernel.
         dimension_numbers: the layouts of lhs, rhs and the output.
@@ -190,8 +190,8 @@ def _check_groups(
     out, taken = w.shape[numbers.rhs_spec[0]], w.shape[numbers.rhs_spec[1]]
     if features < 1 or batches < 1 or (features > 1 and batches > 1):
         raise ArgumentError(
-            "feature_group_count and batch_group_count are 1 or more, and one of them "
-            f"is 1, not {features} and {batches}",
+            "feature_group_count and batch_group_count must be 1 or more, and one of "
+            f"them is 1, not {features} and {batches}",
             user_location(),
         )
     if feature != taken * features:
@@ -320,12 +320,12 @@ def conv_transpose(
 ) -> Array:
     """The transposed ("fractionally strided") convolution, which upsamples.
 
-    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is
-    ``n * stride + max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad
-    the operand after ``stride - 1`` zeros have been inserted between its elements.
-    Without ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3
-    spatial axes. With ``transpose_kernel`` it is the gradient of the convolution with
-    that kernel, which is reversed with its features exchanged.
+    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is ``n * stride +
+    max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad the operand
+    after ``stride - 1`` zeros have been inserted between its elements. Without
+    ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial
+    axes. With ``transpose_kernel`` the kernel is reversed and its features are
+    exchanged, which gives the gradient of the convolution with that kernel.
 
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)
@@ -381,8 +381,8 @@ def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
         before = size - 1
     else:
         raise ArgumentError(
-            "conv_transpose: padding is 'SAME', 'VALID' or a (low, high) pair for each "
-            f"axis, not {padding!r}",
+            "conv_transpose: padding must be 'SAME', 'VALID' or a (low, high) pair "
+            f"for each axis, not {padding!r}",
             user_location(),
         )
     return before, total - before

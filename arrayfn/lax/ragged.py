@@ -114,7 +114,7 @@ def ragged_dot_general(
     """
     if group_offset is not None:
         raise ArgumentError(
-            "ragged_dot has no group_offset: pass the groups that are to be computed",
+            "ragged_dot has no group_offset: pass the groups to compute",
             user_location(),
         )
     product = _Product(lhs, rhs, group_sizes, ragged_dot_dimension_numbers)
@@ -202,7 +202,8 @@ class _Product:
         """Raise an error unless the sizes of groups fit the operands."""
         if sizes.dtype not in dtypes.INTEGERS:
             raise ArgumentError(
-                f"ragged_dot: group_sizes are integers, not {sizes}", user_location()
+                f"ragged_dot: group_sizes must be integers, not {sizes}",
+                user_location(),
             )
         count = sizes.shape[-1:]
         each = (*(self.x.shape[a] for a in self.prefix), *count)

@@ -55,7 +55,7 @@ def rng_bit_generator(
     type = ops.type_of_operand(name, key)
     if type.dtype not in (dtypes.uint32, dtypes.uint64):
         raise DTypeError(
-            f"{name}: key is of uint32 or uint64 words, not {type}", user_location()
+            f"{name}: key must have uint32 or uint64 words, not {type}", user_location()
         )
     wide = type.dtype == dtypes.uint64
     if type.shape != ((2,) if wide else (4,)):
@@ -66,7 +66,7 @@ def rng_bit_generator(
     wanted = dtypes.canonical(dtype)
     if wanted not in dtypes.UNSIGNED:
         raise DTypeError(
-            f"{name}: bits are of an unsigned dtype, not {wanted}; reinterpret them "
+            f"{name}: bits must have an unsigned dtype, not {wanted}; reinterpret them "
             "with arrayfn.lax.bitcast_convert_type",
             user_location(),
         )

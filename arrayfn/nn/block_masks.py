@@ -81,8 +81,8 @@ def create_block_mask(
 
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. B or H is None where it does not depend on
-    them. It is evaluated for all pairs, one block of queries at a time; where a mask is
-    used often, keep it.
+    them. It is evaluated for all pairs, one block of queries at a time; keep a mask
+    that is used often.
 
     Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
     it depends on values that are being traced.
@@ -94,8 +94,8 @@ def create_block_mask(
     shape = B or 1, H or 1, Q_LEN, KV_LEN
     if min(rows, columns, *shape) < 1:
         raise ArgumentError(
-            f"create_block_mask: lengths {list(shape)} and blocks of {rows} x "
-            f"{columns} are positive numbers",
+            f"create_block_mask: lengths and block sizes must be positive, but are "
+            f"{list(shape)} and {rows} x {columns}",
             user_location(),
         )
     count = -(-KV_LEN // columns)
@@ -114,8 +114,9 @@ def create_block_mask(
 
     if is_staged([]):
         raise AbstractValueError(
-            "create_block_mask needs the values of the mask to find its blocks, and is "
-            "called while a function is traced; call it outside, and capture the mask",
+            "create_block_mask needs the values of the mask to find its blocks, and "
+            "was called while a function is traced; call it outside, and capture the "
+            "mask",
             user_location(),
         )
     compiled = jit(of_rows)

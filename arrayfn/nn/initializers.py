@@ -152,13 +152,13 @@ def variance_scaling(
     }
     if mode not in modes:
         raise ArgumentError(
-            f"variance_scaling: mode is one of {', '.join(modes)}, not {mode!r}",
+            f"variance_scaling: mode must be one of {', '.join(modes)}, not {mode!r}",
             user_location(),
         )
     if distribution not in ("truncated_normal", "normal", "uniform"):
         raise ArgumentError(
-            "variance_scaling: distribution is truncated_normal, normal or uniform, "
-            f"not {distribution!r}",
+            "variance_scaling: distribution must be truncated_normal, normal or "
+            f"uniform, not {distribution!r}",
             user_location(),
         )
 

@@ -352,7 +352,8 @@ def whole(value: Any) -> int:
         raise
     except (AttributeError, TypeError):
         raise ArgumentError(
-            f"a size, an axis or a count is an integer, not {value!r}", user_location()
+            f"a size, an axis or a count must be an integer, not {value!r}",
+            user_location(),
         ) from None
 
 
@@ -399,7 +400,7 @@ def refuse_out(name: str, out: object) -> None:
     """ArgumentError if ``out`` is given: functions make new arrays."""
     if out is not None:
         raise ArgumentError(
-            f"{name} makes a new array, it does not write into out; leave out out=, "
+            f"{name} returns a new array and cannot write into out; leave out out=, "
             f"or write y[...] = {name}(...)",
             user_location(),
         )
@@ -431,8 +432,8 @@ def is_row_major(name: str, order: str) -> bool:
     """Whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
     if order not in ("C", "F"):
         raise ArgumentError(
-            f"{name}: order is 'C' or 'F', not {order!r}; results do not depend on how "
-            "arrays lie in memory",
+            f"{name}: order must be 'C' or 'F', not {order!r}; results do not depend "
+            "on how arrays lie in memory",
             user_location(),
         )
     return order == "C"

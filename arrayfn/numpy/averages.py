@@ -84,7 +84,7 @@ def average(
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has the shape of ``a``, or that of its axes in ``axis``. With
+    ``weights`` has the shape of ``a``, or the shape of its axes ``axis``. With
     ``returned`` the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:
@@ -99,8 +99,8 @@ def average(
         places = [ops.normalize_axis("average", each, type.ndim) for each in axes]
         if given.shape != tuple(type.shape[place] for place in places):
             raise ShapeError(
-                f"average over axes {tuple(places)} of {type} takes weights for these "
-                f"axes or for all, not {given}",
+                f"average over axes {tuple(places)} of {type} takes weights for "
+                f"these axes or for all axes, not {given}",
                 user_location(),
             )
         order = sorted(range(len(places)), key=places.__getitem__)

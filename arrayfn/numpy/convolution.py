@@ -83,7 +83,7 @@ def _slid(x: Array, y: Array, mode: str, precision: str | None) -> Array:
     extent, window = x.shape[0], y.shape[0]
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(
-            f"the modes are 'full', 'same' and 'valid', not {mode!r}", user_location()
+            f"mode must be 'full', 'same' or 'valid', not {mode!r}", user_location()
         )
     if mode != "valid":
         config = ((window - 1, window - 1, 0),)

@@ -47,8 +47,8 @@ def asarray(
 ) -> Array:
     """``a`` (an array, a number, or nested sequences of them) as an array.
 
-    Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
+    Sequences may contain traced arrays, which are stacked. Outside a trace the result
+    is a new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
     impossible. Inside a trace it is a traced array, which is immutable and can be
     indexed by traced arrays. An array of another library on a GPU stays there.
 
@@ -282,7 +282,7 @@ def arange(
     first, last, by = (_number("arange", x) for x in (start, stop, step))
     if not by or not all(math.isfinite(x) for x in (first, last, by)):
         raise ArgumentError(
-            f"arange from {first} to {last} by {by} has no end", user_location()
+            f"arange from {first} to {last} by {by} does not end", user_location()
         )
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)

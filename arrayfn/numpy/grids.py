@@ -181,8 +181,8 @@ class Joined:
             axis, ndmin, place = (*map(int, given), *defaults[len(given) :])
         except ValueError:
             raise ArgumentError(
-                "a first text of r_ and c_ is 'r', 'c' or up to three integers, as in "
-                f"'0,2,1', not {directive!r}",
+                "a first text of r_ and c_ must be 'r', 'c' or up to three integers, "
+                f"as in '0,2,1', not {directive!r}",
                 user_location(),
             ) from None
         return axis, ndmin, place
@@ -275,8 +275,8 @@ def ravel_multi_index(
 ) -> Array:
     """The flat indices for indices along the axes of shape ``dims``.
 
-    ``mode`` is for indices out of bounds: "wrap", "clip", or "raise", which needs their
-    values. The indices are int64, or ``dtype``.
+    ``mode`` handles indices out of bounds: "wrap", "clip", or "raise", which needs
+    their values. The indices are int64, or ``dtype``.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]

@@ -148,7 +148,7 @@ def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
     mask = np.asarray(mask)
     if mask.ndim == 0:
         raise ArgumentError(
-            "a single bool is an index alone, not beside others; use "
+            "a single bool cannot be combined with other indices; use "
             "arrayfn.numpy.where",
             user_location(),
         )
@@ -420,8 +420,8 @@ def take(
     """The elements or slices of ``a`` at ``indices`` along ``axis`` (None: flat).
 
     ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
-    "clip" or "wrap"; the default is that of ``a[indices]``. What is known of the
-    indices (``unique_indices``, ``indices_are_sorted``) changes nothing.
+    "clip" or "wrap"; the default is that of ``a[indices]``. Promises about the indices
+    (``unique_indices``, ``indices_are_sorted``) have no effect.
     """
     ops.refuse_out("take", out)
     if axis is None:
@@ -475,8 +475,8 @@ def take_along_axis(
     type, wanted = (ops.type_of_operand("take_along_axis", a) for a in (arr, indices))
     if type.ndim != wanted.ndim:
         raise ShapeError(
-            f"take_along_axis takes an array and indices with as many axes, but was "
-            f"given {type} and {wanted}",
+            f"take_along_axis takes an array and indices with the same number of "
+            f"axes, but was given {type} and {wanted}",
             user_location(),
         )
     place = ops.normalize_axis("take_along_axis", axis, type.ndim)

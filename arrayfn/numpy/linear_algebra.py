@@ -182,8 +182,8 @@ def vecdot(
 ) -> Array:
     """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
 
-    It is computed in ``preferred_element_type``, if that is given. ``precision`` is
-    that of ``matmul``, and has no effect on sums.
+    It is computed in ``preferred_element_type``, if that is given. ``precision`` has no
+    effect, because no matrix product is computed.
 
     >>> import numpy as np
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
@@ -250,7 +250,7 @@ def tensordot(
         left, right = range(first.ndim - count, first.ndim), range(count)
     if len(left) != len(right):
         raise ShapeError(
-            f"tensordot: as many axes of a as of b are summed, not {axes}",
+            f"tensordot: axes must name as many axes of a as of b, not {axes}",
             user_location(),
         )
     contract = (

@@ -56,7 +56,7 @@ def pad(
     """``array`` padded before and after along each axis.
 
     ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis. Each mode has its own options, which are given so too:
+    axis. Each mode has its own options, which take the same forms:
 
     * "constant" has ``constant_values`` (0), "empty" pads with zeros;
     * "linear_ramp" has ``end_values`` (0), the ends of straight lines;
@@ -80,7 +80,7 @@ def pad(
     pairs = _pairs("pad_width", pad_width, type.ndim)
     widths = [(ops.whole(before), ops.whole(after)) for before, after in pairs]
     if any(before < 0 or after < 0 for before, after in widths):
-        raise ArgumentError("pad adds no negative number", user_location())
+        raise ArgumentError("pad widths must not be negative", user_location())
     if callable(mode):
         return _by_function(array, widths, mode, options)
     if mode not in _MODES:
@@ -185,7 +185,8 @@ def _pairs(name: str, given: Any, ndim: int) -> Pairs:
     if not any(isinstance(entry, (tuple, list)) for entry in given):
         if len(given) not in (1, 2):
             raise ArgumentError(
-                f"pad: {name} is a value, a pair, or a pair for each axis, not {given}",
+                f"pad: {name} must be a value, a pair, or a pair for each axis, not "
+                f"{given}",
                 user_location(),
             )
         return [(given[0], given[-1])] * ndim

@@ -127,8 +127,8 @@ def polyfit(
         variance = variance if y.ndim == 2 else ravel(variance)[0]
     else:
         raise ArgumentError(
-            f"polyfit: the covariance of {deg + 1} coefficients takes more than as "
-            f"many points, not {count}",
+            f"polyfit: the covariance of {deg + 1} coefficients needs more points "
+            f"than coefficients, not {count}",
             user_location(),
         )
     return coefficients, _covariance(left, scale, variance)

@@ -82,8 +82,8 @@ def check_where(name: str, condition: ArrayLike) -> None:
     type = ops.type_of_operand(name, condition)
     if type.dtype != dtypes.bool_:
         raise DTypeError(
-            f"{name}: where is of booleans, not {type}; write where=(weights != 0), or "
-            "multiply by weights",
+            f"{name}: where must be an array of bools, not {type}; write "
+            "where=(weights != 0), or multiply by weights",
             user_location(),
         )
 
@@ -93,7 +93,7 @@ def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
     type = ops.type_of_operand(name, initial)
     if type.shape:
         raise ShapeError(
-            f"{name}: initial is a scalar, not {type}; combine an array with the "
+            f"{name}: initial must be a scalar, not {type}; combine an array with the "
             "result",
             user_location(),
         )
@@ -171,13 +171,14 @@ def _extremum(
     if initial is None:
         if condition is not None:
             raise ArgumentError(
-                f"{name} with where takes an initial value too, for where that is "
-                "nowhere true",
+                f"{name} with where needs an initial value, for rows in which where "
+                "is false everywhere",
                 user_location(),
             )
         if 0 in [type.shape[k] for k in axes]:
             raise ShapeError(
-                f"{name} of nothing: axes {axes} of {type} are empty", user_location()
+                f"{name} of no elements: axes {axes} of {type} are empty",
+                user_location(),
             )
     chosen = of_bools if type.dtype == dtypes.bool_ else primitive
     reduce = _reduce_complex if type.dtype in dtypes.COMPLEX else _reduce

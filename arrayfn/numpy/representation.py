@@ -118,7 +118,7 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     wide, result = _wide("ldexp", x)
     _, mantissa, bias = _FORMATS[wide.dtype]
     if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
-        raise DTypeError("ldexp takes a whole exponent", user_location())
+        raise DTypeError("ldexp takes an integer exponent", user_location())
     lowest = 1 - bias
     left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
     for _ in range(3):
@@ -305,7 +305,7 @@ def _weights(bitorder: str) -> Any:
     """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
-            f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()
+            f"bitorder must be 'big' or 'little', not {bitorder!r}", user_location()
         )
     shifts = range(7, -1, -1) if bitorder == "big" else range(8)
     return np.asarray([1 << k for k in shifts], np.uint8)
@@ -355,7 +355,7 @@ def isreal(x: ArrayLike) -> Array:
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
     """``a``, or its real part if all imaginary parts are known and within ``tol`` eps.
 
-    As this decides the dtype, ``a`` stays complex if its value is not known.
+    ``a`` stays complex if its value is not known, because the value decides the dtype.
     """
     type = ops.type_of_operand("real_if_close", a)
     value = known_value(a)

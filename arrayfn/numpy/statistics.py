@@ -45,7 +45,7 @@ def cov(
     """The covariance matrix of variables: rows of ``m``, or columns if not ``rowvar``.
 
     ``y`` has further variables. The divisor is the number of observations minus
-    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are integer counts of
+    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are the integer counts of
     observations, ``aweights`` their weights.
 
     >>> import numpy as np
@@ -57,7 +57,7 @@ def cov(
     common = dtypes.canonical(dtype) if dtype is not None else None
     if common is not None and common not in dtypes.INEXACT:
         raise DTypeError(
-            f"a covariance is a floating-point or complex number, not of {common}",
+            f"a covariance must be floating-point or complex, not {common}",
             user_location(),
         )
     values, types, common = ops.promoted("cov", given, common)
@@ -71,7 +71,7 @@ def cov(
     x = concatenate(rows) if len(rows) > 1 else rows[0]
     less = (0 if bias else 1) if ddof is None else ddof
     if less != int(less):
-        raise ArgumentError("cov: ddof is a whole number", user_location())
+        raise ArgumentError("cov: ddof must be an integer", user_location())
     weights: Any = None
     if fweights is not None:
         weights = ops.convert(fweights, dtypes.real_of(wide))

@@ -105,17 +105,19 @@ def solve(
     """
     if method not in METHODS:
         raise ArgumentError(
-            f"solve: method is one of {', '.join(METHODS)}, not {method!r}",
+            f"solve: method must be one of {', '.join(METHODS)}, not {method!r}",
             user_location(),
         )
     if adjoint not in ADJOINTS:
         raise ArgumentError(
-            f"solve: adjoint is one of {ADJOINTS}, not {adjoint!r}", user_location()
+            f"solve: adjoint must be one of {ADJOINTS}, not {adjoint!r}",
+            user_location(),
         )
     times = ops.type_of_operand("solve: ts", anp.asarray(ts))
     if times.ndim != 1 or not times.size:
         raise ShapeError(
-            f"solve: ts is a vector of at least one time, not {times}", user_location()
+            f"solve: ts must be a vector of at least one time, not {times}",
+            user_location(),
         )
     ts = ops.as_floating("solve: ts", anp.asarray(ts))
     f, y0, ts, args = _varying_alike(f, y0, ts, args)

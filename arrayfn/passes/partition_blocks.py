@@ -115,7 +115,7 @@ def _check_cut(
         if entry and type.shape[axis] % parts:
             raise ArgumentError(
                 f"deterministic={parts}: axis {axis} of {whole} is cut by "
-                f"{entry[0]!r}, but is no multiple of {parts} blocks; pad it",
+                f"{entry[0]!r}, but is not a multiple of {parts} blocks; pad it",
                 where,
             )
 

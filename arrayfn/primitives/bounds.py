@@ -31,7 +31,7 @@ def _types(index: ArrayType, *, extent: int, axis: int, length: int) -> ArrayTyp
     many elements an index reads, all for the error message.
     """
     if index.dtype not in dtypes.INTEGERS:
-        raise DTypeError(f"in_bounds: indices are integers, not {index}")
+        raise DTypeError(f"in_bounds: indices must be integers, not {index}")
     return ArrayType(index.shape, index.dtype, weak=index.weak)
 
 

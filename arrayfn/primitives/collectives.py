@@ -67,8 +67,8 @@ def _only_member(x: Array, axis_name: str, members: int = 1, **params: Any) -> A
     """
     if members != 1:
         raise ProgramError(
-            f"a collective over the {members} members of axis {axis_name!r} is "
-            "computed by all of them together, not by the reference of one"
+            f"a collective over the {members} members of axis {axis_name!r} needs "
+            "all of them and cannot be computed by the reference of one"
         )
     return x
 

@@ -43,7 +43,12 @@ from arrayfn.primitives.indexing_semantics import (
     scatter_samples,
     scatter_types,
 )
-from arrayfn.primitives.rules import in_front, jvp_of_first, repeated, transposed_first
+from arrayfn.primitives.rules import (
+    jvp_of_first,
+    mapped_axes_first,
+    repeated,
+    transposed_first,
+)
 from arrayfn.primitives.windows import Windows
 
 # gather
@@ -97,7 +102,7 @@ def _gather_batch(
 
     The params are those of ``gather_types``.
     """
-    x, indices = in_front(inputs, dims)
+    x, indices = mapped_axes_first(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
         geometry = geometry.mapped_indices()
@@ -300,8 +305,8 @@ def _mul_jvp(
     dx, _, du = tangents
     if du is not None and not params["unique_indices"]:
         raise DifferentiationError(
-            "scatter_mul differentiates by its updates only if no two of them meet: "
-            "give unique_indices=True if that is so"
+            "scatter_mul has a derivative by its updates only if their indices are "
+            "distinct: pass unique_indices=True if they are"
         )
     total = None
     if dx is not None:

@@ -65,7 +65,7 @@ def gather_types(
     """
     check_mode("gather", mode, GATHER_MODES)
     if (fill_value is None) == (mode == "fill"):
-        raise ArgumentError("gather has a fill_value in mode 'fill' and in no other")
+        raise ArgumentError("gather takes a fill_value only in mode 'fill'")
     geometry = Windows(**windows)
     geometry.check("gather", x, indices, sizes, may_miss=mode == "fill")
     return x.with_shape(geometry.shape(indices.shape, sizes))

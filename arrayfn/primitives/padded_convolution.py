@@ -63,7 +63,7 @@ from arrayfn.primitives.convolution_forms import (
     extents_of,
 )
 from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import in_front, jvp_of_product
+from arrayfn.primitives.rules import jvp_of_product, mapped_axes_first
 
 Pads = tuple[tuple[int, int], ...]
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
@@ -155,7 +155,7 @@ def _types(
         extents_by_role[SPATIAL] = sizes[gives] = extents
         _check_windows(sizes, strides, dilations, padding)
     if min((0, *(n for pair in padding for n in pair))) < 0:
-        raise ShapeError(f"{name}: padding {padding} is to be 0 or more")
+        raise ShapeError(f"{name}: padding {padding} must be 0 or more")
     result = [0] * sum(len(role) for role in roles[gives])
     for role, shape in extents_by_role.items():
         for axis, n in zip(roles[gives][role], shape, strict=True):
@@ -285,7 +285,7 @@ def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     }
     for name, role in _MAPPED[frozenset({*mapped, gives})].items():
         params[ROLES[name]] = with_mapped(params[ROLES[name]], role)
-    return [padded_convolution(*in_front(inputs, dims), **params)], [0]
+    return [padded_convolution(*mapped_axes_first(inputs, dims), **params)], [0]
 
 
 def _expand(first: Atom, second: Atom, **params: Any) -> Atom:

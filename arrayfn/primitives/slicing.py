@@ -146,7 +146,7 @@ def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayTyp
     ``config`` has (before, after, between elements) for each axis.
     """
     if x.dtype != value.dtype or value.shape:
-        raise DTypeError(f"pad's value is a scalar of {x.dtype}, not {value}")
+        raise DTypeError(f"pad's value must be a scalar of {x.dtype}, not {value}")
     if len(config) != x.ndim or any(inner < 0 for _, _, inner in config):
         raise ShapeError(f"pad config {config} does not fit {x}")
     shape = tuple(

@@ -287,7 +287,7 @@ def _iota_reference(*, shape: Shape, axis: int, dtype: DType) -> Array:
 
 def _iota_batch(*args: Any, **params: Any) -> Batched:
     """Raises: iota has no operand."""
-    raise ArgumentError("iota has no operand that could be mapped")
+    raise ArgumentError("iota has no operand to map")
 
 
 iota = Primitive(

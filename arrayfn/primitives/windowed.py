@@ -108,7 +108,7 @@ class SlidingWindows:
         if min((*self.sizes, *self.strides, *self.dilations), default=1) < 1:
             raise ShapeError(
                 f"{name}: sizes {self.sizes}, strides {self.strides} and dilations "
-                f"{self.dilations} are to be 1 or more"
+                f"{self.dilations} must be 1 or more"
             )
 
     def count(self, shape: Shape) -> Shape:

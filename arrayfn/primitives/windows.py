@@ -214,7 +214,9 @@ def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
     ``name`` is the primitive's.
     """
     if mode not in modes:
-        raise ArgumentError(f"{name}: mode is one of {', '.join(modes)}, not {mode!r}")
+        raise ArgumentError(
+            f"{name}: mode must be one of {', '.join(modes)}, not {mode!r}"
+        )
 
 
 def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:

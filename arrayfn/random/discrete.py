@@ -49,7 +49,9 @@ def bernoulli(
         fine = anp.multiply(anp.getitem(u, 1), float(anp.finfo(kind).eps))
         return anp.less(fine, anp.subtract(p, anp.getitem(u, 0)))
     if mode != "low":
-        raise ValueError(f'random.bernoulli: mode is "low" or "high", not {mode!r}')
+        raise ValueError(
+            f'random.bernoulli: mode must be "low" or "high", not {mode!r}'
+        )
     drawn = unit(found, flat(wanted, p), kind)
     return anp.reshape(anp.less(drawn, p), wanted)
 
@@ -216,7 +218,7 @@ def choice(
         rest = () if scalar else type.shape[place + 1 :]
         return anp.zeros((*type.shape[:place], *wanted, *rest), dtype=type.dtype)
     if count <= 0:
-        raise ValueError("random.choice: there is nothing to choose from")
+        raise ValueError("random.choice: the array to choose from is empty")
     if not replace and draws > count:
         raise ValueError(
             f"random.choice: {draws} draws without replacement from {count} elements; "
@@ -247,8 +249,8 @@ def _weighted(
     type = ops.type_of_operand("random.choice", p)
     if type.shape != (count,):
         raise ShapeError(
-            f"random.choice: p has one probability for each of {count} elements, but "
-            f"is {type}",
+            f"random.choice: p must have one probability for each of {count} "
+            f"elements, but is {type}",
             user_location(),
         )
     kind = ops.floating_dtype(type.dtype)

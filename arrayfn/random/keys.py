@@ -34,7 +34,7 @@ tree.register_node(Key, _children, _of_children)
 
 
 def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
-    """The key of an integer ``seed``, its 64 bits: high word, low word.
+    """The key of an integer ``seed``: the high and the low word of its 64 bits.
 
     There is one generator: ``impl`` is "threefry2x32", or ``dtype`` is that of its
     keys. Raises ArgumentError for others, DTypeError if ``seed`` is no integer,
@@ -94,7 +94,7 @@ def _check_impl(name: str, impl: Any) -> None:
     """ArgumentError, about ``name``, for a generator other than Threefry."""
     if impl not in (None, "threefry2x32", "fry", dtypes.KEY):
         raise ArgumentError(
-            f"random.{name}: keys are of the generator 'threefry2x32', not {impl!r}",
+            f"random.{name}: the only generator is 'threefry2x32', not {impl!r}",
             user_location(),
         )
 
@@ -112,10 +112,12 @@ def wrap_key_data(
     _check_impl("wrap_key_data", _impl_of("wrap_key_data", impl, dtype))
     type = ops.type_of_operand("wrap_key_data", key_bits_array)
     if type.dtype != dtypes.uint32:
-        raise DTypeError(f"the words of a key are uint32, not {type}", user_location())
+        raise DTypeError(
+            f"the words of a key must be uint32, not {type}", user_location()
+        )
     if not type.shape or type.shape[-1] != _WORDS:
         raise ShapeError(
-            f"keys are uint32[..., 2], not {type}; make one with random.key(seed)",
+            f"keys must be uint32[..., 2], not {type}; make one with random.key(seed)",
             user_location(),
         )
     return Key(key_bits_array)

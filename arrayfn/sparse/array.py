@@ -70,7 +70,7 @@ _OPERATORS: Final = {
 class SparseArray(tree.Indexed):
     """A sparse matrix (m, n). Entries that are not stored are 0.
 
-    Entries whose row or column is outside of the shape are padding, and ignored. Only
+    Entries whose row or column is outside the shape are padding, and are ignored. Only
     ``COO`` may have several entries at one position, which count as their sum.
     Operations return new matrices.
     """
@@ -230,8 +230,8 @@ class SparseArray(tree.Indexed):
         """Each entry to the power ``exponent``, a positive number."""
         if not np.isscalar(exponent) or not exponent > 0:  # type: ignore[operator]
             raise ArgumentError(
-                f"a sparse matrix to the power of {exponent}: zeros stay zeros for "
-                "positive numbers only; write A.toarray() ** exponent",
+                f"a sparse matrix to the power of {exponent}: only positive powers "
+                "keep zeros; write A.toarray() ** exponent",
                 user_location(),
             )
         return self.map(lambda x: anp.power(x, exponent))
@@ -468,14 +468,14 @@ class SparseArray(tree.Indexed):
                 if hasattr(self, reflected):
                     return getattr(self, reflected)(inputs[0])
         raise ArgumentError(
-            f"numpy.{name} of a sparse matrix is not sparse, or is not known; apply it "
-            "to A.toarray(), or to the entries with A.map(function)",
+            f"numpy.{name} does not take a sparse matrix; apply it to A.toarray(), "
+            "or to the entries with A.map(function)",
             user_location(),
         )
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentError(
-            "a sparse matrix is not made dense unasked; write A.toarray()",
+            "a sparse matrix does not become dense implicitly; write A.toarray()",
             user_location(),
         )
 

@@ -338,10 +338,12 @@ def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None)
     types = [ops.type_of_operand(name, x) for x in (data, first, second)]
     for type, what in zip(types, ("data", *_names(cls)), strict=True):
         if type.ndim != 1:
-            raise ShapeError(f"{name}: {what} is a vector, not {type}", user_location())
+            raise ShapeError(
+                f"{name}: {what} must be a vector, not {type}", user_location()
+            )
     if not {t.dtype for t in types[1:]} <= set(dtypes.INTEGERS):
         raise ArgumentError(
-            f"{name}: positions are integers, not {types[1].dtype} and "
+            f"{name}: positions must be integers, not {types[1].dtype} and "
             f"{types[2].dtype}",
             user_location(),
         )

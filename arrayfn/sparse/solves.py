@@ -114,7 +114,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
         )
     if permc_spec not in _ORDERINGS:
         raise ArgumentError(
-            f"spsolve: permc_spec is one of {_ORDERINGS}, not {permc_spec!r}",
+            f"spsolve: permc_spec must be one of {_ORDERINGS}, not {permc_spec!r}",
             user_location(),
         )
     right = ops.type_of_operand("spsolve", b)

@@ -203,6 +203,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "axes of a mesh are of one type: shard_map checks what varies": (
             "make_mesh.axis_types"
         ),
+        "types of traced values have no shardings to infer axes from": "smap.in_axes",
         "pmap is shard_map over all devices: use that for what it lacks": (
             "pmap.devices pmap.static_broadcasted_argnums pmap.axis_size "
             "pmap.donate_argnums"

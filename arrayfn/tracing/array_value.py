@@ -311,7 +311,7 @@ class ArrayOnDevice(ImmutableArray):
         """
         if stream is not None:
             raise ArgumentError(
-                "arrays move on the one stream that all work goes to; give no stream",
+                "arrays move on the only stream, which runs all work; pass no stream",
                 user_location(),
             )
         if device == self.device:

@@ -42,7 +42,7 @@ class set_mesh:  # noqa: N801 - called like a function, named as JAX's
     def __init__(self, mesh: Mesh | None) -> None:
         if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentError(
-                f"set_mesh: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
+                f"set_mesh: mesh must be an arrayfn.Mesh, not {type(mesh).__name__}",
                 user_location(),
             )
         frame = current_frame()

@@ -29,8 +29,8 @@ class Ref(Typed):
     """A place that holds an array of one shape and dtype: see ``new_ref``.
 
     ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
-    arrays take; ``ref[...] += y`` does both. Indices out of bounds are dropped, as in
-    ``x.at[i].set(y)``.
+    an array takes; ``ref[...] += y`` does both. Indices out of bounds are dropped, as
+    in ``x.at[i].set(y)``.
     """
 
     __slots__ = ("__weakref__", "_home", "_type", "_value")
@@ -113,8 +113,8 @@ class Ref(Typed):
             if frame.platform and self._home is None and self not in frame.references:
                 raise ArgumentError(
                     f"{frame.name!r} is compiled, and a Ref ({self.type}) that was "
-                    f"made outside of it is {done}: another call would not do that. "
-                    "Pass the Ref as an argument",
+                    f"made outside of it is {done}: only this first call would do "
+                    "that. Pass the Ref as an argument",
                     user_location(),
                 )
             frame = frame.parent
@@ -129,7 +129,7 @@ class Ref(Typed):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise ArgumentError(
-            f"a Ref ({self.type}) is no array; ref[...] is the one that it holds",
+            f"a Ref ({self.type}) is not an array; ref[...] is the one that it holds",
             user_location(),
         )
 

@@ -291,7 +291,7 @@ class Tracer(ImmutableArray):
     @override
     def __hash__(self) -> int:
         raise ArgumentError(
-            f"a traced value ({self.type}) is not hashable: it is no key of a dict or "
-            "set, and no static argument",
+            f"a traced value ({self.type}) is not hashable: it cannot be a key of a "
+            "dict or set, or a static argument",
             user_location(),
         )

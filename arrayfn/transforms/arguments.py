@@ -61,8 +61,8 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         )
     if isinstance(leaf, Ref):
         raise ArgumentError(
-            f"{name} is a Ref ({leaf.type}), which is no value; ref[...] is the one "
-            "that it holds",
+            f"{name} is a Ref ({leaf.type}), which is not an array; ref[...] is the "
+            "one that it holds",
             user_location(),
         )
     if dataclasses.is_dataclass(leaf) or hasattr(leaf, "__attrs_attrs__"):
@@ -220,28 +220,30 @@ def name_of(function: Function) -> str:
     return name if name.isidentifier() else "function"
 
 
-def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
-    """``given`` if it has type ``wanted``, else an error about ``word position``."""
-    given = adopted(given)
-    check_leaf(given, f"{word} {position}")
-    if dtypes.is_python_scalar(given) and not (
-        isinstance(given, complex) and wanted.dtype not in dtypes.COMPLEX
+def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
+    """``value`` if it has type ``wanted``, else an error about ``word position``."""
+    value = adopted(value)
+    check_leaf(value, f"{word} {position}")
+    if dtypes.is_python_scalar(value) and not (
+        isinstance(value, complex) and wanted.dtype not in dtypes.COMPLEX
     ):
-        given = np.asarray(given, wanted.dtype)
-    have = leaf_type(given)
+        value = np.asarray(value, wanted.dtype)
+    have = leaf_type(value)
     if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
         raise ShapeError(
-            f"{word} {position} is {have}, but what it belongs to is {wanted}",
+            f"{word} {position} is {have}, but the value that it belongs to is "
+            f"{wanted}",
             user_location(),
         )
     extra = sorted(have.varying - wanted.varying)
     if extra:
         raise ArgumentError(
-            f"{word} {position} varies along the mesh axis {extra[0]!r}, but what it "
-            f"belongs to does not; mark that with lax.pvary(x, {extra[0]!r})",
+            f"{word} {position} varies along the mesh axis {extra[0]!r}, but the "
+            f"value that it belongs to does not; mark that with lax.pvary(x, "
+            f"{extra[0]!r})",
             user_location(),
         )
-    return given
+    return value
 
 
 def hints(

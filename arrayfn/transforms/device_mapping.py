@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import Mesh, PartitionSpec
 from arrayfn.transforms.arguments import (
     Function,
@@ -97,7 +97,8 @@ def pmap(
     check_function("pmap", fun)
     if isinstance(in_axes, bool):
         raise ArgumentError(
-            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            "pmap: in_axes must be an integer, None, or a tuple of them, not "
+            f"{in_axes}",
             user_location(),
         )
     name = "devices" if axis_name is None else axis_name
@@ -108,8 +109,8 @@ def pmap(
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
-                f"pmap: in_axes has {len(axes)} entries, but {name_of(fun)} was "
-                f"called with {len(args)} arguments",
+                f"pmap: in_axes has {plural(len(axes), 'entry')}, but {name_of(fun)} "
+                f"was called with {plural(len(args), 'argument')}",
                 user_location(),
             )
         count, names = len(args), list(kwargs)

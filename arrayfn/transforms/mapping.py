@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import Key, apply_program
 from arrayfn.transforms.arguments import (
@@ -101,8 +101,8 @@ def vmap(
             out_dims = tree.broadcast_prefix(out_axes, placeholder)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: out_axes {out_axes} is no prefix of the structure that {name} "
-                f"returns, {traced.out_tree}",
+                f"vmap: out_axes {out_axes} is not a prefix of the structure that "
+                f"{name} returns, {traced.out_tree}",
                 user_location(),
             ) from error
         _check_axes(out_axes, "out_axes", out_dims)
@@ -151,8 +151,8 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
-                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
-                "None for what is the same for all",
+                f"vmap: {name} = {given} has the entry {axis!r}; an entry must be an "
+                "integer, or None for a value that is the same for all",
                 user_location(),
             )
 
@@ -206,8 +206,8 @@ def _check_in_axes(in_axes: Any) -> None:
     one = is_one(in_axes) and not isinstance(in_axes, bool)
     if not (in_axes is None or one or isinstance(in_axes, (tuple, list))):
         raise ArgumentError(
-            f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
-            f"argument, not {in_axes!r}",
+            f"vmap: in_axes must be an integer, None, or a tuple of one for each "
+            f"positional argument, not {in_axes!r}",
             user_location(),
         )
 
@@ -228,8 +228,8 @@ def _in_dims(
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
     if len(axes) != len(args):
         raise ArgumentError(
-            f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
-            f"{len(args)} positional arguments",
+            f"vmap: in_axes has {plural(len(axes), 'entry')}, but {name} was called "
+            f"with {plural(len(args), 'positional argument')}",
             user_location(),
         )
     dims: list[int | None] = []
@@ -238,7 +238,7 @@ def _in_dims(
             dims += tree.broadcast_prefix(axis, argument)
         except ValueError as error:
             raise ArgumentError(
-                f"vmap: in_axes[{position}] = {axis} is no prefix of argument "
+                f"vmap: in_axes[{position}] = {axis} is not a prefix of argument "
                 f"{position} of {name}",
                 user_location(),
             ) from error
@@ -263,11 +263,11 @@ def _in_dims(
 
 
 def _mapped_size(
-    name: str, leaves: list[Any], dims: list[int | None], given: int | None
+    name: str, leaves: list[Any], dims: list[int | None], axis_size: int | None
 ) -> int:
     """The extent of the mapped axes, which is the same in all ``leaves``.
 
-    ``given`` is vmap's ``axis_size``. Raises ShapeError if extents differ, or none is
+    ``axis_size`` is vmap's. Raises ShapeError if extents differ, or none is
     known.
     """
     sizes = {
@@ -275,8 +275,8 @@ def _mapped_size(
         for x, dim in zip(leaves, dims, strict=True)
         if dim is not None
     }
-    if given is not None:
-        sizes.add(given)
+    if axis_size is not None:
+        sizes.add(axis_size)
     if len(sizes) == 1:
         return sizes.pop()
     extents = ", ".join(
@@ -284,8 +284,8 @@ def _mapped_size(
     )
     if not sizes:
         problem = f"nothing is mapped: {extents}; give axis_size for repetition"
-    elif given is not None:
-        problem = f"the mapped extents differ from axis_size={given}: {extents}"
+    elif axis_size is not None:
+        problem = f"the mapped extents differ from axis_size={axis_size}: {extents}"
     else:
         problem = f"the mapped extents differ: {extents}"
     raise ShapeError(f"vmap of {name}: {problem}", user_location())

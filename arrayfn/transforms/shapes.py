@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrayfn import tree
+from arrayfn.ir import Program
 from arrayfn.transforms.arguments import Function, as_numbers
 from arrayfn.transforms.flat_trace import FlatTrace, trace_function
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct, stand_ins
@@ -23,7 +24,8 @@ def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
     ShapeDtypeStruct(shape=(2, 4), dtype=float64)
     """
-    return _result_types(_traced(fun, args, kwargs, types_only=True))
+    traced = _traced(fun, args, kwargs, types_only=True)
+    return result_types(traced.program, traced.out_tree)
 
 
 def make_program(
@@ -54,7 +56,7 @@ def make_program(
         bound, dynamic = without_static(fun, args, static)
         traced = _traced(bound, dynamic, kwargs)
         if return_shape:
-            return traced.program, _result_types(traced)
+            return traced.program, result_types(traced.program, traced.out_tree)
         return traced.program
 
     return wrapper
@@ -100,10 +102,13 @@ def _traced(
     )
 
 
-def _result_types(traced: FlatTrace) -> Any:
-    """The ShapeDtypeStructs of the results, in their structure."""
-    types = traced.program.output_types
+def result_types(program: Program, out_tree: tree.TreeDef) -> Any:
+    """A ``ShapeDtypeStruct`` for each result of ``program``, as ``out_tree``.
+
+    Outputs after those are left out.
+    """
+    types = program.output_types[: out_tree.num_leaves]
     return tree.unflatten(
-        traced.out_tree,
+        out_tree,
         [ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak) for t in types],
     )

@@ -40,13 +40,14 @@ class Dim:
     def __post_init__(self) -> None:
         if not (self.name.isidentifier() and self.name.isascii()):
             raise ArgumentError(
-                f"Dim: {self.name!r} is no name; use letters, digits and _",
+                f"Dim: {self.name!r} is not a valid name; use letters, digits and _",
                 user_location(),
             )
         bounds = (self.minimum, self.multiple_of, self.maximum or 0)
         if any(type(n) is not int or n < 0 for n in bounds) or not self.multiple_of:
             raise ArgumentError(
-                f"Dim: the limits of {self.name} are positive integers, not {bounds}",
+                f"Dim: the limits of {self.name} must be positive integers, not "
+                f"{bounds}",
                 user_location(),
             )
         if self.maximum is not None and self.smallest > self.maximum:

@@ -72,7 +72,7 @@ def test_specs():
     assert list(P("i", None)) == ["i", None]
     assert P(None, "i")[1] == "i"
     assert pickle.loads(pickle.dumps(P("i"))) == P("i")
-    with pytest.raises(ArgumentError, match="an entry is None"):
+    with pytest.raises(ArgumentError, match="an entry must be None"):
         P(3)
     with pytest.raises(ArgumentError, match="at most once"):
         NamedSharding(MESH, P("data", "data"))

@@ -188,7 +188,7 @@ def test_bits_that_do_not_depend_on_the_number_of_devices(dtype):
             8,
             4,
             lambda x: lax.with_sharding_constraint(x, lies(4, None, "i")),
-            "axis 1 of f32[8,12] is cut by 'i', but is no multiple of 8",
+            "axis 1 of f32[8,12] is cut by 'i', but is not a multiple of 8",
         ),
     ],
 )

@@ -304,7 +304,7 @@ def test_a_mesh_of_missing_gpus_says_so(monkeypatch):
     monkeypatch.setattr(DEVICES, "known_gpus", (Device(0, platform="cuda"),))
     with pytest.raises(BackendError, match="of GPUs 0 to 1, but "):
         af.device_put(X, NamedSharding(PAIR, P("i")))
-    with pytest.raises(ArgumentError, match='platform is "cpu" or "cuda"'):
+    with pytest.raises(ArgumentError, match='platform must be "cpu" or "cuda"'):
         af.devices("tpu")
     assert [str(d) for d in af.devices("cuda")] == ["cuda:0"]
 

@@ -234,9 +234,9 @@ def test_specs_that_do_not_fit_are_refused():
         call(P("data"), X[:3])
     with pytest.raises(ShapeError, match="has 3 entries, but the array has 2 axes"):
         call(P(None, None, "data"))
-    with pytest.raises(ArgumentError, match="is no PartitionSpec"):
+    with pytest.raises(ArgumentError, match="is not a PartitionSpec"):
         call("data")
-    with pytest.raises(ArgumentError, match="is no prefix"):
+    with pytest.raises(ArgumentError, match="is not a prefix"):
         call((P(), P()))
     with pytest.raises(ArgumentError, match="is the name of an axis already"):
         shard_map(lambda x: call(P(), x), mesh=MESH, in_specs=P(), out_specs=P())(X)
@@ -252,7 +252,7 @@ def test_explicit_variance():
     twice, four = shard_map(f, mesh=MESH, in_specs=P(), out_specs=specs)(X)
     np.testing.assert_array_equal(twice, np.concatenate([X] * 2))
     np.testing.assert_array_equal(four, np.concatenate([X] * 4))
-    with pytest.raises(ArgumentError, match="to is 'varying'"):
+    with pytest.raises(ArgumentError, match="to must be 'varying'"):
         lax.pcast(X, "data", to="reduced")
 
 

@@ -83,7 +83,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path):
     index = json.loads((tmp_path / "index.json").read_text())
     index["arrays"]["['x']"][2][0][1] = "../../secret.npy"
     (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ArgumentError, match="is no name of a part"):
+    with pytest.raises(ArgumentError, match="is not the name of a part"):
         load(tmp_path, {"x": None})
 
 

@@ -299,9 +299,9 @@ def test_names_that_are_not_bound():
 def test_parts_that_do_not_fit():
     with pytest.raises(ArgumentError, match="at most once as a source and once"):
         mapped(lambda x: lax.ppermute(x, "i", [(0, 1), (2, 1)]))(X)
-    with pytest.raises(ShapeError, match=r"axis 0 of shape \(4,\) is to have 3"):
+    with pytest.raises(ShapeError, match=r"axis 0 of shape \(4,\) must have 3"):
         mapped(lambda x: lax.psum_scatter(x, "i"))(M)
-    with pytest.raises(ShapeError, match="to have a multiple of 3 elements"):
+    with pytest.raises(ShapeError, match="must have a multiple of 3 elements"):
         mapped(lambda x: lax.all_to_all(x, "i", 0, 0, tiled=True))(M)
 
 

@@ -265,8 +265,8 @@ def test_branches_that_differ_are_shown_side_by_side() -> None:
 def test_a_predicate_that_is_no_scalar() -> None:
     text = raised(ShapeError, lambda: lax.cond(XS > 0, lambda: 1.0, lambda: 2.0))
     assert text == (
-        "cond: pred is a scalar, not bool[3,2]; to choose element by element, write "
-        "arrayfn.numpy.where(condition, x, y)"
+        "cond: pred must be a scalar, not bool[3,2]; to choose element by element, "
+        "write arrayfn.numpy.where(condition, x, y)"
     )
     text = raised(
         ShapeError, lambda: lax.while_loop(lambda x: x > 0, lambda x: x - 1, XS)
@@ -318,7 +318,10 @@ def test_a_number_to_be_scanned() -> None:
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
         (lambda: lax.fori_loop(0, 1.5j, add, 0), "fori_loop: upper is a scalar, an"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),
-        (lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1), "scan: unroll is a number"),
+        (
+            lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1),
+            "scan: unroll must be a number",
+        ),
         (
             lambda: lax.associative_scan(add, (XS, XS[:2])),
             "associative_scan: the arrays have one number of elements",

@@ -75,7 +75,7 @@ def test_what_is_infinite_in_one_group_stays_there() -> None:
 def test_groups_that_do_not_fit_are_named() -> None:
     with pytest.raises(ShapeError, match=r"lhs \(m, k\)"):
         lax.ragged_dot(ROWS, MATRICES, np.array([7]))
-    with pytest.raises(ArgumentError, match="are integers"):
+    with pytest.raises(ArgumentError, match="must be integers"):
         lax.ragged_dot(ROWS, MATRICES, np.ones(4))
     with pytest.raises(ArgumentError, match="group_offset"):
         lax.ragged_dot(ROWS, MATRICES, np.ones(4, int), group_offset=np.array([0]))

@@ -169,7 +169,9 @@ def test_equal_kernels_have_equal_keys_whatever_the_names():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ArgumentError, match="no mode 'fast'; there is 'persistent'"):
+    with pytest.raises(
+        ArgumentError, match="no mode 'fast'; the modes are 'persistent'"
+    ):
         af.jit(anp.sin, mode="fast")
 
 

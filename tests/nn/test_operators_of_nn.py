@@ -271,7 +271,9 @@ def test_prefer_replace_and_remove(tripled):
 
 
 def test_what_is_no_operator_has_no_kernels():
-    with pytest.raises(ArgumentError, match=r"logsumexp is no operator.*af\.operator"):
+    with pytest.raises(
+        ArgumentError, match=r"logsumexp is not an operator.*af\.operator"
+    ):
         af.kernels(nn.logsumexp)
 
 

@@ -215,7 +215,7 @@ MISTAKES = {
     "empty blocks": (
         lambda: nn.create_block_mask(window, None, None, T, S, 0),
         ArgumentError,
-        r"lengths \[1, 1, 20, 28\] and blocks of 0 x 0 are positive",
+        r"must be positive, but are \[1, 1, 20, 28\] and 0 x 0",
     ),
     "masks made while tracing": (
         lambda: af.jit(

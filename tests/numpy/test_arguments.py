@@ -143,7 +143,7 @@ def test_iscomplexobj_takes_any_object(x):
 
 @pytest.mark.parametrize("function", [anp.cov, anp.corrcoef])
 def test_covariance_is_of_no_integer_dtype(function):
-    with pytest.raises(DTypeError, match="not of int64"):
+    with pytest.raises(DTypeError, match="not int64"):
         function(X, dtype=int)
 
 

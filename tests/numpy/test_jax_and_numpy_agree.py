@@ -65,7 +65,7 @@ def test_lax_conj_of_real_is_complex():
 
 
 def test_lax_argmax_refuses_positions_that_are_no_integers():
-    with pytest.raises(DTypeError, match="index_dtype is an integer, not float32"):
+    with pytest.raises(DTypeError, match="index_dtype must be an integer, not float32"):
         lax.argmax(np.ones(3), 0, np.float32)
 
 

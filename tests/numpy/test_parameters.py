@@ -78,7 +78,7 @@ def test_weights_of_quantiles_fit_the_method_and_the_axes():
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: anp.sum(X, out=X), ArgumentError, "sum makes a new array"),
+        (lambda: anp.sum(X, out=X), ArgumentError, "sum returns a new array"),
         (lambda: anp.zeros(3, order="F"), ArgumentError, "order is 'C', 'K' or 'A'"),
         (
             lambda: anp.concatenate([X], dtype="i4"),

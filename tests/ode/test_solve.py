@@ -198,11 +198,11 @@ def test_scipys_signatures() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     ts = np.array([0.0, 1.0])
-    with pytest.raises(ArgumentError, match="method is one of RK23"):
+    with pytest.raises(ArgumentError, match="method must be one of RK23"):
         solve(lotka_volterra, np.ones(2), ts, method="Radau")
-    with pytest.raises(ArgumentError, match="adjoint is one of"):
+    with pytest.raises(ArgumentError, match="adjoint must be one of"):
         solve(lotka_volterra, np.ones(2), ts, adjoint="checkpointed")
-    with pytest.raises(ShapeError, match="ts is a vector"):
+    with pytest.raises(ShapeError, match="ts must be a vector"):
         solve(lotka_volterra, np.ones(2), 1.0)
     with pytest.raises(ShapeError, match=r"f gives f64\[2\] where y0 is f64\[3\]"):
         solve(lotka_volterra, np.ones(3), ts)

@@ -83,7 +83,7 @@ def test_patterns_that_do_not_fit_are_refused() -> None:
         jacobian(chain, BANDED)(np.ones(3))
     with pytest.raises(ShapeError, match="the function gave"):
         jacobian(lambda x: x[:3], BANDED)(X)
-    with pytest.raises(ArgumentError, match="mode is one of"):
+    with pytest.raises(ArgumentError, match="mode must be one of"):
         jacobian(chain, BANDED, mode="backward")
     with pytest.raises(AbstractValueError, match="a sparsity pattern"):
         jit(lambda p: jacobian(chain, p)(X))(BANDED)

@@ -133,5 +133,7 @@ def test_functions_branch_on_flags_beside_what_they_are_differentiated_by(transf
 
 
 def test_a_complex_cotangent_of_a_real_value_is_refused():
-    with pytest.raises(ShapeError, match=r"is ~c128\[\], but what it belongs to is"):
+    with pytest.raises(
+        ShapeError, match=r"is ~c128\[\], but the value that it belongs to is"
+    ):
         af.linear_transpose(lambda x: x, 1.0)(1j)

@@ -336,7 +336,7 @@ def from_cuda(x: Any) -> DeviceArray:
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise ArgumentError(
-            "an array with a mask cannot be taken; fill in what is masked",
+            "a masked array is not accepted; fill in the masked elements",
             user_location(),
         )
     dtype = dtypes.canonical(np.dtype(interface["typestr"]))

@@ -145,9 +145,9 @@ class Device(Context):
         stats = self.memory_stats()
         return OutOfMemoryError(
             f"out of GPU memory: {nbytes:,} bytes were asked for; arrays hold "
-            f"{stats.in_use:,}, and {stats.free:,} of {stats.total:,} are free. Arrays "
-            "give theirs back when nothing refers to them; donate_argnums lets results "
-            "be written over arguments",
+            f"{stats.in_use:,}, and {stats.free:,} of {stats.total:,} are free. "
+            "Arrays free theirs when nothing refers to them; donate_argnums lets "
+            "results overwrite arguments",
             user_location(),
         )
 

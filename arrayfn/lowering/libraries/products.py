@@ -39,7 +39,7 @@ def product(
     output = equation.outputs[0]
     if gemm is None:
         raise BackendError(
-            f"dot_general of {x.type} and {y.type} is no GEMM", equation.source
+            f"dot_general of {x.type} and {y.type} is not a GEMM", equation.source
         )
     dtype = output.type.dtype
     tiling = tiles(gemm, dtype)

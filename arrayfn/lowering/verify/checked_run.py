@@ -93,8 +93,8 @@ def run_checked(
         except fault as error:
             raise VerificationError(
                 f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: "
-                f"run with checked memory, {error}; this is a fault of arrayfn, please "
-                "report it with the function that is compiled"
+                f"run with checked memory, {error}; this is a bug in arrayfn: please "
+                "report it, with the function that is compiled"
             ) from error
         except (ArithmeticError, ValueError, RuntimeError, Warning):
             return False  # such inputs have no result

@@ -164,7 +164,7 @@ class _Verifier:
         raise VerificationError(
             f"arrayfn made a wrong plan of {self.compiled.name} for "
             f"{self.compiled.target}: {self.where(call, line)}{problem}; this is a "
-            "fault of arrayfn, please report it with the function that is compiled"
+            "bug in arrayfn: please report it, with the function that is compiled"
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:

@@ -19,7 +19,7 @@ def fftfreq(
 ) -> Array:
     """The frequencies of the elements of a transform, in cycles per unit of ``d``.
 
-    ``d`` is the distance of samples. The result is float64 by default.
+    ``d`` is the distance between samples. The result is float64 by default.
 
     >>> fftfreq(5, d=0.1)
     array([ 0.,  2.,  4., -4., -2.])
@@ -48,7 +48,7 @@ def _frequencies(
     count = ops.whole(n)
     if count < 1:
         raise ArgumentError(
-            f"{name} is of at least 1 element, not {count}", user_location()
+            f"{name} needs at least 1 element, not {count}", user_location()
         )
     if np.ndim(d) or isinstance(d, (str, list, tuple)):
         raise ArgumentError(
@@ -58,7 +58,7 @@ def _frequencies(
     wanted = dtypes.float64 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.FLOATS:
         raise ArgumentError(
-            f"{name} are real floating-point numbers, not {wanted}", user_location()
+            f"{name} must be real floating-point numbers, not {wanted}", user_location()
         )
     value = constant(np.asarray(function(count, d)).astype(wanted))
     return ops.placed(name, value, device)

@@ -9,7 +9,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, plural, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
@@ -28,7 +28,7 @@ def _norm(name: str, norm: str | None) -> str:
         return "backward"
     if norm not in NORMS:
         raise ArgumentError(
-            f"{name}: norm is 'backward', 'ortho' or 'forward', not {norm!r}",
+            f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}",
             user_location(),
         )
     return norm
@@ -200,7 +200,7 @@ def _axes(
     for what, given in (("axes", axes), ("s", s)):
         if given is not None and not np.iterable(given):
             raise ArgumentError(
-                f"{name}: {what} is a sequence of integers, not {given!r}; write "
+                f"{name}: {what} must be a sequence of integers, not {given!r}; write "
                 f"{what}=({given!r},)",
                 user_location(),
             )
@@ -208,7 +208,8 @@ def _axes(
         count = ndim if s is None else len(s)
         if count > ndim:
             raise ShapeError(
-                f"{name}: {count} extents for an array with {ndim} axes",
+                f"{name}: {plural(count, 'extent')} for an array with "
+                f"{plural(ndim, 'axis')}",
                 user_location(),
             )
         axes = range(ndim - count, ndim)
@@ -216,7 +217,9 @@ def _axes(
     extents = [None] * len(places) if s is None else list(s)
     if len(extents) != len(places):
         raise ShapeError(
-            f"{name}: {len(extents)} extents for {len(places)} axes", user_location()
+            f"{name}: {plural(len(extents), 'extent')} for "
+            f"{plural(len(places), 'axis')}",
+            user_location(),
         )
     # As in NumPy, -1 means the whole axis.
     return [None if n == -1 else n for n in extents], places

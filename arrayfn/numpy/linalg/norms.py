@@ -75,7 +75,8 @@ def _vector_norm(
     """The norm of vectors along ``axes``, of a number's ``order``."""
     if isinstance(order, str):
         raise ArgumentError(
-            f"the order of a vector's norm is a number, not {order!r}", user_location()
+            f"the order of a vector's norm must be a number, not {order!r}",
+            user_location(),
         )
     where_to: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
     if order == 2:
@@ -135,8 +136,8 @@ def _matrix_norm(
         result = (_largest if positive else min)(sums, axis=left)
     else:
         raise ArgumentError(
-            "the order of a matrix's norm is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, "
-            f"not {order!r}",
+            "the order of a matrix's norm must be 'fro', 'nuc', 1, -1, 2, -2, inf or "
+            f"-inf, not {order!r}",
             user_location(),
         )
     return expand_dims(result, tuple(sorted((row, column)))) if keepdims else result

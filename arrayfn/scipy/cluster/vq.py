@@ -22,7 +22,8 @@ def vq(
     points, codes = anp.asarray(obs), anp.asarray(code_book)
     if points.ndim != codes.ndim or points.ndim not in (1, 2):
         raise ShapeError(
-            f"vq takes points and codes as rows, not {points.shape} and {codes.shape}",
+            f"vq takes matrices of points and codes, a row each, not {points.shape} "
+            f"and {codes.shape}",
             user_location(),
         )
     if points.ndim == 1:

@@ -100,8 +100,8 @@ def solve(
     """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
 
     ``assume_a="pos"`` uses the Cholesky factor of a positive definite a; "gen", "sym"
-    and "her" use LU factors. All except "gen" read one triangle of a, the lower one if
-    ``lower``.
+    and "her" use LU factors. All but "gen" read only one triangle of a, the lower one
+    if ``lower``.
 
     >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
     >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")
@@ -161,7 +161,7 @@ def _operation(trans: int | str) -> int:
     """LAPACK's number of ``trans``: 0 for none, 1 transposed, 2 conjugated too."""
     if trans not in (0, 1, 2, "N", "T", "C"):
         raise ArgumentError(
-            f"trans is 0, 1, 2, 'N', 'T' or 'C', not {trans!r}", user_location()
+            f"trans must be 0, 1, 2, 'N', 'T' or 'C', not {trans!r}", user_location()
         )
     return "NTC".index(trans) if isinstance(trans, str) else trans
 
@@ -304,7 +304,9 @@ def svd(
 def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
     """U with orthonormal columns (or rows) and Hermitian P: a = U P, P U if "left"."""
     if side not in ("right", "left"):
-        raise ArgumentError(f"side is 'right' or 'left', not {side!r}", user_location())
+        raise ArgumentError(
+            f"side must be 'right' or 'left', not {side!r}", user_location()
+        )
     w, s, vh = linalg.svd(a, False)
     unitary = matmul(w, vh)
     s = s[..., None, :].astype(w.dtype)
@@ -400,7 +402,8 @@ def eigh_tridiagonal(
         )
     if select not in ("a", "i") or (select == "i") != (select_range is not None):
         raise ArgumentError(
-            "eigh_tridiagonal: select is 'a' (all), or 'i' with select_range=(first, "
+            "eigh_tridiagonal: select must be 'a' (all), or 'i' with "
+            "select_range=(first, "
             f"last), not {select!r}; values cannot choose, they would decide the shape",
             user_location(),
         )
@@ -418,7 +421,7 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     For "real" it has a block of two rows for each pair of conjugate eigenvalues.
     """
     if output not in ("real", "complex"):
-        raise ArgumentError(f"output is 'real' or 'complex', not {output!r}")
+        raise ArgumentError(f"output must be 'real' or 'complex', not {output!r}")
     a = m.square("schur", a)
     if output == "complex":
         a = a.astype(dtypes.complex_of(a.dtype))

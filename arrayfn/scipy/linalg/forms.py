@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, plural, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj
@@ -51,7 +51,8 @@ def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
     value = atleast_1d(asarray(x))
     if value.shape[-1] < minimum:
         raise ShapeError(
-            f"{name} takes at least {minimum} elements, not {value.shape[-1]}",
+            f"{name} takes at least {plural(minimum, 'element')}, not "
+            f"{value.shape[-1]}",
             user_location(),
         )
     return value
@@ -167,7 +168,7 @@ def hadamard(n: int, dtype: type = int) -> Array:
            [ 1, -1]])
     """
     if n < 1 or n & (n - 1):
-        raise ArgumentError(f"hadamard's order is a power of 2, not {n}")
+        raise ArgumentError(f"hadamard's order must be a power of 2, not {n}")
     made = np.array([[1]], dtype)
     while made.shape[0] < n:
         made = np.block([[made, made], [made, -made]])
@@ -204,16 +205,18 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
         return lower.T.copy()
     if kind == "symmetric":
         return lower @ lower.T
-    raise ArgumentError(f"pascal is 'lower', 'upper' or 'symmetric', not {kind!r}")
+    raise ArgumentError(
+        f"pascal: kind must be 'lower', 'upper' or 'symmetric', not {kind!r}"
+    )
 
 
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
-    """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
+    """The matrix of the discrete Fourier transform, scaled as ``scale`` says."""
     wanted = dtypes.complex128 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.COMPLEX:
-        raise DTypeError(f"dft's dtype is complex, not {wanted}", user_location())
+        raise DTypeError(f"dft's dtype must be complex, not {wanted}", user_location())
     if scale not in (None, "sqrtn", "n"):
-        raise ArgumentError(f"dft's scale is None, 'sqrtn' or 'n', not {scale!r}")
+        raise ArgumentError(f"dft's scale must be None, 'sqrtn' or 'n', not {scale!r}")
     places = np.arange(n)
     made = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
     if scale is not None:

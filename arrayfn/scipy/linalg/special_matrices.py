@@ -38,7 +38,7 @@ def fiedler(a: ArrayLike) -> Array:
 def fiedler_companion(a: ArrayLike) -> Array:
     """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a (..., n) has the highest power first. A constant has a matrix without elements.
+    a (..., n) has the highest power first. For a constant, the matrix has no elements.
     """
     a = vectors("fiedler_companion", a)
     if a.shape[-1] == 1:
@@ -76,7 +76,9 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     a is (..., m).
     """
     if not ops.type_of_operand("convolution_matrix", a).ndim:
-        raise ShapeError("convolution_matrix takes no single number", user_location())
+        raise ShapeError(
+            "convolution_matrix takes a vector, not a single number", user_location()
+        )
     a = vectors("convolution_matrix", a)
     if n < 1:
         raise ShapeError(f"convolution_matrix takes n >= 1, not {n}", user_location())
@@ -88,7 +90,7 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     }
     if mode not in rows:
         raise ArgumentError(
-            f"the modes are 'full', 'same' and 'valid', not {mode!r}", user_location()
+            f"mode must be 'full', 'same' or 'valid', not {mode!r}", user_location()
         )
     first, length = rows[mode]
     places = np.arange(first, first + length)[:, None] - np.arange(n)
@@ -160,6 +162,6 @@ def _check_kind(name: str, kind: str) -> None:
     """ArgumentError, about ``name``, unless ``kind`` is one of SciPy's."""
     if kind not in ("symmetric", "lower", "upper"):
         raise ArgumentError(
-            f"{name}: kind is 'symmetric', 'lower' or 'upper', not {kind!r}",
+            f"{name}: kind must be 'symmetric', 'lower' or 'upper', not {kind!r}",
             user_location(),
         )

@@ -51,7 +51,8 @@ def _window(window: Any, length: int) -> Any:
     values = np.asarray(window, np.float64)
     if values.ndim != 1:
         raise ArgumentError(
-            f"a window is a vector, not of shape {values.shape}", user_location()
+            f"a window must be a vector, not an array of shape {values.shape}",
+            user_location(),
         )
     return values
 

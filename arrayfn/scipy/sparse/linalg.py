@@ -159,7 +159,8 @@ def norm(x: SparseArray, ord: Any = "fro") -> Array:
     sums[-anp.inf] = (1, anp.min)
     if ord not in sums:
         raise ArgumentError(
-            f"norm of a sparse matrix: ord is 'fro', 1, -1, inf or -inf, not {ord!r}",
+            f"norm of a sparse matrix: ord must be 'fro', 1, -1, inf or -inf, not "
+            f"{ord!r}",
             user_location(),
         )
     axis, most = sums[ord]

@@ -298,7 +298,7 @@ class Rotation(NamedTuple):
     def __getitem__(self, index: Any) -> Rotation:  # type: ignore[override]
         """The rotations at ``index``."""
         if self.single:
-            raise TypeError("a single rotation is not indexed")
+            raise TypeError("a single rotation cannot be indexed")
         return Rotation(anp.getitem(self.quat, index))
 
     @override

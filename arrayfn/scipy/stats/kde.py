@@ -99,8 +99,8 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
             return anp.asarray(method(self))
         if isinstance(method, str):
             raise ArgumentError(
-                "gaussian_kde: bw_method is scott, silverman, a number or a function, "
-                f"not {method!r}",
+                "gaussian_kde: bw_method must be scott, silverman, a number or a "
+                f"function, not {method!r}",
                 user_location(),
             )
         return anp.asarray(method)

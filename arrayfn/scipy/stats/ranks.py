@@ -127,7 +127,8 @@ def rankdata(
         ranks = anp.cumsum(anp.astype(first == place, dtypes.int64), -1)
     else:
         raise ArgumentError(
-            f"rankdata: method is average, min, max, dense or ordinal, not {method!r}",
+            f"rankdata: method must be average, min, max, dense or ordinal, not "
+            f"{method!r}",
             user_location(),
         )
     back = anp.argsort(order, axis=-1)
@@ -149,7 +150,7 @@ def sem(
 ) -> Array:
     """The standard error of the mean along ``axis`` (None: of all).
 
-    A NaN makes it NaN, or is left out with ``nan_policy="omit"``.
+    A NaN gives NaN; ``nan_policy="omit"`` ignores NaN.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))
