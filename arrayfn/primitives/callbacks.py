@@ -16,11 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import (
-    ArgumentError,
-    ShapeError,
-    SourceLocation,
-)
+from arrayfn.errors import ArgumentError, ShapeError, SourceLocation, plural
 from arrayfn.ir import ArrayType, Atom, Equation
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families
@@ -130,7 +126,8 @@ def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[
     """
     if len(arrays) != len(results):
         raise ArgumentError(
-            f"the Python function {name} gave {len(arrays)} arrays, not {len(results)}"
+            f"the Python function {name} gave {plural(len(arrays), 'array')}, not "
+            f"{len(results)}"
         )
     for position, (x, (shape, dtype)) in enumerate(zip(arrays, results, strict=True)):
         if (x.shape, x.dtype) != (shape, dtype):

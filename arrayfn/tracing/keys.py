@@ -40,8 +40,8 @@ class Key(ImmutableArray):
 
     ``data`` is uint32[*shape, 2]. A Key is indexed, reshaped, joined, selected and
     updated (``keys.at[i].set(key)``) as other arrays are, and ``==`` compares keys.
-    Functions that compute raise DTypeError. Two keys have the same stream exactly if
-    they are equal.
+    Functions that compute raise DTypeError. Two keys have the same stream if and only
+    if they are equal.
 
     >>> from arrayfn import random
     >>> keys = random.split(random.key(0), 3)

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from arrayfn import tree
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, plural, user_location
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import apply
@@ -85,8 +85,8 @@ def with_shardings(
             each = (each,) * len(args)
         if len(each) != len(args):
             raise ArgumentError(
-                f"in_shardings has {len(each)} entries, but there are {len(args)} "
-                "positional arguments",
+                f"in_shardings has {plural(len(each), 'entry')}, but there are "
+                f"{len(args)} positional arguments",
                 user_location(),
             )
         arguments = [

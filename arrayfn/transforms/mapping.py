@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import Key, apply_program
 from arrayfn.transforms.arguments import (
@@ -228,8 +228,8 @@ def _in_dims(
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
     if len(axes) != len(args):
         raise ArgumentError(
-            f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
-            f"{len(args)} positional arguments",
+            f"vmap: in_axes has {plural(len(axes), 'entry')}, but {name} was called "
+            f"with {plural(len(args), 'positional argument')}",
             user_location(),
         )
     dims: list[int | None] = []

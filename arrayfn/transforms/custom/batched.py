@@ -33,13 +33,12 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     The rule takes ``(axis_size, in_batched, *arguments)`` and gives the pair (result,
     out_batched). ``in_batched`` has, for each argument, a bool or a tree of them like
     the argument: whether it has the mapped axis, in front. So has ``out_batched`` for
-    the result; it may be a prefix. The function takes no mapped values but arguments.
+    the result; it may be a prefix. The function must not capture mapped values.
 
     Its derivative in forward mode is mapped by the derivative of the rule, which is
-    asked for no mapped argument where only directions are mapped, as ``jacfwd`` does.
-    Reverse mode
-    differentiates the function itself: where the rule is wanted in it, map first, as in
-    ``grad`` of a function that calls ``vmap``.
+    called without mapped arguments where only directions are mapped, as by ``jacfwd``.
+    Reverse mode differentiates the function itself. To use the rule there, map first:
+    take ``grad`` of a function that calls ``vmap``.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap
