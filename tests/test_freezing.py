@@ -204,5 +204,5 @@ def test_casts_follow_batch_normalisation() -> None:
     np.testing.assert_allclose(
         frozen.compile()(X32), np.asarray(function(X32)), atol=2.0**-6, rtol=2.0**-6
     )
-    with pytest.raises(ArgumentError, match="stored in one dtype: name one"):
+    with pytest.raises(ArgumentError, match="stored in one dtype; name one"):
         af.jit(function, freeze=("int8", "bfloat16"))

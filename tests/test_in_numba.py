@@ -98,7 +98,7 @@ def test_what_numba_cannot_know_is_known_after_a_call():
 
         return called
 
-    with pytest.raises(TypingError, match="call it once on such arrays before"):
+    with pytest.raises(TypingError, match="call it once on such arrays first"):
         caller()(np.ones(6))
     pairs(np.ones(6))
     np.testing.assert_array_equal(caller()(np.ones(6)), np.ones((3, 2)))

@@ -185,7 +185,7 @@ def test_lowering_takes_types_and_runs_nothing() -> None:
 @pytest.mark.parametrize("other", [X[:3], X.astype("f4")], ids=["shape", "dtype"])
 def test_what_was_compiled_takes_only_its_types(device: str, other: Any) -> None:
     compiled = af.jit(loss, device=device).lower(W, X).compile()
-    with pytest.raises(ArgumentError, match=r"argument 1 is to be f64\[5,4\]"):
+    with pytest.raises(ArgumentError, match=r"argument 1 must be f64\[5,4\]"):
         compiled(W, other)
 
 

@@ -83,7 +83,7 @@ def test_two_sizes_and_their_products(tmp_path: Path) -> None:
         for have, want in zip(loaded(x, y), flat(x, y), strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-6)
     x, y = np.ones(3, "f4"), np.ones(6, "f4")
-    with pytest.raises(ArgumentError, match="6 elements, but n is to be at least 1"):
+    with pytest.raises(ArgumentError, match="6 elements, but n must be at least 1"):
         loaded(x, y)
     with pytest.raises(ArgumentError, match="at most 400 and a multiple of 4"):
         loaded(x, np.ones(404, "f4"))

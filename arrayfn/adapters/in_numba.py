@@ -135,7 +135,7 @@ def _native_lines(
     lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
     for k, type in enumerate(inputs):
         if type.shape:
-            message = f"argument {k} of {name} is to be {type}: it was compiled for it"
+            message = f"argument {k} of {name} must be {type}: it was compiled for it"
             lines += [
                 f"    if x{k}.shape != {type.shape}:",
                 f"        raise ValueError({message!r})",

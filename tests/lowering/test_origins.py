@@ -125,7 +125,7 @@ def test_assembly_of_a_kernel() -> None:
     text = lowered.assembly(kernel.name)
     assert text.startswith(f"// {kernel.name}\n")
     assert "entry:" in text
-    with pytest.raises(TypeError, match="there is no kernel 'other'"):
+    with pytest.raises(TypeError, match="there is no generated kernel 'other'"):
         lowered.assembly("other")
     with pytest.raises(TypeError, match=r"lowered for cpu, not cuda: lower jit\(f, "):
         lowered.ptx()

@@ -197,7 +197,7 @@ def test_modes_of_take():
 def test_take_along_axis_broadcasts():
     x = np.arange(6.0).reshape(2, 3)
     assert anp.take_along_axis(x, np.array([[1]]), 1).tolist() == [[1.0], [4.0]]
-    with pytest.raises(ShapeError, match="as many axes, but was given"):
+    with pytest.raises(ShapeError, match="the same number of axes, but was given"):
         anp.take_along_axis(x, np.array([1]), 1)
 
 

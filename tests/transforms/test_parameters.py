@@ -21,7 +21,7 @@ def test_gradients_by_integers_are_zero_where_they_are_allowed():
         assert by_i["n"].dtype == np.float64
     jacobian = af.jacrev(lambda k, x: k * x, allow_int=True)(np.arange(2), x)
     assert jacobian.tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    with pytest.raises(DifferentiationError, match="derivatives are of"):
+    with pytest.raises(DifferentiationError, match="have derivatives"):
         af.grad(f, argnums=1)(x, i)
 
 
