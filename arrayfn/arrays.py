@@ -18,8 +18,8 @@ else:
     class Array(ABC):  # noqa: B024 - its instances are others'
         """The class of all arrays: NumPy's, arrays on a device, and traced ones.
 
-        It is for ``isinstance`` and annotations, and makes no arrays. Type checkers
-        take it for NumPy's.
+        Use it for ``isinstance`` and annotations; it cannot be called to make an array.
+        Type checkers see NumPy's class.
 
         >>> isinstance(np.ones(2), Array), isinstance(1.0, Array)
         (True, False)

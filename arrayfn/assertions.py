@@ -24,12 +24,14 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
 
     The error has the line of the call and ``message``, formatted with ``args`` and
     ``values``: arrays and numbers. Compiled functions raise it when they are called,
-    once they have computed everything, which costs a copy of one number from a GPU. The
-    first check that fails is the one. Under ``vmap`` the message is about the first
-    member whose condition is false. In a branch, it counts if the branch is taken.
+    once they have computed everything, which costs one number copied from a GPU. The
+    error is that of the first check that fails. Under ``vmap`` the message is about the
+    first member whose condition is false. In a branch, it counts if the branch is
+    taken.
 
-    Derivatives keep the checks of the function. Unlike those of ``jit(checks=...)``,
-    these checks are always on. A loop ends, or goes on without effect, where one fails.
+    Derivatives keep the checks of the function. These checks are always on, unlike
+    those of ``jit(checks=...)``. A loop ends, or goes on without effect, where one
+    fails.
 
     Raises ArgumentError for a message with fields that are not given, DTypeError for a
     condition that is no bool.

@@ -66,8 +66,8 @@ all_checks: Final = automatic_checks | user_checks
 class Error:
     """What the checks of a call found: ``get()`` is a message, or None.
 
-    It is a pytree of numbers. If they have axes in front, which ``vmap`` or ``scan``
-    gave them, the Error is about the first member for which a check failed.
+    It is a pytree of numbers. Under ``vmap`` or ``scan`` they have leading axes, and
+    the Error is about the first member for which a check failed.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap
@@ -139,7 +139,7 @@ def checkify(
     are left as they are. The Error is about the first check of the function that
     failed; the result is computed all the same. A ``while_loop`` ends where one failed.
 
-    ``f`` is traced: it sees no values, as under ``jit``. Compile the whole,
+    ``f`` is traced: it sees no values, as under ``jit``. Compile the result:
     ``jit(checkify(f))``. Arguments that are no arrays or numbers reach it as they are.
     Raises ArgumentError for unknown kinds.
 
@@ -240,7 +240,7 @@ def _message(site: Site) -> str:
 def debug_check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     """``check``, only inside a function that ``checkify`` checks for ``user_checks``.
 
-    Elsewhere it does nothing, and costs nothing.
+    Elsewhere it does nothing and costs nothing.
 
     >>> debug_check(False, "not seen")
     >>> checkify(lambda: debug_check(False, "seen"))()[0].get()

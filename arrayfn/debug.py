@@ -20,9 +20,9 @@ from arrayfn.transforms import name_of
 
 @contextmanager
 def named_scope(name: str) -> Generator[None]:
-    """A block, or as a decorator a function, with a name for who reads the code.
+    """A block, or (as a decorator) a function, with a name for readers of the code.
 
-    Equations carry the file and line that made them, so the name changes nothing.
+    Equations carry the file and line that made them, so the name has no effect.
 
     >>> with named_scope("encoder"):
     ...     total = 1.0 + 2.0

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "tools", "demo.py")  # it is written as a user's program
+_PLURALS = {"axis": "axes", "entry": "entries"}
 _LIBRARIES = ("numpy", "optree", "pandas", "scipy")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
@@ -42,6 +43,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def plural(count: int, noun: str) -> str:
+    """``count`` and ``noun``, in the plural unless ``count`` is 1.
+
+    >>> plural(1, "step"), plural(2, "axis"), plural(0, "entry")
+    ('1 step', '2 axes', '0 entries')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {_PLURALS.get(noun, noun + 's')}"
 
 
 def readable_file(file: str) -> str:

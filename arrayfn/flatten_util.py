@@ -18,9 +18,10 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     """All elements of ``pytree`` in one vector, and the inverse function.
 
     The vector has the dtype that the leaves promote to. The inverse restores their
-    dtypes, of a complex vector the real parts where a leaf was real. Where all leaves
-    have one dtype, it takes vectors of any, and keeps that. It raises ShapeError for a
-    vector of another length, and DTypeError for one of another dtype.
+    dtypes; where a leaf was real, it takes the real part of a complex vector. If all
+    leaves have one dtype, it takes a vector of any dtype and keeps that dtype. It
+    raises ShapeError for a vector of another length, and DTypeError for one of another
+    dtype.
 
     >>> import numpy as np
     >>> vector, unravel = ravel_pytree({"a": np.ones(2), "b": np.array([[3.0]])})

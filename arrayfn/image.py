@@ -21,7 +21,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 
 
 class ResizeMethod(Enum):
-    """How elements between those of an image are found."""
+    """How values between the elements of an image are found."""
 
     NEAREST = 0
     LINEAR = 1
@@ -101,14 +101,14 @@ def resize(
     antialias: bool = True,
     precision: str | None = None,
 ) -> Array:
-    """``image`` stretched to ``shape``; axes whose extent stays are left as they are.
+    """``image`` stretched to ``shape``; axes whose extent stays are not changed.
 
     ``method`` is "nearest", "linear" (triangles), "cubic" (Keys' kernel), "lanczos3",
     "lanczos5", "area" (the mean over a pixel's area) or "cubic-pytorch" (without
-    ``antialias`` a sharper kernel, and edges repeated). Pixels are centred at
-    half-integers. With ``antialias`` a smaller image averages what falls on a pixel.
-    ``precision`` is as for ``matmul``. Integers become floating-point, except for
-    "nearest".
+    ``antialias`` a sharper kernel, and edges repeated). Pixel centres are at
+    half-integers. With ``antialias`` a pixel of a smaller image is the mean of the
+    pixels that it covers. ``precision`` is as for ``matmul``. Integers become
+    floating-point, except for "nearest".
 
     Raises ShapeError if ``shape`` has another number of axes than ``image``.
 

@@ -34,7 +34,7 @@ def segment_sum(
         mode: what becomes of rows out of bounds: "drop", or "clip" to the last number.
 
     Raises:
-        ShapeError: if ``segment_ids`` is no vector with a number for each row.
+        ShapeError: if ``segment_ids`` is not a vector with a number for each row.
         ArgumentError: if it is not of integers.
 
     >>> import numpy as np
@@ -59,7 +59,7 @@ def segment_prod(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The product of the rows with each number, or 1: see ``segment_sum``.
+    """The product of the rows of each segment, or 1: see ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -83,9 +83,9 @@ def segment_max(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The largest of the rows with each number: see ``segment_sum``.
+    """The maximum of the rows of each segment: see ``segment_sum``.
 
-    For a number without rows it is the smallest number of the dtype.
+    For an empty segment it is the smallest number of the dtype.
 
     >>> import numpy as np
     >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -114,9 +114,9 @@ def segment_min(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The smallest of the rows with each number: see ``segment_sum``.
+    """The minimum of the rows of each segment: see ``segment_sum``.
 
-    For a number without rows it is the largest number of the dtype.
+    For an empty segment it is the largest number of the dtype.
 
     >>> import numpy as np
     >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)

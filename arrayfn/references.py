@@ -18,13 +18,13 @@ def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> R
     """A place that holds ``init_val``, an array or a number, and can be written to.
 
     ``ref[...]`` reads it, ``ref[i] = y`` and ``ref[...] += y`` write. In a traced
-    function a Ref stands for updates of a value, so that derivatives go through them,
-    and so do ``vmap`` and compilation. Bodies of loops and branches, and functions
-    jitted inside, may write to Refs from outside; they are carried along. A jitted
-    function takes Refs as arguments, and writes to those that are given.
+    function a Ref stands for updates of a value, so derivatives, ``vmap`` and
+    compilation work through them. Bodies of loops and branches, and functions jitted
+    inside, may write to Refs from outside; they are carried along. A jitted function
+    takes Refs as arguments, and writes to those that are given.
 
-    A Ref is no value: it is not returned, not given twice to one function, and not used
-    after the function that it was made in. ``memory_space`` and ``kind`` are JAX's, and
+    A Ref is not a value: a function cannot return it, take it twice, or use it after
+    the function that made it has returned. ``memory_space`` and ``kind`` are JAX's, and
     None. Raises ArgumentError for what is no array or number.
 
     >>> import numpy as np
@@ -56,7 +56,7 @@ def empty_ref(ty: Any, memory_space: None = None) -> Ref:
 
 
 def freeze(ref: Ref) -> Any:
-    """The value of ``ref``, which is not to be used any more.
+    """The value of ``ref``, which must not be used afterwards.
 
     >>> freeze(new_ref(2.0))
     array(2.)

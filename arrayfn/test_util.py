@@ -94,8 +94,9 @@ def check_vjp(
 ) -> None:
     """Compare ``f_vjp(*args)``, the pair (value, pull-back), with a difference.
 
-    The inner product of a random cotangent with the difference along a random tangent
-    is that of the pulled back cotangent with the tangent. Raises AssertionError.
+    For a random tangent and cotangent, the inner product of the cotangent with the
+    difference must equal that of the pulled-back cotangent with the tangent. Raises
+    AssertionError.
 
     >>> check_vjp(np.exp, lambda x: (np.exp(x), lambda ct: (ct * np.exp(x),)), (1.0,))
     """

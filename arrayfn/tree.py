@@ -61,8 +61,8 @@ def text_of(structure: TreeDef) -> str:
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
     """``flatten`` of ``tree``, for which dataclasses of optree are nodes.
 
-    Those are registered under a name of their users' choice. One that is met is
-    registered here too.
+    They are registered under a name that their users choose. Those found in ``tree``
+    are registered here too.
 
     >>> flatten_arguments({"a": 1})[0]
     [1]
@@ -92,7 +92,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """``f`` of each leaf (and the leaves of ``rest`` at its path), as a tree.
+    """The tree of ``f(leaf, *leaves of rest at its path)``.
 
     Raises StructureError if ``rest`` differ in structure from ``tree``.
 
@@ -394,8 +394,8 @@ class _Whole:
 class Partial(functools.partial[Any]):
     """``functools.partial`` as a tree, whose leaves are its arguments.
 
-    It lets a function be an argument of ``jit`` and ``grad``, with its arrays. The
-    arguments of a ``functools.partial`` that it is given are none of its leaves.
+    It lets a function be an argument of ``jit`` and ``grad``, with its arrays. If it
+    wraps a ``functools.partial``, that one's arguments are not leaves.
 
     >>> double = Partial(lambda a, x: a * x, 2.0)
     >>> double(3.0), leaves(double)
@@ -502,7 +502,7 @@ def register_dataclass(
 ) -> Any:
     """Make instances of a dataclass nodes of trees; usable as a decorator.
 
-    A class of the package attrs, or a dataclass of ``optree.dataclasses``, will do.
+    Classes of the package attrs and dataclasses of ``optree.dataclasses`` work too.
 
     Fields in ``data_fields`` are children, those in ``meta_fields`` part of the
     structure, and hashable. By default all fields of the constructor are children but

@@ -154,7 +154,7 @@ def key_of(entry: optree.PyTreeEntry) -> Any:
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """``keys`` as text that could follow the tree's name.
+    """``keys`` as text that can follow the tree's name.
 
     ``simple`` writes what each key holds alone, without brackets and dots.
 

@@ -54,7 +54,7 @@ _OPTIONS: Final[dict[str, Any]] = {"namespace": "arrayfn"}
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether each element is a leaf; None is none.
+    """Whether each element is a leaf; None is not a leaf.
 
     >>> all_leaves([1.0, "a"]), all_leaves([1.0, (2.0,)]), all_leaves([None])
     (True, False, False)

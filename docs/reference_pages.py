@@ -326,7 +326,7 @@ def _listed(found: re.Match[str]) -> str:
             lines.append(f"* {names}: {line[item.end() :]}")
         else:
             lines.append(f"  {line.strip()}" if lines else line.strip())
-    return f"**{found[1]}**\n\n" + "\n".join(lines) + "\n"
+    return f"__{found[1]}__\n\n" + "\n".join(lines) + "\n"
 
 
 def _with_powers(line: str) -> str:

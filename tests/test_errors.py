@@ -422,7 +422,7 @@ def test_tangents_and_cotangents_that_do_not_fit():
         (lambda: vmap(np.add, in_axes=None)(X, X), "nothing is mapped: f64[3] along"),
         (
             lambda: vmap(np.add, in_axes=(0,))(X, X),
-            "in_axes has 1 entries, but add was",
+            "in_axes has 1 entry, but add was",
         ),
         (
             lambda: vmap(np.sin, in_axes=1)(X),

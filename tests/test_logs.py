@@ -35,7 +35,7 @@ def test_what_is_named_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     )
     logs.configure("compile, cache")
     double(np.ones(4))
-    assert "arrayfn.compile: function for cpu: 1 kernels in " in capsys.readouterr().err
+    assert "arrayfn.compile: function for cpu: 1 kernel in " in capsys.readouterr().err
 
 
 def test_all_and_unknown_names() -> None:

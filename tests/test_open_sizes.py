@@ -99,7 +99,7 @@ def test_axes_of_one_dim_have_one_size(tmp_path: Path) -> None:
         loaded(x[:, :5], x)
     with pytest.raises(ArgumentError, match=r"argument 0 is f32\[4,6\], not of f64"):
         loaded(x.astype("f4"), x)
-    with pytest.raises(ArgumentError, match="argument 0 has 1 axes, not 2"):
+    with pytest.raises(ArgumentError, match="argument 0 has 1 axis, not 2"):
         loaded(x[0], x)
 
 

@@ -24,7 +24,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.errors import ArgumentError, BackendError, ShapeError, user_location
+from arrayfn.errors import (
+    ArgumentError,
+    BackendError,
+    ShapeError,
+    plural,
+    user_location,
+)
 
 Kernel = Callable[..., None]
 Grid = int | Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
@@ -214,7 +220,7 @@ def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
     values = given if isinstance(given, (tuple, list)) else (given,)
     if len(values) != len(results):
         raise ArgumentError(
-            f"kernel {_name(function)} returned {len(values)} results, not "
+            f"kernel {_name(function)} returned {plural(len(values), 'result')}, not "
             f"{len(results)}; pass results={len(values)} if the operator has that many",
             user_location(),
         )

@@ -112,7 +112,8 @@ PARTS: Final[dict[str, Part]] = {
         "oneDNN, Intel's neural-network kernels; backend 'cpu' generates its own",
         ("a provider of its convolutions and products",),
         _never(
-            "arrayfn does not call oneDNN: its kernels are generated, products BLAS"
+            "arrayfn does not call oneDNN: its kernels are generated, its products "
+            "are BLAS or micro-kernels"
         ),
     ),
     "openmp": Part(

@@ -135,7 +135,7 @@ def available_backends() -> tuple[str, ...]:
 def is_backend_available(name: str) -> bool:
     """Whether backend ``name`` exists and can be used here.
 
-    Of a part, such as "cudnn" or "mkl", it says whether backends use it here.
+    For a part, such as "cudnn" or "mkl", it says whether backends use it here.
     """
     return (has_backend(name) or name in PARTS) and not backend_info(name).missing
 
@@ -143,7 +143,7 @@ def is_backend_available(name: str) -> bool:
 def backend_info(name: str) -> BackendInfo:
     """What backend ``name`` needs and supports, and why it is missing if it is.
 
-    It also answers for libraries and features that backends use, or could: cudnn,
+    It also answers for libraries and features that backends use or could use: cudnn,
     cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum, triton, xeon.
 
     Raises BackendError, with a suggestion, if there is no such name.

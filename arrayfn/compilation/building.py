@@ -17,6 +17,7 @@ from typing import Any, Final
 from arrayfn import tree
 from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.static_arguments import StaticArguments
+from arrayfn.errors import plural
 from arrayfn.ir import ArrayType, Mesh
 from arrayfn.logs import COMPILE, RETRACE
 
@@ -73,15 +74,15 @@ def building(name: str, backend: str, reason: str) -> Generator[Built]:
     built.from_disk = COUNTS["hits"] - hits
     built.compiled = COUNTS["misses"] - misses
     COMPILE.info(
-        "%s for %s: %d kernels in %.3f s (%d units compiled, %d from the disk cache)",
-        *(name, backend, built.kernels, built.seconds),
-        *(built.compiled, built.from_disk),
+        "%s for %s: %s in %.3f s (%s compiled, %d from the disk cache)",
+        *(name, backend, plural(built.kernels, "kernel"), built.seconds),
+        *(plural(built.compiled, "function"), built.from_disk),
     )
 
 
 def _announce(built: Built) -> None:
     """Print what is being compiled."""
-    count = f" {built.kernels} kernels" if built.kernels else ""
+    count = f" {plural(built.kernels, 'kernel')}" if built.kernels else ""
     _say(f"arrayfn: {built.stage} {built.name} for {built.backend}{count} ...\n")
 
 

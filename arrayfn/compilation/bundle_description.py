@@ -114,26 +114,28 @@ def _check_fields(
         raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
 
 
-def arguments_structure(folder: Path, given: dict[str, Any]) -> tree.TreeDef:
-    """The structure of a call's ``(args, kwargs)``, of the JSON ``given``.
+def arguments_structure(folder: Path, description: dict[str, Any]) -> tree.TreeDef:
+    """The structure of a call's ``(args, kwargs)``, of the JSON ``description``.
 
     Raises BundleError, with the bundle's ``folder``, for another structure.
     """
-    match given:
+    match description:
         case {"tuple": [{"tuple": _}, {"dict": _}]}:
-            return structure_of(folder, given)
+            return structure_of(folder, description)
         case _:
             raise BundleError(f"{folder / DESCRIPTION} describes no arguments")
 
 
-def structure_of(folder: Path, given: Any, count: int | None = None) -> tree.TreeDef:
+def structure_of(
+    folder: Path, description: Any, count: int | None = None
+) -> tree.TreeDef:
     """The structure that JSON describes, with ``count`` leaves if that is known.
 
-    ``given`` is what ``described`` made. Raises BundleError, with the bundle's
+    ``description`` is what ``described`` made. Raises BundleError, with the bundle's
     ``folder``, for anything else.
     """
     try:
-        leaves, structure = read(given)
+        leaves, structure = read(description)
     except BundleError as error:
         raise BundleError(f"{folder / DESCRIPTION} {error}") from None
     if leaves != list(range(len(leaves))):
@@ -152,11 +154,11 @@ def check_count(folder: Path, structure: tree.TreeDef, count: int) -> None:
         )
 
 
-def options_of(folder: Path, given: dict[str, Any]) -> Options:
-    """The options of ``jit`` that the JSON ``given`` has; BundleError for others."""
-    deterministic, mode = given.get("deterministic"), given.get("mode")
+def options_of(folder: Path, description: dict[str, Any]) -> Options:
+    """The options of ``jit`` in the JSON ``description``; BundleError for others."""
+    deterministic, mode = description.get("deterministic"), description.get("mode")
     if (
-        given.keys() != {"deterministic", "mode"}
+        description.keys() != {"deterministic", "mode"}
         or type(deterministic) is not bool
         or mode not in (None, *MODES)
     ):
@@ -164,10 +166,10 @@ def options_of(folder: Path, given: dict[str, Any]) -> Options:
     return Options(deterministic, mode)
 
 
-def donated_of(folder: Path, given: list[Any], count: int) -> frozenset[int]:
+def donated_of(folder: Path, numbers_read: list[Any], count: int) -> frozenset[int]:
     """The numbers of donated leaves, of ``count``; BundleError for others."""
-    numbers = [k for k in given if type(k) is int and 0 <= k < count]
-    if numbers != given or sorted(set(numbers)) != given:
+    numbers = [k for k in numbers_read if type(k) is int and 0 <= k < count]
+    if numbers != numbers_read or sorted(set(numbers)) != numbers_read:
         raise BundleError(
             f"{folder / DESCRIPTION}: 'donated' are numbers of arguments, in order"
         )

@@ -79,19 +79,22 @@ class Signature:
         self._contents = contents
         self._number = number
         self._backend = backend
-        folder, given = contents.folder, contents.description["signatures"][number]
-        self._description: dict[str, Any] = given
+        folder = contents.folder
+        description: dict[str, Any] = contents.description["signatures"][number]
+        self._description = description
         self._file = folder / program_file(number)
         self._text = _decoded(self._file, contents.files[program_file(number)])
-        self._in_tree = arguments_structure(folder, given["arguments"])
-        self._out_tree = structure_of(folder, given["results"])
-        self._options = options_of(folder, given["options"])
-        self._donated = donated_of(folder, given["donated"], self._in_tree.num_leaves)
+        self._in_tree = arguments_structure(folder, description["arguments"])
+        self._out_tree = structure_of(folder, description["results"])
+        self._options = options_of(folder, description["options"])
+        self._donated = donated_of(
+            folder, description["donated"], self._in_tree.num_leaves
+        )
         self._compiled: dict[str, Compiled] = {}
         self._open: OpenText | None = None
-        if "open" in given:
+        if "open" in description:
             try:
-                self._open = open_text_from(self._text, given["open"])
+                self._open = open_text_from(self._text, description["open"])
             except BundleError as error:
                 raise BundleError(f"{folder / DESCRIPTION} {error}") from None
         self.example = self._for_sizes({} if self._open is None else self._open.example)
@@ -121,10 +124,10 @@ class Signature:
             compiled.check(types)
             return compiled
         pairs = zip(types, self._types, strict=True)
-        for number, (given, wanted) in enumerate(pairs):
-            if given.dtype != wanted.dtype:
+        for number, (have, wanted) in enumerate(pairs):
+            if have.dtype != wanted.dtype:
                 raise ArgumentError(
-                    f"argument {number} is {given}, not of {short_name(wanted.dtype)}",
+                    f"argument {number} is {have}, not of {short_name(wanted.dtype)}",
                     user_location(),
                 )
         return self._for_sizes(self._open.sizes([t.shape for t in types]))

@@ -340,17 +340,17 @@ def load(
     """The function that ``save`` wrote, compiled for ``device`` or the one it was for.
 
     It takes arguments of the structures, shapes and dtypes that it was lowered for.
-    Named tuples and registered classes among them are to be imported before. A
-    bundle with edited kernels is loaded only with ``edited_kernels=True``: what they
-    read and write is not checked, so load none of a stranger's.
+    Named tuples and registered classes among them are to be imported before. A bundle
+    with edited kernels is loaded only with ``edited_kernels=True``: their reads and
+    writes are not checked, so load them only from someone you trust.
 
     The first load on a machine makes the kernels. After it, arrayfn's disk cache has
     them and the plan, and a load takes milliseconds.
 
     Raises BundleError, with the file, for a bundle that is broken or was changed, and
     BackendError if the device is not there. The hashes find what was damaged or edited;
-    they do not say who wrote a bundle. Loading one of a stranger runs none of its text,
-    but what it computes is the stranger's choice.
+    they do not say who wrote a bundle. Loading a stranger's bundle runs none of its
+    text, but the author chose what it computes.
     """
     path = Path(folder)
     bundle_hash, files = read_files(path)
@@ -380,14 +380,14 @@ def load(
     return Bundle([Signature(contents, k, backend) for k in range(count)], arrays)
 
 
-def _tree_of(folder: Path, given: Any, constants: Sequence[Array]) -> Any:
+def _tree_of(folder: Path, description: Any, constants: Sequence[Array]) -> Any:
     """A pytree of arrays that was saved with the function.
 
-    ``given`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
+    ``description`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
     arrays of the bundle.
     """
-    match given:
-        case {"structure": structure, "numbers": [*numbers]} if len(given) == 2:
+    match description:
+        case {"structure": structure, "numbers": [*numbers]} if len(description) == 2:
             in_tree = structure_of(folder, structure, len(numbers))
             if all(type(k) is int and 0 <= k < len(constants) for k in numbers):
                 leaves = [np.array(constants[k]) for k in numbers]

@@ -115,10 +115,13 @@ class Compiled:
     def check(self, types: Sequence[ArrayType]) -> None:
         """Raise ArgumentError unless arguments of ``types`` fit."""
         pairs = zip(types, self.compiled.input_types, strict=True)
-        for number, (given, wanted) in enumerate(pairs):
-            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+        for number, (have, wanted) in enumerate(pairs):
+            if (have.shape, have.dtype) != (
+                wanted.shape,
+                wanted.dtype,
+            ):
                 raise ArgumentError(
-                    f"argument {number} must be {wanted}, not {given}: this was "
+                    f"argument {number} must be {wanted}, not {have}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
@@ -134,15 +137,15 @@ class Compiled:
         return tree.unflatten(self.out_tree, list(results))
 
 
-def _as_array(leaf: Any, given: ArrayType, wanted: ArrayType) -> Any:
-    """``leaf``, of the type ``given``, as an array in the layout of ``wanted``.
+def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
+    """``leaf``, of the type ``have``, as an array in the layout of ``wanted``.
 
     An array on a device stays as it is: its backend copies.
     """
     if isinstance(leaf, ImmutableArray):
         return leaf
     array = np.asarray(leaf)
-    return array if given.layout == wanted.layout else laid_out(array, wanted)
+    return array if have.layout == wanted.layout else laid_out(array, wanted)
 
 
 def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:

@@ -112,8 +112,8 @@ def debug_nans(new_val: bool = True) -> Generator[None]:
 
     The error, a FloatingPointError, names the first operation that gives NaN though no
     operand has any, and the line it is in: at once outside compiled functions, and when
-    the call returns inside them. They are compiled once more, as by
-    ``jit(..., checks="nan")``. NaN that is given to a function is no error.
+    the call returns inside them. They are compiled once more, as by ``jit(...,
+    checks="nan")``. A NaN in an argument is not an error.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit

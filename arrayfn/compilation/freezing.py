@@ -116,12 +116,12 @@ class _Freezer:
 
     def compute(self, equation: Equation) -> None:
         """Compute ``equation`` if its operands are known."""
-        given = [a for a in equation.inputs if isinstance(a, Var)]
+        operands = [a for a in equation.inputs if isinstance(a, Var)]
         primitive = primitive_of(equation)
-        known = all(a in self.values for a in given)
+        known = all(a in self.values for a in operands)
         if not known or has_effect(equation) or primitive.is_collective:
             return
-        if any(a in self.captured for a in given):
+        if any(a in self.captured for a in operands):
             self.captured.update(equation.outputs)
         arrays = [self.value(a) for a in equation.inputs]
         with np.errstate(all="ignore"):

@@ -325,8 +325,8 @@ class Jitted(Generic[P, R]):
             def of_values(values: list[Any]) -> Any:
                 """The function's result, and the last values of the Refs."""
                 inner = [Ref(x) if k in numbers else x for k, x in enumerate(values)]
-                given, named = tree.unflatten(structure, inner)
-                result = bound(*given, **named)
+                positional, named = tree.unflatten(structure, inner)
+                result = bound(*positional, **named)
                 return result, held([inner[k] for k in numbers])
 
             self._by_refs[key] = Jitted(
@@ -390,8 +390,8 @@ class Jitted(Generic[P, R]):
         def trace(sizes: Sizes) -> Traced:
             """The Program for one choice of the open sizes."""
             closed = [x.at(sizes) if is_open(x) else x for x in arguments]
-            given, named = tree.unflatten(structure, closed)
-            return self.trace(*given, **named)
+            positional, named = tree.unflatten(structure, closed)
+            return self.trace(*positional, **named)
 
         compiler = self._compiler
         dynamic, named, _ = compiler.static.split(compiler.function, args, kwargs)

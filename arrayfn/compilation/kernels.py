@@ -103,7 +103,7 @@ def kernels(
     implementation  backend  operator    applies to  options
     body            cpu      nn.softmax  everywhere  traced inline
     """
-    made = _operator(operator)
+    made = _checked_operator(operator)
     names = [made.name, *made.parts]
     known = [kernel.backend for name in names for kernel in KERNELS.of(name)]
     backends = dict.fromkeys((*_GENERATED, "reference", *known))
@@ -136,7 +136,7 @@ def get_kernel(
     >>> print(get_kernel("cpu", nn.softmax))
     None
     """
-    made, target = _operator(operator), get_backend(backend).name
+    made, target = _checked_operator(operator), get_backend(backend).name
     if not args:
         return next(iter(KERNELS.of(made.name, target)), None)
     program = make_program(partial(operator, **static))(*args)
@@ -144,11 +144,11 @@ def get_kernel(
     return next((kernel for kernel in taken if kernel.operator == made.name), None)
 
 
-def _operator(given: Any) -> Operator[..., Any]:
-    """``given`` if it is an operator; ArgumentError if not."""
-    if isinstance(given, Operator):
-        return given
-    name = getattr(given, "__name__", repr(given))
+def _checked_operator(value: Any) -> Operator[..., Any]:
+    """``value`` if it is an operator; ArgumentError if not."""
+    if isinstance(value, Operator):
+        return value
+    name = getattr(value, "__name__", repr(value))
     raise ArgumentError(
         f"{name} is not an operator, so it has no kernels; make it one with "
         f"af.operator({name}), or give an operator such as af.nn.softmax",

@@ -22,7 +22,7 @@ import numpy as np
 
 from arrayfn.compilation.self_contained import self_contained
 from arrayfn.dtypes import short_name
-from arrayfn.errors import ArgumentError, BundleError, user_location
+from arrayfn.errors import ArgumentError, BundleError, plural, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.ir.text import format_program, tokens
 from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
@@ -100,7 +100,8 @@ class OpenText:
         for number, (wanted, shape) in enumerate(pairs):
             if len(wanted) != len(shape):
                 raise ArgumentError(
-                    f"argument {number} has {len(shape)} axes, not {len(wanted)}",
+                    f"argument {number} has {plural(len(shape), 'axis')}, not "
+                    f"{len(wanted)}",
                     user_location(),
                 )
             for axis, (name, size) in enumerate(zip(wanted, shape, strict=True)):
@@ -108,31 +109,32 @@ class OpenText:
                 if isinstance(name, int):
                     if name != size:
                         raise ArgumentError(
-                            f"{where} has {size} elements, not {name}, which this was "
-                            "lowered for",
+                            f"{where} has {plural(size, 'element')}, not {name}, "
+                            "which this was lowered for",
                             user_location(),
                         )
                 elif found.setdefault(name, size) != size:
                     raise ArgumentError(
-                        f"{where} has {size} elements, but {name} is {found[name]} by "
+                        f"{where} has {plural(size, 'element')}, but {name} is "
+                        f"{found[name]} by "
                         "an argument before it; axes of one Dim have one size",
                         user_location(),
                     )
                 elif not dims[name].accepts(size):
                     raise ArgumentError(
-                        f"{where} has {size} elements, but {name} must be "
+                        f"{where} has {plural(size, 'element')}, but {name} must be "
                         f"{dims[name].wanted}",
                         user_location(),
                     )
         return found
 
 
-def open_text_from(template: str, given: Mapping[str, Any]) -> OpenText:
-    """The text of which ``described`` gave ``given``; BundleError if it did not.
+def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
+    """The text of which ``described`` gave ``description``; BundleError if it did not.
 
     ``template`` is its template, which a file of the bundle has.
     """
-    match given:
+    match description:
         case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
             try:
                 dims = tuple(Dim(name, *three) for name, three in limits.items())

@@ -396,16 +396,17 @@ def operator(
 
     Its parameters without a default are operands: arrays, or pytrees of them. Those
     with a default are static: hashable Python values, one Program for each.
-    ``static_argnames`` overrides this. An operand may be None: it is not given then.
+    ``static_argnames`` overrides this. An operand may be None, which stands for an
+    operand that is not given.
 
     With ``inline`` the operator is one equation only while it has a kernel. Without
     one, its body is traced as that of any function, and fuses with what is around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
 
-    Over a mesh of devices, kernels compute the calls whose operands are whole on every
+    Over a mesh of devices, kernels compute only calls whose operands are whole on every
     device. If the operator is ``shardable``, they also compute one device's parts of
-    operands that are cut. Its body must treat what is cut independently: it neither
-    reduces along such an axis nor uses its extent as a number.
+    operands that are cut. Its body must treat parts independently: it must not reduce
+    along a cut axis or use its extent as a number.
 
     >>> import numpy as np
     >>> @operator

@@ -10,6 +10,7 @@ from arrayfn.compilation.building import Built
 from arrayfn.display import markup
 from arrayfn.display.markup import Line
 from arrayfn.display.units import in_bytes, in_seconds, in_si
+from arrayfn.errors import plural
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -75,7 +76,7 @@ def _summary(compiled: CompiledProgram) -> str:
     calls = list(kernel_calls(compiled.plan.steps))
     operations = sum(call.operations for call in calls)
     return (
-        f"{len(compiled.kernels)} kernels, {len(calls)} calls, "
+        f"{plural(len(compiled.kernels), 'kernel')}, {plural(len(calls), 'call')}, "
         f"{in_si(operations)}FLOP, {in_bytes(compiled.plan.arena)} of temporaries"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, plural, user_location
 from arrayfn.transforms.arguments import Function, as_numbers, name_of
 
 
@@ -149,7 +149,7 @@ def _check_positions(
         if not -count <= k < count:
             raise ArgumentError(
                 f"{name} names argument {k}, but {_signature(function, parameters)} "
-                f"takes {count} positional arguments",
+                f"takes {plural(count, 'positional argument')}",
                 user_location(),
             )
 

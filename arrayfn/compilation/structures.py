@@ -31,13 +31,13 @@ def described(structure: tree.TreeDef, first: int = 0) -> Any:
     return _as_json(tree.unflatten(structure, numbers))
 
 
-def read(given: Any) -> tuple[list[Any], tree.TreeDef]:
+def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
     """The leaves, numbers, and the structure of what ``described`` gave.
 
-    ``given`` is JSON. Raises BundleError for what ``described`` does not give, and for
+    ``document`` is JSON. Raises BundleError for what ``described`` never gives, and for
     a class that is missing.
     """
-    return tree.flatten(_from_json(given, 0))
+    return tree.flatten(_from_json(document, 0))
 
 
 def _as_json(value: Any) -> Any:
@@ -87,13 +87,13 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _from_json(given: Any, depth: int) -> Any:
+def _from_json(value: Any, depth: int) -> Any:
     """The pytree of numbers that JSON stands for, ``depth`` levels deep in it."""
-    if given is None or type(given) is int:
-        return given
-    if not isinstance(given, dict) or len(given) != 1 or depth >= _DEEPEST:
+    if value is None or type(value) is int:
+        return value
+    if not isinstance(value, dict) or len(value) != 1 or depth >= _DEEPEST:
         raise BundleError("describes no structure of arrays")
-    match given:
+    match value:
         case {"tuple": [*items]}:
             return tuple(_each(items, depth))
         case {"list": [*items]}:
@@ -129,16 +129,16 @@ def _made(make: Any, *parts: Any) -> Any:
         raise BundleError(f"describes an object that cannot be: {error!r}") from error
 
 
-def _static_from(given: Any, depth: int) -> Any:
-    """The static value that the JSON ``given`` stands for, ``depth`` levels deep."""
-    if given is None or type(given) in (bool, int, float, str):
-        return given
-    match given:
-        case {"tuple": [*items]} if len(given) == 1 and depth < _DEEPEST:
+def _static_from(value: Any, depth: int) -> Any:
+    """The static value that the JSON ``value`` stands for, ``depth`` levels deep."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    match value:
+        case {"tuple": [*items]} if len(value) == 1 and depth < _DEEPEST:
             return tuple(_static_from(x, depth + 1) for x in items)
-        case {"list": [*items]} if len(given) == 1 and depth < _DEEPEST:
+        case {"list": [*items]} if len(value) == 1 and depth < _DEEPEST:
             return [_static_from(x, depth + 1) for x in items]
-        case {"dtype": str(name)} if len(given) == 1 and name in BY_SHORT_NAME:
+        case {"dtype": str(name)} if len(value) == 1 and name in BY_SHORT_NAME:
             return BY_SHORT_NAME[name]
         case _:
             raise BundleError("describes no static values")

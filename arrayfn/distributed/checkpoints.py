@@ -83,10 +83,10 @@ def _within(inner: Iterable[tuple[int, int]], outer: Box) -> tuple[slice, ...]:
 def save(path: str | Path, x: Any) -> None:
     """Save ``x``, a pytree of arrays and numbers, as the checkpoint ``path``.
 
-    Of an array over a mesh each process writes its parts; each part is written once.
+    Each process writes its parts of an array over a mesh; each part is written once.
     Other arrays are written by the first process. All processes call it together. The
-    checkpoint takes the place of one that is there when all is written: until then, and
-    if a process fails, that one stays.
+    checkpoint replaces an existing one only when all parts are written; if a process
+    fails, the existing one stays.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -124,12 +124,12 @@ def save(path: str | Path, x: Any) -> None:
 def load(path: str | Path, like: Any) -> Any:
     """The arrays of the checkpoint ``path``, as they are to lie: a pytree ``like`` it.
 
-    Its leaves say how: a NamedSharding, or an array over a mesh to lie as that does, on
-    whatever mesh; anything else, None for example, gives a NumPy array. What was None
-    when it was saved is None. Each process
-    reads the parts that it needs. Raises ArgumentError for a folder without a
-    checkpoint and for leaves that it does not have, and ShapeError if an axis is no
-    multiple of its parts, or ``like`` has an array of another shape.
+    Each leaf of ``like`` says where: a NamedSharding, or an array over a mesh whose
+    sharding is taken, on any mesh; anything else, such as None, gives a NumPy array. A
+    leaf that was saved as None is None. Each process reads the parts that it needs.
+    Raises ArgumentError for a folder without a checkpoint and for leaves that it does
+    not have, and ShapeError if an axis is no multiple of its parts, or ``like`` has an
+    array of another shape.
     """
     folder = Path(path)
     stored = _read_index(folder)

@@ -25,10 +25,10 @@ def batches(
     """Batches of ``size`` rows of ``data``, each cut over a mesh as ``sharding`` says.
 
     ``data`` is an array, or a pytree of them, with the same number of rows; a memory
-    map does well, since each process reads only the rows of its own devices. In each of
-    ``epochs`` (None: without end) the rows come in another order, which follows from
-    ``seed`` and neither from the mesh nor from the number of processes; with ``seed``
-    None they come as they are. Rows that do not fill a batch are left out.
+    map does well, since each process reads only the rows of its own devices. Each of
+    ``epochs`` (None: without end) has its own order of rows. It depends on ``seed``
+    only, not on the mesh or the number of processes; with ``seed`` None the rows keep
+    their order. Rows that do not fill a batch are left out.
 
     Raises ArgumentError if there are fewer rows than ``size``, and ShapeError if arrays
     have different numbers of rows or a batch is no multiple of its parts.
@@ -88,9 +88,10 @@ def spread(x: Any, mesh: Mesh, axis: str) -> Any:
     """A NamedSharding for each leaf of ``x``, a pytree: cut along ``axis`` of the mesh.
 
     The longest axis of an array that is a multiple of the number of devices is cut;
-    arrays without one are whole. As shardings of parameters and of the optimizer's
-    state this is fully sharded training; of the state alone, ZeRO (Rajbhandari et al.,
-    "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020).
+    arrays without such an axis are not cut. Used for parameters and the optimizer's
+    state, this is fully sharded training; for the state alone, it is ZeRO (Rajbhandari
+    et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+    2020).
 
     >>> mesh = Mesh((4,), ("data",))
     >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")

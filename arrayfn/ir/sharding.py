@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 
 Entry = tuple[str, ...]
 """The mesh axes that cut one axis of an array, the outermost first; empty for none."""
@@ -177,7 +177,8 @@ class PartitionSpec:
         """The mesh axes of each axis of an array of rank ``ndim``."""
         if len(self) > ndim:
             raise ShapeError(
-                f"{self!r} has {len(self)} entries, but the array has {ndim} axes",
+                f"{self!r} has {plural(len(self), 'entry')}, but the array has "
+                f"{plural(ndim, 'axis')}",
                 user_location(),
             )
         cut = tuple(_names(entry) for entry in self)

@@ -52,7 +52,7 @@ def psum(
 ) -> Any:
     """The sum of x, or of each leaf of a pytree, over all members of the axis or axes.
 
-    A plain number is multiplied by the number of members. With ``axis_index_groups``,
+    A Python number is multiplied by the number of members. With ``axis_index_groups``,
     here and in other collectives, the members of each group are combined by themselves:
     ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member of one
     axis once; else ArgumentError is raised. Each member gets the values of all to
@@ -197,7 +197,7 @@ def psum_scatter(
     axis_index_groups: Groups | None = None,
     tiled: bool = False,
 ) -> Any:
-    """The sum over all members, of which each gets a part along ``scatter_dimension``.
+    """The sum over all members; each gets one part of it along ``scatter_dimension``.
 
     The members of several axes are in row-major order.
 
@@ -338,9 +338,9 @@ def all_to_all(
 def pvary(x: Any, axis_name: AxisName) -> Any:
     """x, or each leaf of a pytree, counted as one value for each member of a mesh.
 
-    Its derivative is the sum of theirs. Inside ``shard_map`` an operation on a value
-    that is the same for all members and one that varies does this by itself. Values
-    that vary already, and axes of ``vmap``, are left as they are.
+    Its derivative is the sum of the members' derivatives. Inside ``shard_map`` an
+    operation on an invariant and a varying value does this implicitly. Values that
+    already vary, and axes of ``vmap``, are not changed.
     """
 
     def marked(leaf: Any) -> Any:

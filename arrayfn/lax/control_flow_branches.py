@@ -26,7 +26,7 @@ from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import Tracer, apply
 from arrayfn.tracing.references import Ref, discharged, held, within, write_back
 
@@ -204,7 +204,7 @@ def _choose_alone(
         *given,
         branches=tuple(with_types(p, types) for p in programs),
     )
-    return tree.unflatten(closed[0].out_tree, all_of(results))
+    return tree.unflatten(closed[0].out_tree, as_list(results))
 
 
 def _check_structures(name: str, closed: Sequence[Closed]) -> None:

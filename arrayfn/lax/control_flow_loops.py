@@ -28,7 +28,7 @@ from arrayfn.numpy import concatenate
 from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.references import Ref, adopt, discharged, held, write_back
 from arrayfn.transforms import vmap
@@ -41,7 +41,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 
     ``val`` is a pytree of arrays that keep shape and dtype; ``cond_fun`` returns a
     bool. It has derivatives in forward and reverse mode. In reverse mode memory is
-    bounded, and iterations are recomputed if there are many (see
+    bounded: iterations are recomputed if there are many (see
     ``primitives.control_flow_tape``).
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if ``body_fun``
@@ -85,7 +85,7 @@ def _while_loop(
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
-    return tree.unflatten(body.out_tree, all_of(results))
+    return tree.unflatten(body.out_tree, as_list(results))
 
 
 def _while_loop_with_refs(
@@ -157,8 +157,8 @@ def fori_loop(
     """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
     If both bounds are known it is a ``scan``, which is faster in reverse mode;
-    otherwise a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds. Bounds
-    that are floating-point numbers make i one: ``lower``, ``lower + 1`` and so on.
+    otherwise a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds. If the
+    bounds are floating-point numbers, so is i: ``lower``, ``lower + 1`` and so on.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -333,7 +333,7 @@ def _scan_alone(
         paths,
     )
     body = carried.closed
-    results = all_of(
+    results = as_list(
         apply(
             scan_primitive,
             *body.captured,
@@ -415,7 +415,7 @@ def _length(xs: Any, length: int | None) -> int:
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """Call ``f`` for each x of ``xs``; results are stacked along a new axis 0.
 
-    With ``batch_size``, so many calls at a time are mapped with ``vmap``, which is
+    With ``batch_size``, that many calls at a time are mapped with ``vmap``, which is
     faster and takes more memory.
 
     >>> import numpy as np

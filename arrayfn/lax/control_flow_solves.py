@@ -24,7 +24,7 @@ from arrayfn.lax.control_flow_tracing import (
     with_types,
 )
 from arrayfn.primitives.linear_solve import linear_solve
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, apply_program
 from arrayfn.transforms import jvp, leaf_type, linearize
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
@@ -43,10 +43,10 @@ def custom_linear_solve(
 ) -> Any:
     """The x with ``matvec(x) = b`` that ``solve(matvec, b)`` finds.
 
-    It has derivatives in both modes and of any order, by b and by what ``matvec``
-    captures. They are solutions of systems with the same matrix, computed by ``solve``;
-    in reverse mode with the transposed matrix, computed by ``transpose_solve``, or by
-    ``solve`` if the matrix is ``symmetric``.
+    It has derivatives of any order in both modes, by b and by the values that
+    ``matvec`` captures. They are solutions of systems with the same matrix, computed by
+    ``solve``; in reverse mode with the transposed matrix, computed by
+    ``transpose_solve``, or by ``solve`` if the matrix is ``symmetric``.
 
     Args:
         matvec: a linear function from x to arrays like b. It may capture traced values.
@@ -96,7 +96,7 @@ def custom_linear_solve(
     elif symmetric:
         systems.append(systems[0])
     values, programs = sharing(systems)
-    results = all_of(
+    results = as_list(
         apply(
             linear_solve,
             *values,
@@ -119,8 +119,8 @@ def custom_root(
 ) -> Any:
     """The x with ``f(x) = 0`` that ``solve(f, initial_guess)`` finds.
 
-    It has derivatives in both modes and of any order, by what ``f`` captures. They do
-    not go through the iterations of ``solve``, nor depend on the guess.
+    It has derivatives of any order in both modes, by the values that ``f`` captures.
+    They do not go through the iterations of ``solve``, nor depend on the guess.
 
     Args:
         f: a function from x to arrays like x. It may capture traced values.

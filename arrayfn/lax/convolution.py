@@ -112,7 +112,7 @@ def conv_general_dilated(
         rhs: the kernel: output feature, input feature, spatial axes.
         window_strides: elements from one window to the next, for each spatial axis.
         padding: zeros before and after each spatial axis, or "SAME" or "VALID".
-            Negative ones remove elements.
+            Negative widths remove elements.
         lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
         rhs_dilation: the same for the kernel.
         dimension_numbers: the layouts of lhs, rhs and the output.
@@ -320,12 +320,12 @@ def conv_transpose(
 ) -> Array:
     """The transposed ("fractionally strided") convolution, which upsamples.
 
-    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is
-    ``n * stride + max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad
-    the operand after ``stride - 1`` zeros have been inserted between its elements.
-    Without ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3
-    spatial axes. With ``transpose_kernel`` it is the gradient of the convolution with
-    that kernel, which is reversed with its features exchanged.
+    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is ``n * stride +
+    max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad the operand
+    after ``stride - 1`` zeros have been inserted between its elements. Without
+    ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial
+    axes. With ``transpose_kernel`` the kernel is reversed and its features are
+    exchanged, which gives the gradient of the convolution with that kernel.
 
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)

@@ -26,7 +26,7 @@ class GatherScatterMode(Enum):
     """What happens to a window that is out of bounds.
 
     CLIP moves it inside. FILL_OR_DROP reads a fill value and writes nothing.
-    PROMISE_IN_BOUNDS promises that there is none.
+    PROMISE_IN_BOUNDS promises that no window is out of bounds.
     """
 
     CLIP = "clip"
@@ -181,9 +181,9 @@ def scatter(
 
     The last axis of ``scatter_indices`` has the position of a window along the axes
     that ``dimension_numbers`` names. If windows overlap, the last in the order of
-    ``updates`` wins. ``unique_indices`` promises that none does, ``indices_are_sorted``
-    that positions ascend. ``mode`` says what becomes of windows out of bounds: they are
-    left out by default, or moved inside by "clip".
+    ``updates`` wins. ``unique_indices`` promises that no windows overlap,
+    ``indices_are_sorted`` that positions ascend. ``mode`` handles windows out of
+    bounds: by default they are skipped; "clip" moves them inside.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode

@@ -173,7 +173,7 @@ def eigh(
 
     ``symmetrize_input`` uses (x + x^H) / 2; otherwise one triangle is read. With
     ``subset_by_index=(first, end)`` only eigenvalues ``first`` to ``end`` (exclusive)
-    are returned. They are ascending also without ``sort_eigenvalues``.
+    are returned. They are ascending even if ``sort_eigenvalues`` is False.
     """
     uplo = "L" if lower else "U"
     w, v = linalg.eigh(x, uplo, symmetrize_input=symmetrize_input)

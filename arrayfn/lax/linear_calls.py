@@ -18,7 +18,7 @@ from arrayfn.lax.control_flow_tracing import (
     with_types,
 )
 from arrayfn.primitives.linear_call import linear_call as row
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
 
 
@@ -80,7 +80,7 @@ def linear_call(
         transposed=with_types(transposed, types),
         consts=len(values),
     )
-    return tree.unflatten(forward.out_tree, all_of(made))
+    return tree.unflatten(forward.out_tree, as_list(made))
 
 
 def _strong(type: ArrayType) -> ArrayType:

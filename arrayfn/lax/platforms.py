@@ -25,8 +25,8 @@ def platform_dependent(
     """``per_platform[platform](*args)`` for where it runs, else ``default(*args)``.
 
     Platforms are ``cpu`` and ``cuda`` (or ``gpu``): that of the function that is
-    compiled, and outside ``jit`` that of the arguments. Only the function for it is
-    traced. All should give results of the same structure and types.
+    compiled, and outside ``jit`` that of the arguments. Only the function for that
+    platform is traced. All should give results of the same structure and types.
 
     Raises ArgumentError if there is neither a function for the platform nor a default.
 

@@ -169,7 +169,7 @@ def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
 def reduce_precision(
     operand: ArrayLike, exponent_bits: int, mantissa_bits: int
 ) -> Array:
-    """``operand`` rounded to a float of so many bits, ties to even; the dtype stays.
+    """``operand`` rounded to a float of that many bits, ties to even; the dtype stays.
 
     Numbers that are too large become infinite, and subnormal ones 0. Derivatives are
     those of operand, rounded alike in both directions.
@@ -271,8 +271,8 @@ class FftType(Enum):
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """The transform over the last axes, as many as there are ``fft_lengths``.
 
-    These must be the extents of the axes (for "irfft" of the result). The functions of
-    ``arrayfn.numpy.fft`` pad and truncate.
+    ``fft_lengths`` must be the extents of the axes (for "irfft", those of the result).
+    The functions of ``arrayfn.numpy.fft`` pad and truncate.
     """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
     lengths = tuple(ops.whole(n) for n in fft_lengths)

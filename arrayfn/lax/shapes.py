@@ -11,7 +11,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn import numpy as anp
 from arrayfn.dtypes import DType
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import ShapeError, plural, user_location
 from arrayfn.lax.structure import dynamic_update_slice_in_dim
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import (
@@ -51,7 +51,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     missing = rank - len(shape)
     if missing < 0:
         raise ShapeError(
-            f"broadcast_to_rank: shape {shape} has more than {rank} axes",
+            f"broadcast_to_rank: shape {shape} has more than {plural(rank, 'axis')}",
             user_location(),
         )
     return expand_dims(x, tuple(range(missing))) if missing else ops.same(x)

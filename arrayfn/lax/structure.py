@@ -267,8 +267,8 @@ def dynamic_slice_in_dim(
 ) -> Array:
     """``dynamic_slice`` along one axis.
 
-    It is that of ``slice_size`` elements from ``start_index`` on; negative ones count
-    from the end, if ``allow_negative_indices``.
+    It has ``slice_size`` elements from ``start_index``; a negative index counts from
+    the end if ``allow_negative_indices``.
     """
     shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
@@ -305,7 +305,7 @@ def dynamic_update_slice_in_dim(
 ) -> Array:
     """``dynamic_update_slice`` along one axis, at position 0 of the others.
 
-    It begins at ``start_index``; negative ones count from the end, if
+    It begins at ``start_index``; a negative index counts from the end if
     ``allow_negative_indices``.
     """
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim

@@ -54,11 +54,11 @@ def reduce_window(
     """Each window of ``operand`` (a pytree), reduced by ``computation``.
 
     ``computation`` combines two such pytrees elementwise, and is associative and
-    commutative. By ``lax.add``, ``max`` and ``min`` a single array is reduced fastest;
-    by most other functions an array of all windows is made. The other arguments have an
-    entry for each axis: extents and strides of windows, padding, and the dilation of
-    the operand (``base_dilation``) and of windows. Padding and gaps have
-    ``init_value``, with which each result is combined too.
+    commutative. ``lax.add``, ``max`` and ``min`` of a single array are fastest; most
+    other functions make an array of all windows. The other arguments have an entry for
+    each axis: extents and strides of windows, padding, and the dilation of the operand
+    (``base_dilation``) and of windows. Padding and gaps hold ``init_value``, which also
+    enters each result once.
 
     >>> import numpy as np
     >>> from arrayfn import lax

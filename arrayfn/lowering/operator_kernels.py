@@ -258,11 +258,13 @@ class KernelTable:
         mapped = equation.params.get("mapped", ())
         if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
-        given = [atom.type for atom in equation.inputs]
+        operand_types = [atom.type for atom in equation.inputs]
         static = static_of(equation)
         if mapped:
-            given = [member_type(t, mapped, k) for k, t in enumerate(given)]
-        types = with_absent(given, equation.params.get("absent", ()))
+            operand_types = [
+                member_type(t, mapped, k) for k, t in enumerate(operand_types)
+            ]
+        types = with_absent(operand_types, equation.params.get("absent", ()))
         if not mapped:
             return self.find(name, backend, types, static, deterministic)
         kernel = self.find(name, backend, types, static, deterministic)
@@ -284,19 +286,19 @@ def static_of(equation: Equation) -> dict[str, Any]:
     return dict(equation.params.get("static", ()))
 
 
-def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
-    """The ``given`` operands, with None at the positions of those that were not given.
+def with_absent(operands: Sequence[Any], absent: Sequence[int]) -> list[Any]:
+    """``operands`` with None at the positions of those that the caller left out.
 
-    ``absent`` has these positions in the result, in ascending order. ``given`` may go
-    on with results, which follow the operands.
+    ``absent`` has these positions in the result, in ascending order. Results may follow
+    the operands.
 
     >>> with_absent(["x", "bias"], (1,))
     ['x', None, 'bias']
     """
-    whole = list(given)
+    with_none = list(operands)
     for position in absent:
-        whole.insert(position, None)
-    return whole
+        with_none.insert(position, None)
+    return with_none
 
 
 def member_type(

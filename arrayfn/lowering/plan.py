@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from typing_extensions import override
 
-from arrayfn.errors import SourceLocation
+from arrayfn.errors import SourceLocation, plural
 from arrayfn.ir import ArrayType
 
 if TYPE_CHECKING:
@@ -410,7 +410,7 @@ class _PlanText:
         plan = self.plan
         self.steps(plan.steps, "  ")
         sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"
-        head = [f"plan: {self.number} steps, {sizes}"]
+        head = [f"plan: {plural(self.number, 'step')}, {sizes}"]
         step_lines = self.lines
         for buffer in plan.buffers:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"

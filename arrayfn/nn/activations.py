@@ -144,7 +144,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
     """The first half of x along ``axis`` times sigmoid of the second half.
 
     Dauphin et al., Language modeling with gated convolutional networks, 2017. The
-    extent of ``axis`` is even.
+    extent of ``axis`` must be even.
 
     >>> import numpy as np
     >>> glu(np.array([2.0, 3.0, 0.0, 0.0]))

@@ -61,8 +61,8 @@ def dot_product_attention(
     than of queries, each serves a group of queries' heads (Ainslie et al., GQA, 2023).
     For float16 and bfloat16, logits and softmax are computed in float32; this is one
     operator, with a kernel on a GPU, and has reverse-mode derivatives only. The
-    derivative by a bias takes memory for all logits. A query that may attend to nothing
-    gives zeros.
+    derivative by a bias takes memory for all logits. A query that may not attend to any
+    key gives zeros.
 
     Args:
         query: [B, T, N, H], or without B.
@@ -77,10 +77,12 @@ def dot_product_attention(
         local_window_size: how far to the left and to the right to attend.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
             ``scale`` and before the masks. It takes and gives scalars, and is traced
-            and differentiated with what it captures. A score of -inf is not attended.
-        block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; what it does
-            not keep is not attended. If it keeps at most half of the blocks of keys,
-            and no other mask, bias or length is given, the others are left out.
+            and differentiated with what it captures. A key whose score is -inf is not
+            attended to.
+        block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; queries do
+            not attend to keys that it leaves out. If it keeps at most half of the
+            blocks of keys, and no other mask, bias or length is given, the others are
+            left out.
 
     Returns:
         An array of query's shape and dtype.

@@ -81,8 +81,8 @@ def create_block_mask(
 
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. B or H is None where it does not depend on
-    them. It is evaluated for all pairs, one block of queries at a time; where a mask is
-    used often, keep it.
+    them. It is evaluated for all pairs, one block of queries at a time; keep a mask
+    that is used often.
 
     Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
     it depends on values that are being traced.

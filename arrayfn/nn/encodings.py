@@ -97,7 +97,7 @@ def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
     """The rows of ``table`` [V, ...] at integer ``indices``: [*indices.shape, ...].
 
     The derivative by the table adds up the cotangents of equal indices. Indices outside
-    the table are treated as by ``arrayfn.numpy.take``.
+    the table are handled as ``arrayfn.numpy.take`` does.
 
     >>> import numpy as np
     >>> embedding(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))

@@ -24,7 +24,7 @@ def cross_entropy(
         logits: [..., C, ...], with the C classes along ``axis``.
         labels: integers, the classes, of the shape of logits without ``axis``; or
             floating-point numbers, the probabilities of the classes, of logits' shape.
-            A class outside 0 to C - 1 is treated as by ``take_along_axis``.
+            A class outside 0 to C - 1 is handled as ``take_along_axis`` does.
         axis: the axis of classes.
         where: bool, broadcasts with the result; examples where it is false give 0.
 

@@ -25,9 +25,9 @@ def standardize(
 ) -> Array:
     """x minus its mean, divided by its standard deviation, over ``axis``.
 
-    ``mean`` and ``variance`` replace x's own, which are computed of the elements where
-    ``where`` is true. ``epsilon`` is added to the variance. float16 and bfloat16 are
-    computed in float32.
+    ``mean`` and ``variance`` replace x's own, which are computed from the elements
+    where ``where`` is true. ``epsilon`` is added to the variance. float16 and bfloat16
+    are computed in float32.
     """
     x = ops.as_floating("standardize", x)
     dtype = ops.type_of_operand("standardize", x).dtype

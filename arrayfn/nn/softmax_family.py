@@ -19,7 +19,7 @@ def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Ar
     """exp(x) / sum(exp(x)) over ``axis``, without overflow.
 
     A row whose maximum is infinite gives NaN. Elements where ``where`` is false are
-    ignored, and 0 in the result, even if no element is left.
+    ignored and give 0, even if no element is left.
 
     >>> import numpy as np
     >>> softmax(np.zeros(4), where=np.array([True, True, False, False]))

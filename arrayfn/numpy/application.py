@@ -11,7 +11,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -88,9 +88,9 @@ def piecewise(
 ) -> Array:
     """Apply to each element of x the function (or number) of the last true condition.
 
-    An additional function is for elements without a true condition; by default the
-    result is 0 there. Each function is applied to all of x, so it must not fail for
-    elements whose condition is false.
+    An additional function applies where no condition is true; without it the result is
+    0 there. Each function is applied to all of x, so it must not fail for elements
+    whose condition is false.
     """
     type = ops.type_of_operand("piecewise", x)
     given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
@@ -193,8 +193,8 @@ def vectorize(
             cores, made = _parsed(signature)
         if len(cores) != len(arrays):
             raise ArgumentError(
-                f"vectorize: {signature!r} is for {len(cores)} arguments, not for "
-                f"{len(arrays)}",
+                f"vectorize: {signature!r} is for {plural(len(cores), 'argument')}, "
+                f"not for {len(arrays)}",
                 user_location(),
             )
         extents = _check_cores(arrays, cores, signature)
@@ -245,8 +245,8 @@ def _check_results(
     results = result if isinstance(result, (tuple, list)) else (result,)
     if len(results) != len(cores) or (len(cores) == 1) != (results is not result):
         raise ArgumentError(
-            f"vectorize: {signature!r} is for {len(cores)} results, but the function "
-            f"returned {_counted(result)}",
+            f"vectorize: {signature!r} is for {plural(len(cores), 'result')}, but "
+            f"the function returned {_counted(result)}",
             user_location(),
         )
     for value, core in zip(results, cores, strict=True):

@@ -84,7 +84,7 @@ def average(
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has the shape of ``a``, or that of its axes in ``axis``. With
+    ``weights`` has the shape of ``a``, or the shape of its axes ``axis``. With
     ``returned`` the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:

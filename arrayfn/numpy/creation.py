@@ -47,8 +47,8 @@ def asarray(
 ) -> Array:
     """``a`` (an array, a number, or nested sequences of them) as an array.
 
-    Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
+    Sequences may contain traced arrays, which are stacked. Outside a trace the result
+    is a new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
     impossible. Inside a trace it is a traced array, which is immutable and can be
     indexed by traced arrays. An array of another library on a GPU stays there.
 

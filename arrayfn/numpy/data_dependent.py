@@ -70,8 +70,8 @@ def flatnonzero(
 ) -> Array:
     """The indices of nonzero elements of ``a`` as a vector: int64.
 
-    With ``size``, exactly so many; missing ones are ``fill_value`` (0), a number or a
-    tuple of one.
+    With ``size`` there are exactly that many; missing ones are ``fill_value`` (0), a
+    number or a tuple of one.
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -95,8 +95,8 @@ def nonzero(
 ) -> tuple[Array, ...]:
     """The indices of nonzero elements of ``a``: an int64 array for each axis.
 
-    With ``size``, exactly so many; missing ones are ``fill_value`` (one, or one per
-    axis).
+    With ``size`` there are exactly that many; missing ones are ``fill_value`` (one, or
+    one per axis).
     """
     return _nonzero("nonzero", a, size, fill_value)
 
@@ -161,7 +161,7 @@ def _nonzero(
 def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
     """The indices of nonzero elements of ``a``, as rows: int64.
 
-    With ``size``, exactly so many rows; missing ones are ``fill_value`` (0).
+    With ``size`` there are exactly that many rows; missing ones are ``fill_value`` (0).
     """
     if size is None:
         value = known("argwhere", a, _size_remedy("argwhere"))
@@ -182,7 +182,7 @@ def compress(
 ) -> Array:
     """The slices of a along ``axis`` (None: a flattened) where ``condition`` is true.
 
-    With ``size``, exactly so many; missing ones are ``fill_value``.
+    With ``size`` there are exactly that many; missing ones are ``fill_value``.
     """
     ops.refuse_out("compress", out)
     if axis is None:
@@ -213,7 +213,7 @@ def extract(
 ) -> Array:
     """The elements of ``arr`` where ``condition`` is true, as a vector.
 
-    With ``size``, exactly so many; missing ones are ``fill_value``.
+    With ``size`` there are exactly that many; missing ones are ``fill_value``.
     """
     return compress(ravel(condition), ravel(arr), 0, size=size, fill_value=fill_value)
 
@@ -242,9 +242,9 @@ def repeat(
 ) -> Array:
     """Repeat each element of ``a`` ``repeats`` times along ``axis`` (None: flat).
 
-    ``repeats`` is one number, or one for each element. It decides the shape. Under
-    ``jit``, where it may be unknown, give ``total_repeat_length``: the last element is
-    repeated to the end, or surplus elements are dropped.
+    ``repeats`` is one number, or one for each element. The counts decide the shape.
+    Under ``jit``, where they may be unknown, give ``total_repeat_length``: the last
+    element is repeated to the end, or surplus elements are dropped.
     """
     if axis is None:
         a, axis = ravel(a), 0

@@ -165,7 +165,7 @@ def iinfo(int_type: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x's dtype is complex; of any object, as NumPy would convert it."""
+    """Whether x's dtype is complex, once NumPy has converted x to an array."""
     if isinstance(x, ImmutableArray):
         return x.dtype in dtypes.COMPLEX
     if isinstance(x, (list, tuple)):

@@ -275,8 +275,8 @@ def ravel_multi_index(
 ) -> Array:
     """The flat indices for indices along the axes of shape ``dims``.
 
-    ``mode`` is for indices out of bounds: "wrap", "clip", or "raise", which needs their
-    values. The indices are int64, or ``dtype``.
+    ``mode`` handles indices out of bounds: "wrap", "clip", or "raise", which needs
+    their values. The indices are int64, or ``dtype``.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]

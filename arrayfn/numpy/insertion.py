@@ -42,8 +42,8 @@ def insert(
 ) -> Array:
     """``arr`` with ``values`` inserted before ``obj`` along ``axis``.
 
-    ``obj`` is a number, a slice, numbers, or a mask; all but a number are known. With
-    ``axis=None`` arr is flattened.
+    ``obj`` is a number, a slice, numbers, or a mask; all but a single number must be
+    known under ``jit``. With ``axis=None`` arr is flattened.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -100,8 +100,9 @@ def delete(
 ) -> Array:
     """``arr`` without what is at ``obj`` along ``axis`` (None: ``arr`` flat).
 
-    ``obj`` is a number, a slice, numbers, or a mask. Numbers need not be known under
-    ``jit`` if ``assume_unique_indices`` says that none repeats, nor does one number.
+    ``obj`` is a number, a slice, numbers, or a mask. Under ``jit`` several numbers must
+    be known unless ``assume_unique_indices`` promises that none repeats; a single
+    number need not be known.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -160,7 +161,7 @@ def put(
 ) -> Array:
     """A copy of ``a`` with ``v`` at ``ind`` of ``a`` flattened.
 
-    Values are repeated if needed. ``mode`` is for ind out of bounds: "wrap" uses
+    Values are repeated if needed. ``mode`` handles indices out of bounds: "wrap" uses
     them modulo the size, "clip" clamps them (negative ones to 0). The default is that
     of ``a.at[ind].set(v)``.
 
@@ -202,8 +203,8 @@ def put_along_axis(
     array([[0., 5.],
            [5., 0.]])
 
-    Values at indices out of bounds are dropped (``mode="drop"``); with "clip" they go
-    to the nearest element.
+    Values at indices out of bounds are dropped (``mode="drop"``), or written to the
+    nearest element ("clip").
     """
     _refuse_in_place("put_along_axis", inplace)
     if mode not in (None, "drop", "fill", "promise_in_bounds", "clip"):
@@ -298,8 +299,8 @@ def fill_diagonal(
 def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Select each element from the choice whose number is in ``a``.
 
-    ``mode`` is for numbers out of bounds: "wrap", "clip", or "raise", which needs their
-    values.
+    ``mode`` handles numbers out of bounds: "wrap", "clip", or "raise", which needs
+    their values.
     """
     ops.refuse_out("choose", out)
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]

@@ -182,8 +182,8 @@ def vecdot(
 ) -> Array:
     """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
 
-    It is computed in ``preferred_element_type``, if that is given. ``precision`` is
-    that of ``matmul``, and has no effect on sums.
+    It is computed in ``preferred_element_type``, if that is given. ``precision`` has no
+    effect, because no matrix product is computed.
 
     >>> import numpy as np
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -62,8 +62,8 @@ def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
             extents[extents.index(-1)] = size // known
     if any(extent < 0 for extent in extents) or math.prod(extents) != size:
         raise ShapeError(
-            f"reshape: an array of shape {have} has {size} elements and does not "
-            f"reshape to {tuple(entries)}",
+            f"reshape: an array of shape {have} has {plural(size, 'element')} and "
+            f"does not reshape to {tuple(entries)}",
             user_location(),
         )
     return tuple(extents)

@@ -14,8 +14,8 @@ _NUMPYS: Final = np.__array_namespace_info__()
 class __array_namespace_info__:  # noqa: N801 - the array API's name
     """Capabilities, data types and devices, as the array API asks for them.
 
-    They are NumPy's but for one: under ``jit`` masks have no values, so neither an
-    index by a mask nor a shape that depends on values is possible there.
+    They are NumPy's, with one exception: under ``jit`` masks have no values, so neither
+    an index by a mask nor a shape that depends on values is possible there.
     """
 
     def capabilities(self) -> dict[str, bool | int]:

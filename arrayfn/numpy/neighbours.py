@@ -184,10 +184,10 @@ def interp(
 ) -> Array:
     """The piecewise linear function through points (xp, fp), xp ascending, at x.
 
-    Outside it is ``left`` and ``right``, by default the outermost fp; "extrapolate"
-    continues the outermost line. With a ``period``
-    (of either sign) the points repeat, and need not be ordered. The result keeps the
-    operands' dtype. ``fp`` may be complex.
+    Outside, the values are ``left`` and ``right``, by default the outermost fp;
+    "extrapolate" continues the outermost line. With a ``period`` (of either sign) the
+    points repeat, and need not be ordered. The result keeps the operands' dtype. ``fp``
+    may be complex.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))

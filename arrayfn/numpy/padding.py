@@ -56,7 +56,7 @@ def pad(
     """``array`` padded before and after along each axis.
 
     ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis. Each mode has its own options, which are given so too:
+    axis. Each mode has its own options, which take the same forms:
 
     * "constant" has ``constant_values`` (0), "empty" pads with zeros;
     * "linear_ramp" has ``end_values`` (0), the ends of straight lines;

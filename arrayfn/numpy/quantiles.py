@@ -279,10 +279,10 @@ def quantile(
 ) -> Array:
     """The quantile q of the elements over ``axis``; NaN if one is NaN.
 
-    The axes of an array q come first. ``method`` is the interpolation between elements:
-    linear by default; names are NumPy's. Elements count by their ``weights`` (of a's
-    shape, or a vector along ``axis``), for which the method is "inverted_cdf".
-    ``overwrite_input`` has no effect.
+    The axes of an array q come first. ``method`` is the interpolation between elements,
+    "linear" by default; the names are NumPy's. With ``weights`` (of a's shape, or a
+    vector along ``axis``) the method must be "inverted_cdf". ``overwrite_input`` has no
+    effect.
 
     >>> import numpy as np
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)

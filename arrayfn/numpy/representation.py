@@ -355,7 +355,7 @@ def isreal(x: ArrayLike) -> Array:
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
     """``a``, or its real part if all imaginary parts are known and within ``tol`` eps.
 
-    As this decides the dtype, ``a`` stays complex if its value is not known.
+    ``a`` stays complex if its value is not known, because the value decides the dtype.
     """
     type = ops.type_of_operand("real_if_close", a)
     value = known_value(a)

@@ -201,9 +201,9 @@ def histogram(
 ) -> tuple[Array, Array]:
     """The number of elements of ``a`` in each bin, and the bins' edges.
 
-    Bins are those of ``histogram_bin_edges``; the last includes its upper edge. With
-    ``weights`` it sums these; ``density`` divides by the total and the widths. Counts
-    are int64.
+    Bins are those of ``histogram_bin_edges``; the last one includes its upper edge.
+    With ``weights`` the weights are summed; ``density`` divides by the total and the
+    widths. Counts are int64.
     """
     edges = histogram_bin_edges(a, bins, range, weights)
     counts, (edges,) = histogramdd(
@@ -248,7 +248,7 @@ def histogramdd(
     """The number of rows of ``sample`` (n, d) in each cell, and the edges by column.
 
     The counts, float64 unless ``weights`` have another dtype, have d axes. ``bins`` and
-    ``range`` are one for all columns, or a list of one for each.
+    ``range`` are one value for all columns, or a list with one for each.
     """
     if isinstance(sample, (list, tuple)):
         sample = stack(sample, -1)

@@ -118,9 +118,9 @@ def unique(
     """``ar``'s distinct elements in order (or distinct slices along ``axis``).
 
     Optional further results are the first positions, the inverse indices, and the
-    counts. With ``size`` there are exactly so many; missing ones are ``fill_value``
-    (by default the smallest element) with count 0. They are sorted also without
-    ``sorted``.
+    counts. With ``size`` there are exactly that many; missing ones are ``fill_value``
+    (by default the smallest element) with count 0. They are sorted even if ``sorted``
+    is False.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -311,8 +311,8 @@ def isin(
 ) -> Array:
     """Whether each element is among ``test_elements`` (is not, if ``invert``): bool.
 
-    It bisects the sorted test elements. ``kind`` and ``method``, by which other
-    libraries choose an algorithm, have no effect.
+    The method is bisection of the sorted test elements. ``kind`` and ``method``, by
+    which other libraries choose an algorithm, have no effect.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)

@@ -45,7 +45,7 @@ def cov(
     """The covariance matrix of variables: rows of ``m``, or columns if not ``rowvar``.
 
     ``y`` has further variables. The divisor is the number of observations minus
-    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are integer counts of
+    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are the integer counts of
     observations, ``aweights`` their weights.
 
     >>> import numpy as np

@@ -89,7 +89,7 @@ def log1p(x: ArrayLike, /) -> Array:
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
     """log(exp(x) + exp(y)), without intermediate overflow.
 
-    Of complex numbers it is the principal value.
+    For complex numbers it is the principal value.
     """
     if ops.common_dtype("logaddexp", (x, y)) in dtypes.COMPLEX:
         return _complex_logaddexp(*(ops.as_array(v) for v in ops.floated("", x, y)))

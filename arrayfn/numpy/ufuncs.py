@@ -24,6 +24,7 @@ from arrayfn.errors import (
     InPlaceError,
     OutOfBoundsError,
     ShapeError,
+    plural,
     user_location,
 )
 from arrayfn.ir import Program
@@ -46,7 +47,7 @@ from arrayfn.numpy.reductions import check_where
 from arrayfn.numpy.updates import IndexedUpdate
 from arrayfn.pickling import pickled
 from arrayfn.primitives.control_flow_scan import scan
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, trace
 
 P = ParamSpec("P")
@@ -61,7 +62,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
 
     Calling it calls ``func``, or ``call`` if that is given. ``identity`` is what begins
     a reduction. ``reduce``, ``accumulate`` and ``reduceat`` replace the methods of
-    these names; ``at`` names the update of ``x.at[index]`` that the method ``at`` is.
+    these names; ``at`` names the method of ``x.at[index]`` that computes ``ufunc.at``.
     ``reorderable`` says that elements may be combined in any order.
 
     >>> import numpy as np
@@ -338,8 +339,8 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         """
         if self.nin != 2:
             raise ArgumentError(
-                f"{self.__name__}.outer: it takes {self.nin} arrays; outer is of "
-                "functions of two",
+                f"{self.__name__}.outer: it takes {plural(self.nin, 'array')}; outer "
+                "is of functions of two",
                 user_location(),
             )
         first, second = (
@@ -362,8 +363,8 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         """
         if (self.nin, self.nout) != (2, 1):
             raise ArgumentError(
-                f"{self.__name__}.{method}: it takes {self.nin} arrays and gives "
-                f"{self.nout}; {method} is of functions of two that give one",
+                f"{self.__name__}.{method}: it takes {plural(self.nin, 'array')} and "
+                f"gives {self.nout}; {method} is of functions of two that give one",
                 user_location(),
             )
 
@@ -474,7 +475,7 @@ def _scanned(
         program.outputs,
     )
     return tuple(
-        all_of(
+        as_list(
             apply(
                 scan,
                 *body.captured,
@@ -510,14 +511,15 @@ def frompyfunc(
         """The mapped function; ArgumentError for another number of arrays."""
         if len(args) != nin:
             raise ArgumentError(
-                f"{mapped.__name__} takes {nin} arrays, but was given {len(args)}",
+                f"{mapped.__name__} takes {plural(nin, 'array')}, but was given "
+                f"{len(args)}",
                 user_location(),
             )
         results = mapped(*args)
         given = len(results) if isinstance(results, (tuple, list)) else 1
         if given != nout:
             raise ArgumentError(
-                f"{mapped.__name__} gave {given} results, not nout={nout}",
+                f"{mapped.__name__} gave {plural(given, 'result')}, not nout={nout}",
                 user_location(),
             )
         return results[0] if nout == 1 and isinstance(results, tuple) else results

@@ -22,9 +22,9 @@ from arrayfn.transforms import leaf_type, vmap
 class Dense:
     """A solution, callable with a time or an array of times.
 
-    ``ts`` has the times at which steps ended; those after the last step repeat its end.
-    Times outside give NaN. It is a pytree, and has derivatives by time and by what the
-    solution depends on.
+    ``ts`` has the times at which steps ended; unused entries repeat the last time.
+    Times outside the solution give NaN. It is a pytree, and has derivatives by time and
+    by what the solution depends on.
     """
 
     def __init__(self, method: Method, like: Any, steps: Recorded) -> None:

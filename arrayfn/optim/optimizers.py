@@ -192,7 +192,8 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
 def scale_by_trust_ratio() -> Optimizer:
     """Multiply each leaf by the norm of its parameters over that of its update.
 
-    By 1 where either is 0 (You et al., Large batch optimization, 2020, algorithm 2).
+    The factor is 1 where either norm is 0 (You et al., Large batch optimization, 2020,
+    algorithm 2).
     """
 
     def scaled(updates: Tree, params: Tree) -> Tree:
@@ -290,7 +291,8 @@ def adam(
 ) -> Optimizer:
     """p = p - rate * m / (sqrt(v + eps_root) + eps), m and v unbiased moving means.
 
-    Of g and g**2, with decays ``b1`` and ``b2`` (Kingma and Ba, Adam, 2015).
+    The means are of g and g**2, with decays ``b1`` and ``b2`` (Kingma and Ba, Adam,
+    2015).
 
     >>> import numpy as np
     >>> rule = adam(0.1)
@@ -350,7 +352,7 @@ def lamb(
     weight_decay: float = 0.0,
     mask: Mask = None,
 ) -> Optimizer:
-    """``adamw`` with each leaf's step as long as its parameters, times the rate.
+    """``adamw`` with the norm of each leaf's step scaled to that of its parameters.
 
     You et al., Large batch optimization for deep learning, 2020.
     """

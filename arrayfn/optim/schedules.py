@@ -96,7 +96,7 @@ def cosine_decay_schedule(
 ) -> Schedule:
     """From ``init_value`` to ``alpha * init_value`` along half a cosine.
 
-    To the power ``exponent`` (Loshchilov and Hutter, SGDR, 2017).
+    The cosine is raised to the power ``exponent`` (Loshchilov and Hutter, SGDR, 2017).
 
     >>> [round(float(cosine_decay_schedule(2.0, 4)(k)), 6) for k in (0, 2, 4)]
     [2.0, 1.0, 0.0]

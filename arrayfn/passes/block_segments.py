@@ -29,7 +29,7 @@ from arrayfn.primitives import conversion, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import View, has_effect, primitive_of
 from arrayfn.primitives.collectives import all_gather, all_to_all
-from arrayfn.primitives.control_flow import arranged, parts_of
+from arrayfn.primitives.control_flow import arranged, split_by_counts
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import repeated
@@ -253,7 +253,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
     params = equation.params
     consts, carry = params["consts"], params["carry"]
     carries, results = scan_varies(params, differ, blocks.axis.name)
-    fixed, _, slices = parts_of(differ, consts, carry)
+    fixed, _, slices = split_by_counts(differ, consts, carry)
     flags = [*fixed, *carries, *slices]
     operands: list[Atom] = []
     for k, (atom, flag) in enumerate(zip(equation.inputs, flags, strict=True)):
@@ -272,7 +272,7 @@ def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
     params = equation.params
     carries = while_varies(params, differ, blocks.axis.name)
     first, second = params["cond_consts"], params["body_consts"]
-    for_cond, for_body, _ = parts_of(differ, first, second)
+    for_cond, for_body, _ = split_by_counts(differ, first, second)
     flags = [*for_cond, *for_body, *carries]
     condition = blocks.inner(params["cond_program"], [*for_cond, *carries], [False])
     body = blocks.inner(params["body_program"], [*for_body, *carries], carries)

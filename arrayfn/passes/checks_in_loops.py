@@ -21,7 +21,7 @@ from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.control_flow_while import while_loop
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 
 NO_FAULT_LITERAL: Final = Literal(NO_FAULT, dtypes.int64)
 
@@ -44,7 +44,7 @@ def _scan(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Che
     xs_begin = params["consts"] + params["carry"]
     body = checker.checked(params["program"])
     if body is None:
-        return all_of(scan(*operands, **params)), [NO_FAULT_LITERAL]
+        return as_list(scan(*operands, **params)), [NO_FAULT_LITERAL]
     carry, result_count = params["carry"], len(equation.outputs)
     start = [*_zeros(body.outputs[result_count:-1]), NO_FAULT_LITERAL]
     carry_end = carry + len(start)
@@ -52,7 +52,9 @@ def _scan(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Che
         "program": _scan_body(body, xs_begin, carry, result_count),
         "carry": carry_end,
     }
-    outputs = all_of(scan(*operands[:xs_begin], *start, *operands[xs_begin:], **params))
+    outputs = as_list(
+        scan(*operands[:xs_begin], *start, *operands[xs_begin:], **params)
+    )
     return [*outputs[:carry], *outputs[carry_end:]], outputs[carry:carry_end]
 
 
@@ -68,7 +70,7 @@ def _while_loop(
     checked_condition = checker.checked(params["cond_program"])
     checked_body = checker.checked(params["body_program"])
     if checked_condition is None and checked_body is None:
-        return all_of(while_loop(*operands, **params)), [NO_FAULT_LITERAL]
+        return as_list(while_loop(*operands, **params)), [NO_FAULT_LITERAL]
     cond_end = params["cond_consts"]
     condition = checked_condition or _without_faults(params["cond_program"])
     body = checked_body or _without_faults(params["body_program"])
@@ -79,7 +81,7 @@ def _while_loop(
         "body_program": _while_body(condition, body, cond_end, start),
         "body_consts": cond_end + params["body_consts"],
     }
-    outputs = all_of(
+    outputs = as_list(
         while_loop(*operands[:cond_end], *operands, *start, NO_FAULT_LITERAL, **params)
     )
     results, values, fault = outputs[:count], list(outputs[count:-1]), outputs[-1]
@@ -97,7 +99,7 @@ def _cond(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Che
     branches: tuple[Program, ...] = equation.params["branches"]
     checked = [checker.checked(branch) for branch in branches]
     if not any(checked):
-        return all_of(cond(*operands, branches=branches)), [NO_FAULT_LITERAL]
+        return as_list(cond(*operands, branches=branches)), [NO_FAULT_LITERAL]
     count = len(equation.outputs)
     with_faults = [
         with_fault or _without_faults(branch)
@@ -109,7 +111,7 @@ def _cond(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Che
             _with_values_of_all(branch, count, values, number)
             for number, branch in enumerate(with_faults)
         ]
-    outputs = all_of(cond(*operands, branches=tuple(with_faults)))
+    outputs = as_list(cond(*operands, branches=tuple(with_faults)))
     return outputs[:count], outputs[count:]
 
 

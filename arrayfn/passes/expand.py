@@ -30,7 +30,7 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 
 _MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
 _LONG_DOT: Final = 1 << 16  # elements of a vector
@@ -81,7 +81,7 @@ def _expanded(
             )
             result = _product(operands, equation, products, fuses)
         changed |= result is not None
-        return None if result is None else all_of(result)
+        return None if result is None else as_list(result)
 
     return rewritten(program, replacement), changed
 

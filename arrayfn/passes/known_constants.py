@@ -31,15 +31,15 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
     found: list[Var] = []
     hoisted: set[Equation] = set()
     for equation in program.equations if captured else ():
-        given = [a for a in equation.inputs if isinstance(a, Var)]
+        operands = [a for a in equation.inputs if isinstance(a, Var)]
         primitive = primitive_of(equation)
         if has_effect(equation) or primitive.is_collective:
             continue
-        if not all(v in known or v in captured for v in given):
+        if not all(v in known or v in captured for v in operands):
             continue
         known.update(equation.outputs)
         size = max(v.type.nbytes for v in equation.outputs)
-        if any(v in captured for v in given):
+        if any(v in captured for v in operands):
             captured.update(equation.outputs)
             if is_costly(equation) and size <= limit:
                 found += equation.outputs

@@ -163,7 +163,7 @@ class _Assignment:
         self.last_uses = _last_uses(program)
         self.builder = ProgramBuilder(program.name)
         self.environment: dict[Var, Atom] = {}
-        self.given: frozenset[Atom] = frozenset()
+        self.new_inputs: frozenset[Atom] = frozenset()
         self.reads: dict[Var, Read] = {}
         self.recorded = 0
         self.owned: set[Atom] = set()
@@ -183,7 +183,7 @@ class _Assignment:
                 builder.input(plain(v.type) if self.inside else v.type, v.hint)
                 for v in program.inputs
             ]
-            self.given = frozenset(inputs)
+            self.new_inputs = frozenset(inputs)
             self.environment = builder.bind_inputs(program, inputs)
             constants = (self.environment[c] for c in program.constants)
             borrowed = [v for v in (*inputs, *constants) if isinstance(v, Var)]
@@ -361,7 +361,7 @@ class _Assignment:
         whose size divides that of an array that they read whole.
         """
         base = self.reads[x].base
-        if not self.inside or base not in self.given:
+        if not self.inside or base not in self.new_inputs:
             return False
         return (
             base.type.size != x.type.size

@@ -11,16 +11,18 @@ from typing import Any
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import primitive_of
-from arrayfn.primitives.control_flow import fixed_point, parts_of
+from arrayfn.primitives.control_flow import fixed_point, split_by_counts
 
 Flags = list[bool]
 """For each of some values, whether it differs between members."""
 
 
-def varying(program: Program, given: Sequence[bool], axis: str) -> dict[Atom, bool]:
-    """Whether each Var of ``program`` differs along ``axis``; ``given`` are inputs'."""
+def varying(
+    program: Program, inputs_vary: Sequence[bool], axis: str
+) -> dict[Atom, bool]:
+    """Whether each Var of ``program`` differs along ``axis``."""
     flags: dict[Atom, bool] = dict.fromkeys(program.constants, False)
-    flags.update(zip(program.inputs, given, strict=True))
+    flags.update(zip(program.inputs, inputs_vary, strict=True))
     for equation in program.equations:
         of_inputs = [flags.get(atom, False) for atom in equation.inputs]
         results = results_vary(equation, of_inputs, axis)
@@ -28,27 +30,27 @@ def varying(program: Program, given: Sequence[bool], axis: str) -> dict[Atom, bo
     return flags
 
 
-def results_vary(equation: Equation, given: Flags, axis: str) -> Flags:
-    """Whether each result of ``equation`` differs; ``given`` are its operands'."""
+def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
+    """Whether each result of ``equation`` differs."""
     primitive, params = primitive_of(equation), equation.params
     if is_over(equation, axis):
         is_equal = primitive.name in ("all_reduce", "all_gather")
         return [not is_equal]
     if not meets(equation, axis):
-        return [any(given)] * len(equation.outputs)
+        return [any(operands_vary)] * len(equation.outputs)
     if primitive.name == "scan":
-        return scan_varies(params, given, axis)[1]
+        return scan_varies(params, operands_vary, axis)[1]
     if primitive.name == "while_loop":
-        return while_varies(params, given, axis)
-    branches = [_of_outputs(b, given[1:], axis) for b in params["branches"]]
-    return [any(of) for of in zip(*branches, strict=True)]
+        return while_varies(params, operands_vary, axis)
+    branches = [_of_outputs(b, operands_vary[1:], axis) for b in params["branches"]]
+    return list(map(any, zip(*branches, strict=True)))
 
 
 def scan_varies(
-    params: Mapping[str, Any], given: Flags, axis: str
+    params: Mapping[str, Any], operands_vary: Flags, axis: str
 ) -> tuple[Flags, Flags]:
     """Which carries of a scan differ, and which of all its results."""
-    fixed, state, xs = parts_of(given, params["consts"], params["carry"])
+    fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
@@ -59,9 +61,11 @@ def scan_varies(
     return results[: len(state)], results
 
 
-def while_varies(params: Mapping[str, Any], given: Flags, axis: str) -> Flags:
+def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> Flags:
     """Which carries of a while_loop differ, whose members all go on or all stop."""
-    _, fixed, state = parts_of(given, params["cond_consts"], params["body_consts"])
+    _, fixed, state = split_by_counts(
+        operands_vary, params["cond_consts"], params["body_consts"]
+    )
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
@@ -76,9 +80,9 @@ def _either(carries: Flags, results: Flags) -> Flags:
     return [a or b for a, b in zip(carries, results, strict=False)]
 
 
-def _of_outputs(program: Program, given: Sequence[bool], axis: str) -> Flags:
+def _of_outputs(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
     """Whether each output of ``program`` differs."""
-    flags = varying(program, given, axis)
+    flags = varying(program, inputs_vary, axis)
     return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]
 
 

@@ -19,7 +19,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_gather
 from arrayfn.primitives.control_flow_cond import cond
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.slicing import slice_
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def once(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[P
             )
     first, *rest = emitter.index_operands()
     place = e.minimum(functools.reduce(e.add, rest, first), 1)
-    outputs = all_of(cond(place, *operands, branches=tuple(branches)))
+    outputs = as_list(cond(place, *operands, branches=tuple(branches)))
     return [emitter.whole(_of_first(emitter, x)) for x in outputs]
 
 

@@ -32,7 +32,7 @@ from arrayfn.primitives.base import (
     Sample,
     primitive_of,
 )
-from arrayfn.primitives.rules import in_front, repeated
+from arrayfn.primitives.rules import mapped_axes_first, repeated
 
 Loops = tuple[tuple[int, tuple[bool, ...]], ...]
 
@@ -158,7 +158,7 @@ def _batch(
 
     The condition gets the mapped axis in front even if only values are mapped.
     """
-    condition, *values = in_front(inputs, dims)
+    condition, *values = mapped_axes_first(inputs, dims)
     if dims[0] is None:
         condition = repeated(axis_size, condition, None)
     mapped = tuple(dim is not None for dim in dims[1:])

@@ -16,11 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import (
-    ArgumentError,
-    ShapeError,
-    SourceLocation,
-)
+from arrayfn.errors import ArgumentError, ShapeError, SourceLocation, plural
 from arrayfn.ir import ArrayType, Atom, Equation
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families
@@ -38,7 +34,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
 from arrayfn.primitives.numbered import NumberedTable
-from arrayfn.primitives.rules import all_mapped, all_of, in_front
+from arrayfn.primitives.rules import all_mapped, as_list, mapped_axes_first
 
 Form = tuple[Shape, DType]
 """The shape and dtype of an array."""
@@ -130,7 +126,8 @@ def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[
     """
     if len(arrays) != len(results):
         raise ArgumentError(
-            f"the Python function {name} gave {len(arrays)} arrays, not {len(results)}"
+            f"the Python function {name} gave {plural(len(arrays), 'array')}, not "
+            f"{len(results)}"
         )
     for position, (x, (shape, dtype)) in enumerate(zip(arrays, results, strict=True)):
         if (x.shape, x.dtype) != (shape, dtype):
@@ -155,7 +152,7 @@ def _with_mapped_axis(
     That axis has ``axis_size`` elements, and is axis ``dims[k]`` of input k; None if
     that is not mapped. It is in front of the operands that are returned.
     """
-    operands = in_front(inputs, dims)
+    operands = mapped_axes_first(inputs, dims)
     return operands, ((axis_size, tuple(dim is not None for dim in dims)), *loops)
 
 
@@ -220,7 +217,7 @@ def _pure_batch(
         loops=loops,
         method=method,
     )
-    return all_of(outputs), [0] * len(results)
+    return as_list(outputs), [0] * len(results)
 
 
 def _turned(x: Any, y: Any) -> tuple[Any, ...]:

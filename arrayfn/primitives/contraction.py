@@ -37,7 +37,7 @@ from arrayfn.primitives.base import (
     value_of,
 )
 from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
+from arrayfn.primitives.rules import jvp_of_product, mapped_axes_first, shifted
 
 Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
@@ -260,7 +260,7 @@ def _batch(
     **params: Any,
 ) -> Batched:
     """Batching rule: the mapped axis becomes a batch axis, or free if one has it."""
-    x, y = in_front(inputs, dims)
+    x, y = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
     lead = (0,) if all(mapped) else ()
     value = dot_general(

@@ -58,17 +58,18 @@ class Batch(Protocol):
 
 
 class Transpose(Protocol):
-    """Transposition: (program, linear inputs, given cotangents, dense results).
+    """Transposition of ``program``, which is linear in the inputs marked in ``linear``.
 
-    Returns (program, which cotangents exist). It takes the inputs that are not linear,
-    and the given cotangents.
+    The result takes the other inputs, and cotangents of the outputs marked in
+    ``has_cotangent``. It returns the cotangents of linear inputs that are not zero, and
+    those marked in ``dense``. The flags say which of them it returns.
     """
 
     def __call__(
         self,
         program: Program,
         linear: Sequence[bool],
-        given: Sequence[bool],
+        has_cotangent: Sequence[bool],
         dense: Sequence[bool],
         /,
     ) -> tuple[Program, list[bool]]: ...
@@ -111,22 +112,22 @@ class Split(Protocol):
 # Programs and equations.
 
 
-def where(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
-    """The items whose entry in ``chosen`` is true."""
+def selected(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
+    """The items whose flag in ``chosen`` is true."""
     return list(compress(items, chosen))
 
 
-def unless(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
-    """The items whose entry in ``excluded`` is false."""
+def unselected(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
+    """The items whose flag in ``excluded`` is false."""
     return [x for x, out in zip(items, excluded, strict=True) if not out]
 
 
-def either(*flags: Iterable[bool]) -> list[bool]:
+def elementwise_or(*flags: Iterable[bool]) -> list[bool]:
     """The elementwise or of ``flags``."""
     return [any(at) for at in zip(*flags, strict=True)]
 
 
-def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
+def split_by_counts(items: Sequence[T], *counts: int) -> list[list[T]]:
     """``items`` cut into lists of these lengths, and a last list with the rest."""
     pieces: list[list[T]] = []
     begin = 0
@@ -149,7 +150,7 @@ def agreeing(
     branches, and the flags that they agree on.
     """
     alone = [transform(branch, [False] * count) for branch in branches]
-    exists = either(*(flags for _, flags in alone))
+    exists = elementwise_or(*(flags for _, flags in alone))
     return [
         result if flags == exists else transform(branch, exists)[0]
         for branch, (result, flags) in zip(branches, alone, strict=True)
@@ -458,7 +459,7 @@ def scan_reference(
 
     Params are as in ``scan_types``; ``run`` interprets the body.
     """
-    fixed, state, xs = parts_of(_arrays(operands), consts, carry)
+    fixed, state, xs = split_by_counts(_arrays(operands), consts, carry)
     ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
     for step in reversed(range(length)) if reverse else range(length):
         results = run(program, [*fixed, *state, *[x[step] for x in xs]])

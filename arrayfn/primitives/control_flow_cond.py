@@ -39,17 +39,17 @@ from arrayfn.primitives.control_flow import (
     cond_reference,
     cond_types,
     equation,
-    unless,
-    where,
+    selected,
+    unselected,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_of,
-    in_front,
-    placed,
-    present,
+    as_list,
+    mapped_axes_first,
+    not_linear,
+    not_none,
     repeated,
-    values_of,
+    with_nones,
 )
 
 Branches = tuple[Program, ...]
@@ -64,16 +64,16 @@ def _jvp(
     jvp_branches, varies = agreeing(
         branches, count, lambda branch, dense: jvp(branch, wrt, dense)
     )
-    varying_tangents = present(tangents[1:])
-    outputs = all_of(cond(*primals, *varying_tangents, branches=tuple(jvp_branches)))
-    return outputs[:count], placed(outputs[count:], varies)
+    varying_tangents = not_none(tangents[1:])
+    outputs = as_list(cond(*primals, *varying_tangents, branches=tuple(jvp_branches)))
+    return outputs[:count], with_nones(outputs[count:], varies)
 
 
 def _batch(
     batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, *, branches: Branches
 ) -> Batched:
     """The batching rule: a cond of mapped branches, unless the index is mapped."""
-    index, *operands = in_front(inputs, dims)
+    index, *operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
         return _batch_by_selection(batch, axis_size, index, operands, mapped, branches)
@@ -82,7 +82,7 @@ def _batch(
         len(branches[0].outputs),
         lambda branch, dense: batch(branch, axis_size, mapped, dense),
     )
-    outputs = all_of(cond(index, *operands, branches=tuple(batched_branches)))
+    outputs = as_list(cond(index, *operands, branches=tuple(batched_branches)))
     return outputs, [0 if v else None for v in varies]
 
 
@@ -198,9 +198,9 @@ def _split(
         return parts, parts.unknown
 
     parts, varies = agreeing(branches, len(whole.outputs), split_branch)
-    known_operands = unless(operands, unknown_operands)
+    known_operands = unselected(operands, unknown_operands)
     slots = _Slots(parts, known_operands)
-    known_outputs = unless(whole.outputs, varies)
+    known_outputs = unselected(whole.outputs, varies)
     known: list[Equation] = []
     if known_outputs or slots.vars:
         known_branches = tuple(slots.known(part, len(known_outputs)) for part in parts)
@@ -215,9 +215,9 @@ def _split(
         )
     linear = equation(
         cond,
-        [index, *known_operands, *slots.vars, *where(operands, unknown_operands)],
+        [index, *known_operands, *slots.vars, *selected(operands, unknown_operands)],
         {"branches": tuple(slots.linear(part) for part in parts)},
-        where(whole.outputs, varies),
+        selected(whole.outputs, varies),
         whole,
     )
     return known, [linear]
@@ -247,10 +247,10 @@ class _Slots:
                     self.types.append(type.with_varying(var.type.varying))
         self.vars = [Var(t) for t in self.types]
 
-    def _placed(self, p: Parts) -> dict[int, int]:
+    def _residual_of_slot(self, p: Parts) -> dict[int, int]:
         """The number of the residual in each slot that this branch fills."""
         free = list(range(len(self.types)))
-        placed: dict[int, int] = {}
+        residual_of_slot: dict[int, int] = {}
         for number, var in enumerate(p.residual_outputs):
             if var in p.known.inputs:
                 continue
@@ -259,8 +259,8 @@ class _Slots:
                 s for s in free if (self.types[s].shape, self.types[s].dtype) == form
             )
             free.remove(slot)
-            placed[slot] = number
-        return placed
+            residual_of_slot[slot] = number
+        return residual_of_slot
 
     def known(self, p: Parts, outputs: int) -> Program:
         """The known part of a branch, with a value for every slot.
@@ -268,13 +268,15 @@ class _Slots:
         It returns the first ``outputs`` results of ``p.known``, then the slots. Slots
         that this branch does not use hold zeros.
         """
-        placed = self._placed(p)
+        residual_of_slot = self._residual_of_slot(p)
         builder = ProgramBuilder(p.known.name)
         with builder:
             results = builder.inline(p.known, builder.inputs_of(p.known))
             residuals = results[len(results) - p.residuals :]
             filled = [
-                residuals[placed[slot]] if slot in placed else views.zeros(t)
+                residuals[residual_of_slot[slot]]
+                if slot in residual_of_slot
+                else views.zeros(t)
                 for slot, t in enumerate(self.types)
             ]
             return builder.build([*results[:outputs], *filled])
@@ -284,7 +286,7 @@ class _Slots:
 
         It takes the known operands, all slots, and the unknown operands.
         """
-        placed = self._placed(p)
+        residual_of_slot = self._residual_of_slot(p)
         inner = p.linear.inputs
         read = {
             var: number
@@ -295,7 +297,7 @@ class _Slots:
             inner[read[v]] if v in read else Var(v.type) for v in p.known.inputs
         ]
         filled = [
-            inner[placed[slot]] if slot in placed else Var(t)
+            inner[residual_of_slot[slot]] if slot in residual_of_slot else Var(t)
             for slot, t in enumerate(self.types)
         ]
         return arranged(
@@ -324,14 +326,14 @@ def _transpose(
         sum(linear),
         lambda branch, dense: transpose(branch, linear, given_cotangents, dense),
     )
-    known = values_of(operands)
+    known = not_linear(operands)
     results: list[Atom] = []
     if any(has_cotangent):
         outputs = cond(
-            index, *known, *present(cotangents), branches=tuple(transposed_branches)
+            index, *known, *not_none(cotangents), branches=tuple(transposed_branches)
         )
-        results = all_of(outputs)
-    return [None, *placed(placed(results, has_cotangent), linear)]
+        results = as_list(outputs)
+    return [None, *with_nones(with_nones(results, has_cotangent), linear)]
 
 
 # Samples.

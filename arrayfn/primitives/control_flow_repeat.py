@@ -8,7 +8,7 @@ from arrayfn import dtypes
 from arrayfn.ir import Atom, Literal
 from arrayfn.primitives import dynamic_slices, emitters, views
 from arrayfn.primitives.control_flow import built
-from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.rules import as_list
 
 Values = Sequence[Atom]
 
@@ -51,7 +51,7 @@ def repeat(
     """
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]
-    return all_of(
+    return as_list(
         emitters.while_loop(
             *consts,
             *consts,

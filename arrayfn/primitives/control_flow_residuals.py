@@ -8,7 +8,7 @@ from typing import Final
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Convert, Scalar, View, primitive_of
-from arrayfn.primitives.control_flow import Parts, building, unless
+from arrayfn.primitives.control_flow import Parts, building, unselected
 
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
 # equations of small cost that read at most two more arrays.
@@ -43,7 +43,7 @@ class Residuals:
         consts = whole.params["consts"]
         begin = consts + whole.params["carry"]
         body = parts.known
-        numbers = unless(range(len(whole.inputs)), unknown)
+        numbers = unselected(range(len(whole.inputs)), unknown)
         source = dict(zip(body.inputs, numbers, strict=True))
         self.outside: dict[Var, Atom] = {
             v: whole.inputs[k] for v, k in source.items() if k < consts
@@ -51,7 +51,7 @@ class Residuals:
         self.slices = {v: whole.inputs[k] for v, k in source.items() if k >= begin}
         count = len(body.outputs) - parts.residuals
         carried = sum(consts <= k < begin for k in numbers)
-        results = unless(whole.outputs, parts.unknown)
+        results = unselected(whole.outputs, parts.unknown)
         self.stacks: dict[Atom, Var] = dict(
             zip(body.outputs[carried:count], results[carried:], strict=True)
         )

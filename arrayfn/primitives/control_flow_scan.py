@@ -40,21 +40,21 @@ from arrayfn.primitives.control_flow import (
     arranged,
     equation,
     fixed_point,
-    parts_of,
     scan_reference,
     scan_types,
-    unless,
-    where,
+    selected,
+    split_by_counts,
+    unselected,
 )
 from arrayfn.primitives.control_flow_residuals import Residuals
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_of,
-    placed,
-    present,
+    as_list,
+    not_linear,
+    not_none,
     repeated,
-    values_of,
+    with_nones,
 )
 
 
@@ -75,27 +75,29 @@ def _jvp(
     the others arrays that are sliced.
     """
     has_tangent = [t is not None for t in tangents]
-    of_consts, varies, of_xs = parts_of(has_tangent, consts, carry)
+    of_consts, varies, of_xs = split_by_counts(has_tangent, consts, carry)
     ys = len(program.outputs) - carry
     body, results = fixed_point(
         lambda v: jvp(program, [*of_consts, *v, *of_xs], [*v, *[False] * ys]), varies
     )
     varies = results[:carry]
-    values, state, xs = parts_of(primals, consts, carry)
-    to_consts, to_state, to_xs = parts_of(tangents, consts, carry)
+    values, state, xs = split_by_counts(primals, consts, carry)
+    to_consts, to_state, to_xs = split_by_counts(tangents, consts, carry)
     initial_tangents = views.dense(
-        where(to_state, varies), [x.type for x in where(state, varies)]
+        selected(to_state, varies), [x.type for x in selected(state, varies)]
     )
-    inner = parts_of(body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies))
-    outer = parts_of(body.outputs, carry, ys, sum(varies))
-    results_flat = all_of(
+    inner = split_by_counts(
+        body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies)
+    )
+    outer = split_by_counts(body.outputs, carry, ys, sum(varies))
+    results_flat = as_list(
         scan(
             *values,
-            *present(to_consts),
+            *not_none(to_consts),
             *state,
             *initial_tangents,
             *xs,
-            *present(to_xs),
+            *not_none(to_xs),
             program=arranged(
                 body,
                 [*inner[0], *inner[3], *inner[1], *inner[4], *inner[2], *inner[5]],
@@ -106,10 +108,10 @@ def _jvp(
             **params,
         )
     )
-    last, last_tangents, stacked, stacked_tangents = parts_of(
+    last, last_tangents, stacked, stacked_tangents = split_by_counts(
         results_flat, carry, sum(varies), ys
     )
-    return [*last, *stacked], placed([*last_tangents, *stacked_tangents], results)
+    return [*last, *stacked], with_nones([*last_tangents, *stacked_tangents], results)
 
 
 # Batching.
@@ -133,7 +135,7 @@ def _batch(
     sliced.
     """
     mapped = [dim is not None for dim in dims]
-    of_consts, varies, of_xs = parts_of(mapped, consts, carry)
+    of_consts, varies, of_xs = split_by_counts(mapped, consts, carry)
     ys = len(program.outputs) - carry
     body, results = fixed_point(
         lambda v: batch(
@@ -150,7 +152,7 @@ def _batch(
             operands.append(repeated(axis_size, x, dim))
         else:
             operands.append(x)
-    outputs = all_of(
+    outputs = as_list(
         scan(*operands, program=body, consts=consts, carry=carry, **params)
     )
     axes_of_outputs = [0] * carry + [1] * ys
@@ -169,7 +171,7 @@ def _split(
     params = dict(whole.params)
     program: Program = params["program"]
     consts, carry = params["consts"], params["carry"]
-    of_consts, varies, of_xs = parts_of(unknown, consts, carry)
+    of_consts, varies, of_xs = split_by_counts(unknown, consts, carry)
     ys = len(program.outputs) - carry
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
@@ -182,7 +184,7 @@ def _split(
     varies = results[:carry]
     unknown_inputs = [*of_consts, *varies, *of_xs]
     kept_residuals = Residuals(whole, parts, unknown_inputs)
-    known_outputs = unless(whole.outputs, parts.unknown)
+    known_outputs = unselected(whole.outputs, parts.unknown)
     known: list[Equation] = []
     if known_outputs or kept_residuals.stacked:
         body = parts.known
@@ -190,7 +192,7 @@ def _split(
         known.append(
             equation(
                 scan,
-                unless(whole.inputs, unknown_inputs),
+                unselected(whole.inputs, unknown_inputs),
                 {
                     **params,
                     "program": arranged(
@@ -203,8 +205,8 @@ def _split(
                 whole,
             )
         )
-    unknown_operands = parts_of(
-        where(whole.inputs, unknown_inputs), sum(of_consts), sum(varies)
+    unknown_operands = split_by_counts(
+        selected(whole.inputs, unknown_inputs), sum(of_consts), sum(varies)
     )
     linear = _linear_scan(whole, parts, kept_residuals, unknown_operands)
     return [*kept_residuals.hoisted, *known], [linear]
@@ -220,7 +222,7 @@ def _linear_scan(
     """
     step = parts.linear
     consts, carry, slices = unknown
-    inside = parts_of(step.inputs[parts.residuals :], len(consts), len(carry))
+    inside = split_by_counts(step.inputs[parts.residuals :], len(consts), len(carry))
     program = Program(
         step.name,
         (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
@@ -239,7 +241,7 @@ def _linear_scan(
             "consts": len(kept.fixed) + len(consts),
             "carry": len(carry),
         },
-        where(whole.outputs, parts.unknown),
+        selected(whole.outputs, parts.unknown),
         whole,
     )
 
@@ -262,13 +264,13 @@ def _transpose(
     those of the slices.
     """
     is_linear = [isinstance(x, Linear) for x in inputs]
-    of_consts, _, of_xs = parts_of(is_linear, consts, carry)
+    of_consts, _, of_xs = split_by_counts(is_linear, consts, carry)
     linear = [
         *of_consts,
         *[True] * carry,
         *of_xs,
     ]  # the cotangent of a known carry is zero
-    ct_carry, ct_ys = parts_of(cotangents, carry)
+    ct_carry, ct_ys = split_by_counts(cotangents, carry)
     from_ys = [ct is not None for ct in ct_ys]
     carry_cotangents = [ct is not None for ct in ct_carry]
     total, count = sum(of_consts), sum(of_xs)
@@ -278,7 +280,7 @@ def _transpose(
         ),
         [*[False] * total, *carry_cotangents],
     )
-    sums_exist, carry_cotangents, _ = parts_of(has_cotangent, total, carry)
+    sums_exist, carry_cotangents, _ = split_by_counts(has_cotangent, total, carry)
     step = _backward_step(
         body,
         len(linear) - sum(linear),
@@ -286,23 +288,23 @@ def _transpose(
         sums_exist,
         sum(carry_cotangents),
     )
-    known = values_of(inputs[:consts])
-    known_xs = values_of(inputs[consts + carry :])
+    known = not_linear(inputs[:consts])
+    known_xs = not_linear(inputs[consts + carry :])
     sums = [
         views.zeros(x.type)
-        for x in where(where(inputs[:consts], of_consts), sums_exist)
+        for x in selected(selected(inputs[:consts], of_consts), sums_exist)
     ]
     carry_types = program.output_types[:carry]
     state = views.dense(
-        where(ct_carry, carry_cotangents), where(carry_types, carry_cotangents)
+        selected(ct_carry, carry_cotangents), selected(carry_types, carry_cotangents)
     )
-    results = all_of(
+    results = as_list(
         scan(
             *known,
             *sums,
             *state,
             *known_xs,
-            *present(ct_ys),
+            *not_none(ct_ys),
             program=step,
             consts=len(known),
             carry=len(sums) + len(state),
@@ -310,15 +312,15 @@ def _transpose(
             **params,
         )
     )
-    flat = placed(results, has_cotangent)
-    to_consts, to_carry, to_xs = parts_of(flat, total, carry)
+    flat = with_nones(results, has_cotangent)
+    to_consts, to_carry, to_xs = split_by_counts(flat, total, carry)
     return [
-        *placed(to_consts, of_consts),
+        *with_nones(to_consts, of_consts),
         *[
             ct if isinstance(x, Linear) else None
             for ct, x in zip(to_carry, inputs[consts : consts + carry], strict=True)
         ],
-        *placed(to_xs, of_xs),
+        *with_nones(to_xs, of_xs),
     ]
 
 
@@ -341,7 +343,7 @@ def _backward_step(
     and cotangents of results.
     """
     builder = ProgramBuilder(body.name)
-    of_consts, of_xs, ct_state, ct_ys = parts_of(
+    of_consts, of_xs, ct_state, ct_ys = split_by_counts(
         body.inputs, consts, known - consts, state
     )
     with builder:

@@ -26,14 +26,14 @@ from arrayfn.primitives.control_flow import (
     Parts,
     arranged,
     building,
-    either,
+    elementwise_or,
     emitted,
     equation,
     fixed_point,
-    parts_of,
     pruned,
-    unless,
-    where,
+    selected,
+    split_by_counts,
+    unselected,
 )
 from arrayfn.primitives.control_flow_repeat import (
     Values,
@@ -78,9 +78,9 @@ def split_while(
     first = whole.params["cond_consts"]
     for_cond, operands = whole.inputs[:first], whole.inputs[first:]
     count = whole.params["body_consts"]
-    of_consts, varies = parts_of(unknown, count)
-    consts = unless(operands[:count], of_consts)
-    state = unless(operands[count:], varies)
+    of_consts, varies = split_by_counts(unknown, count)
+    consts = unselected(operands[:count], of_consts)
+    state = unselected(operands[count:], varies)
     step, is_taped = _replayed(parts.known, len(consts))
     builder = building(whole)
     with builder:
@@ -89,7 +89,7 @@ def split_while(
         )
         trips, stride, *results = recording.emit([*for_cond, *consts], state)
     tape, last = results[: sum(is_taped)], results[sum(is_taped) :]
-    finals = dict(zip(last, unless(whole.outputs, varies), strict=True))
+    finals = dict(zip(last, unselected(whole.outputs, varies), strict=True))
     loop = builder.equations[-1]
     loop = replace(loop, outputs=tuple(finals.get(v, v) for v in loop.outputs))
     linear = equation(
@@ -99,8 +99,8 @@ def split_while(
             stride,
             *tape,
             *consts,
-            *where(operands[:count], of_consts),
-            *where(operands[count:], varies),
+            *selected(operands[:count], of_consts),
+            *selected(operands[count:], varies),
         ],
         {
             "known_program": step,
@@ -109,7 +109,7 @@ def split_while(
             "consts": len(consts),
             "linear_consts": sum(of_consts),
         },
-        where(whole.outputs, varies),
+        selected(whole.outputs, varies),
         whole,
     )
     return [*builder.equations[:-1], loop], [linear]
@@ -124,14 +124,14 @@ def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
     carries and the residuals.
     """
     state = body.inputs[consts:]
-    results, residuals = parts_of(body.outputs, len(state))
+    results, residuals = split_by_counts(body.outputs, len(state))
 
     def pruned_body(is_taped: list[bool]) -> tuple[Program, list[bool]]:
-        program, live = pruned(body, [*where(results, is_taped), *residuals])
-        return program, either(is_taped, (v in live for v in state))
+        program, live = pruned(body, [*selected(results, is_taped), *residuals])
+        return program, elementwise_or(is_taped, (v in live for v in state))
 
     program, is_taped = fixed_point(pruned_body, [False] * len(state))
-    inputs = [*program.inputs[:consts], *where(state, is_taped)]
+    inputs = [*program.inputs[:consts], *selected(state, is_taped)]
     return arranged(program, inputs, program.outputs), is_taped
 
 
@@ -152,7 +152,7 @@ class _Recording:
         self.kept = kept
         self.taped = sum(kept)
         state = body.inputs[consts:]
-        self.entries = entries_of([v.type for v in where(state, kept)])
+        self.entries = entries_of([v.type for v in selected(state, kept)])
         self.half = self.entries // 2
 
     def emit(self, fixed: Values, state: Values) -> list[Atom]:
@@ -167,7 +167,7 @@ class _Recording:
             return [trips, count_of(1), *rest[:-1]]
         tape = [
             views.zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
-            for x in where(state, self.kept)
+            for x in selected(state, self.kept)
         ]
         carry = [count_of(0), count_of(1), count_of(0), *tape, *state, goes_on]
         _, stride, trips, *rest = repeat(
@@ -219,7 +219,7 @@ class _Recording:
         """
         slot, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
-        saved = where(state[:-1], self.kept)
+        saved = selected(state[:-1], self.kept)
         tape = [write(t, x, slot) for t, x in zip(tape, saved, strict=True)]
         steps, *state = self.advanced(fixed[:-1], [count_of(0), *state], fixed[-1])
         return [e.add(slot, 1), e.add(trips, steps), *tape, *state]

@@ -39,17 +39,17 @@ from arrayfn.primitives.control_flow import (
     built,
     emitted,
     fixed_point,
-    parts_of,
-    where,
+    selected,
+    split_by_counts,
     while_reference,
     while_types,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_of,
-    placed,
-    present,
+    as_list,
+    not_none,
     repeated,
+    with_nones,
 )
 
 
@@ -70,19 +70,19 @@ def _jvp(
     ``body_consts`` by the body alone, the others are the carry.
     """
     has_tangent = [t is not None for t in tangents]
-    _, of_consts, varies = parts_of(has_tangent, cond_consts, body_consts)
+    _, of_consts, varies = split_by_counts(has_tangent, cond_consts, body_consts)
     body, varies = fixed_point(lambda v: jvp(body_program, [*of_consts, *v], v), varies)
-    for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
-    _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
-    types = [x.type for x in where(state, varies)]
-    initial_tangents = views.dense(where(state_moved, varies), types)
-    inner = parts_of(body.inputs, body_consts, len(state), sum(of_consts))
+    for_cond, for_body, state = split_by_counts(primals, cond_consts, body_consts)
+    _, body_moved, state_moved = split_by_counts(tangents, cond_consts, body_consts)
+    types = [x.type for x in selected(state, varies)]
+    initial_tangents = views.dense(selected(state_moved, varies), types)
+    inner = split_by_counts(body.inputs, body_consts, len(state), sum(of_consts))
     extra = [Var(x.type) for x in initial_tangents]
-    outputs = all_of(
+    outputs = as_list(
         while_loop(
             *for_cond,
             *for_body,
-            *present(body_moved),
+            *not_none(body_moved),
             *state,
             *initial_tangents,
             cond_program=arranged(
@@ -95,7 +95,7 @@ def _jvp(
             body_consts=body_consts + sum(of_consts),
         )
     )
-    return outputs[: len(state)], placed(outputs[len(state) :], varies)
+    return outputs[: len(state)], with_nones(outputs[len(state) :], varies)
 
 
 # Batching.
@@ -120,7 +120,7 @@ def _batch(
     by the body alone, the others are the carry.
     """
     mapped = [dim is not None for dim in dims]
-    of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
+    of_cond, of_body, varies = split_by_counts(mapped, cond_consts, body_consts)
     carry_inputs = body_program.inputs[body_consts:]
     changes = [
         x is not y for x, y in zip(body_program.outputs, carry_inputs, strict=True)
@@ -148,11 +148,11 @@ def _batch(
             zip(inputs, dims, strict=True), -cond_consts - body_consts
         )
     ]
-    for_cond, for_body, state = parts_of(operands, cond_consts, body_consts)
+    for_cond, for_body, state = split_by_counts(operands, cond_consts, body_consts)
     if is_condition_mapped:
         outputs = _until_all_stop(condition, body, for_cond, for_body, state, varies)
     else:
-        outputs = all_of(
+        outputs = as_list(
             while_loop(
                 *operands,
                 cond_program=condition,
@@ -193,7 +193,7 @@ def _until_all_stop(
 
     def step(*values: Atom) -> list[Atom]:
         """The body's results for members that go on, old values for the others."""
-        fixed, inner, (*before, goes_on) = parts_of(values, conds, bodies)
+        fixed, inner, (*before, goes_on) = split_by_counts(values, conds, bodies)
         # The body's results for stopped members must not contribute derivatives.
         guarded = [
             e.select(_along(goes_on, x.type), x, views.stop_gradient(x))
@@ -214,7 +214,7 @@ def _until_all_stop(
     carry = [*state, going]
     types = [x.type for x in carry]
     consts = [*for_cond, *for_body]
-    outputs = all_of(
+    outputs = as_list(
         while_loop(
             *consts,
             *carry,
@@ -244,7 +244,7 @@ def _split(
     params = whole.params
     first = params["cond_consts"]
     body: Program = params["body_program"]
-    of_cond, of_consts, varies = parts_of(unknown, first, params["body_consts"])
+    of_cond, of_consts, varies = split_by_counts(unknown, first, params["body_consts"])
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
         parts = split(body, [*of_consts, *varies], varies)

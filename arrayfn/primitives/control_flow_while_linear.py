@@ -44,18 +44,18 @@ from arrayfn.primitives.control_flow import (
     check_types,
     emitted,
     fixed_point,
-    parts_of,
     plain,
     pruned,
-    where,
+    selected,
+    split_by_counts,
 )
 from arrayfn.primitives.control_flow_repeat import Values, count_of, read, repeat, write
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    in_front,
-    placed,
-    present,
-    values_of,
+    mapped_axes_first,
+    not_linear,
+    not_none,
+    with_nones,
 )
 
 
@@ -77,11 +77,11 @@ def _types(
     """
     count = (ArrayType((), dtypes.int64),) * 2
     check_types("while_linear: trips and stride", (trips, stride), count)
-    tapes, known, rest = parts_of(operands, tape, consts)
+    tapes, known, rest = split_by_counts(operands, tape, consts)
     entries = [t.with_shape(t.shape[1:]) for t in tapes]
     inputs = [*known, *entries]
     check_types("while_linear: known operands", inputs, known_program.input_types)
-    results, residuals = parts_of(known_program.output_types, tape)
+    results, residuals = split_by_counts(known_program.output_types, tape)
     check_types("while_linear: results of the known step", results, entries)
     inputs = [*residuals, *rest]
     check_types("while_linear: linear operands", inputs, linear_program.input_types)
@@ -103,14 +103,14 @@ def _expand(
     Returns the final linear carry. Operands and params are those of the type rule.
     """
     trips, _, *rest = operands
-    tapes, fixed, tail = parts_of(rest, tape, consts + linear_consts)
+    tapes, fixed, tail = split_by_counts(rest, tape, consts + linear_consts)
     begin = [read(t, count_of(0)) for t in tapes]
 
     def step(values: Values, carry: Values) -> list[Atom]:
         """One iteration: the known part, then the linear part of its residuals."""
         known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
         count, *state = carry
-        next_known, residuals = parts_of(
+        next_known, residuals = split_by_counts(
             emitted(known_program, [*known, *state[:tape]]), tape
         )
         next_linear = emitted(linear_program, [*residuals, *linear, *state[tape:]])
@@ -145,7 +145,7 @@ def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTa
     count = len(program.outputs)
     wrt = [t is not None for t in tangents]
     jvp_program, varies = jvp(program, wrt, [False] * count)
-    results = emitted(jvp_program, [*primals, *present(tangents)])
+    results = emitted(jvp_program, [*primals, *not_none(tangents)])
     output_tangents = iter(results[count:])
     return results[:count], [next(output_tangents) if v else None for v in varies]
 
@@ -154,7 +154,7 @@ def _batch(
     batch: Batch, axis_size: int, inputs: Values, dims: Dims, **params: Any
 ) -> Batched:
     """The batching rule: that of the loop that ``_expand`` emits."""
-    operands = in_front(inputs, dims)
+    operands = mapped_axes_first(inputs, dims)
     types = [
         x.type if dim is None else x.type.with_shape(x.type.shape[1:])
         for x, dim in zip(operands, dims, strict=True)
@@ -190,7 +190,7 @@ def _transpose(
     ``tape`` is the number of arrays of the tape, ``consts`` that of the known
     constants.
     """
-    known_operands = values_of(inputs[: 2 + tape + consts])
+    known_operands = not_linear(inputs[: 2 + tape + consts])
     trips, stride, *rest = known_operands
     residuals = len(known_program.outputs) - tape
     linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
@@ -199,13 +199,13 @@ def _transpose(
         lambda v: transpose(linear_program, linear, v[linear_consts:], v),
         [*[False] * linear_consts, *(ct is not None for ct in cotangents)],
     )
-    sums_exist, varies = parts_of(has_cotangent, linear_consts)
+    sums_exist, varies = split_by_counts(has_cotangent, linear_consts)
     operands = inputs[2 + tape + consts :]
-    sums = [views.zeros(x.type) for x in where(operands[:linear_consts], sums_exist)]
-    types = [x.type for x in where(operands[linear_consts:], varies)]
-    state = views.dense(where(cotangents, varies), types)
+    sums = [views.zeros(x.type) for x in selected(operands[:linear_consts], sums_exist)]
+    types = [x.type for x in selected(operands[linear_consts:], varies)]
+    state = views.dense(selected(cotangents, varies), types)
     loop = _Backwards(known_program, backward, tape, consts, len(sums))
-    flat = placed(loop.emit(trips, stride, rest, [*sums, *state]), has_cotangent)
+    flat = with_nones(loop.emit(trips, stride, rest, [*sums, *state]), has_cotangent)
     return [
         *[None] * len(known_operands),
         *(
@@ -257,7 +257,7 @@ class _Backwards:
         step's constants. ``cotangents`` are the sums so far, and those of the final
         carry.
         """
-        tapes, fixed = parts_of(known, self.taped_count)
+        tapes, fixed = split_by_counts(known, self.taped_count)
         if not tapes:
             results = repeat(
                 lambda _, v: discrete.gt(v[0], 0),
@@ -284,7 +284,7 @@ class _Backwards:
         left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
         """
         iterations_left, top, iterations, *rest = carry
-        tapes, cotangents = parts_of(rest, self.taped_count)
+        tapes, cotangents = split_by_counts(rest, self.taped_count)
         top, iterations, *tapes = repeat(
             lambda consts, v: discrete.lt(
                 read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
@@ -338,7 +338,7 @@ class _Backwards:
         iteration.
         """
         residuals = emitted(self.known, [*fixed, *state])[self.taped_count :]
-        sums, carried = parts_of(cotangents, self.sums)
+        sums, carried = split_by_counts(cotangents, self.sums)
         results = emitted(self.backward, [*residuals, *carried])
         totals = [e.add(s, x) for s, x in zip(sums, results, strict=False)]
         return [*totals, *results[self.sums :]]

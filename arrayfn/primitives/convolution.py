@@ -56,7 +56,7 @@ from arrayfn.primitives.convolution_forms import (
     sum_of_slices,
 )
 from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
+from arrayfn.primitives.rules import jvp_of_product, mapped_axes_first, shifted
 from arrayfn.primitives.windowed import (
     SlidingWindows,
     overlap_add,
@@ -285,7 +285,7 @@ def _batch(
     **params: Any,
 ) -> Batched:
     """Batching rule: the mapped axis joins a role, or is a group if both have it."""
-    x, w = in_front(inputs, dims)
+    x, w = mapped_axes_first(inputs, dims)
     both_mapped = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
         lhs = with_mapped(lhs, GROUP if both_mapped else OUTER)

@@ -30,14 +30,20 @@ from arrayfn.primitives.control_flow import (
     Jvp,
     Split,
     built,
-    either,
+    elementwise_or,
     equation,
-    parts_of,
-    unless,
-    where,
+    selected,
+    split_by_counts,
+    unselected,
 )
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.primitives.rules import all_of, in_front, placed, present, repeated
+from arrayfn.primitives.rules import (
+    as_list,
+    mapped_axes_first,
+    not_none,
+    repeated,
+    with_nones,
+)
 
 Mapped = tuple[Program, list[bool]]
 
@@ -55,8 +61,10 @@ def _batch(
     """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
     program, given = FUNCTIONS.find(rule).function(axis_size, mapped, batch)
-    call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
-    return all_of(call), [0 if is_mapped else None for is_mapped in given]
+    call = operator_call(
+        *mapped_axes_first(inputs, dims), name=f"vmap_{name}", body=program
+    )
+    return as_list(call), [0 if is_mapped else None for is_mapped in given]
 
 
 def _jvp(
@@ -79,7 +87,7 @@ def _jvp(
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
         """
-        values, directions = parts_of(mapped, len(varies))
+        values, directions = split_by_counts(mapped, len(varies))
         in_place = _flags_in_place(directions, varies)
         of_values = FUNCTIONS.find(rule).function
 
@@ -88,7 +96,10 @@ def _jvp(
         ) -> list[Atom]:
             """The outputs of ``inner``, a derivative, with the tangents ``given``."""
             made = current_builder().inline(inner, operands)
-            return [*made[:count], *present(where(placed(made[count:], have), given))]
+            return [
+                *made[:count],
+                *not_none(selected(with_nones(made[count:], have), given)),
+            ]
 
         are_apart = not any(
             value and (direction or not moves)
@@ -104,13 +115,13 @@ def _jvp(
                     operands = builder.inputs_of(inner)
                     program = builder.build(inlined(inner, have, operands))
                 return batch(program, size, mapped, [False] * len(program.outputs))
-        together = either(values, in_place)
+        together = elementwise_or(values, in_place)
         # A value and its direction are mapped together.
         alone, results = of_values(size, tuple(together), batch)
         inner, have = jvp(alone, varies, given)
         builder = ProgramBuilder(inner.name)
         with builder:
-            wanted = [*together, *where(together, varies)]
+            wanted = [*together, *selected(together, varies)]
             operands = []
             for type, has, needs in zip(inner.input_types, mapped, wanted, strict=True):
                 lacks = needs and not has
@@ -118,18 +129,18 @@ def _jvp(
                 operand = builder.input(given_type)
                 operands.append(repeated(size, operand, None) if lacks else operand)
             program = builder.build(inlined(inner, have, operands))
-        return program, [*results, *where(results, given)]
+        return program, [*results, *selected(results, given)]
 
-    made = all_of(
+    made = as_list(
         custom_vmap(
             *primals,
-            *present(tangents),
+            *not_none(tangents),
             name=f"jvp_{name}",
             body=derivative,
             rule=FUNCTIONS.name(mapped_derivative, f"jvp_{name}"),
         )
     )
-    return made[:count], placed(made[count:], given)
+    return made[:count], with_nones(made[count:], given)
 
 
 def _flags_in_place(flags: Sequence[bool], there: Sequence[bool]) -> list[bool]:
@@ -158,16 +169,16 @@ def _split(
     name = whole.params["name"]
     known = equation(
         operator_call,
-        unless(whole.inputs, unknown),
+        unselected(whole.inputs, unknown),
         {"name": f"known_{name}", "body": parts.known},
-        [*unless(whole.outputs, parts.unknown), *residuals],
+        [*unselected(whole.outputs, parts.unknown), *residuals],
         whole,
     )
     linear = equation(
         operator_call,
-        [*residuals, *where(whole.inputs, unknown)],
+        [*residuals, *selected(whole.inputs, unknown)],
         {"name": f"linear_{name}", "body": parts.linear},
-        where(whole.outputs, parts.unknown),
+        selected(whole.outputs, parts.unknown),
         whole,
     )
     return [known], [linear]

@@ -46,9 +46,9 @@ from arrayfn.primitives.base import (
     not_differentiable,
 )
 from arrayfn.primitives.calls import call_primitive, sample_body
-from arrayfn.primitives.control_flow import Batch, built, where
+from arrayfn.primitives.control_flow import Batch, built, selected
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.primitives.rules import all_of, in_front, present, values_of
+from arrayfn.primitives.rules import as_list, mapped_axes_first, not_linear, not_none
 
 Rule = Program | str
 NamedJvp = tuple[Program, tuple[bool, ...]]
@@ -97,7 +97,7 @@ def _jvp_rule(
             tuple(t is not None for t in tangents)
         )
         rule, varies = made
-        given = present(tangents)
+        given = not_none(tangents)
     else:
         rule, varies = jvp_body, (True,) * count
         given = views.dense(tangents, [p.type for p in primals])
@@ -131,7 +131,7 @@ def _jvp_batch(
             """The user's rule for tangents that ``varies`` marks, mapped."""
             made: NamedJvp = named_rule.function(varies)
             member_rule, out_varies = made
-            inputs = [*mapped, *where(mapped, varies)]
+            inputs = [*mapped, *selected(mapped, varies)]
             outputs = [True] * len(member_rule.outputs)
             return batch(member_rule, axis_size, inputs, outputs)[0], out_varies
 
@@ -140,13 +140,13 @@ def _jvp_batch(
         outputs = [True] * len(jvp_body.outputs)
         mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], outputs)[0]
     results = custom_jvp(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         body=batch(body, axis_size, mapped, [True] * count)[0],
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )
-    return all_of(results), [0] * count
+    return as_list(results), [0] * count
 
 
 VECTOR = ArrayType((3, 4), dtypes.float32)
@@ -220,7 +220,7 @@ def _vjp_rule(
         residuals=len(residuals),
         results=tuple((x.type.shape, x.type.dtype) for x in outputs),
     )
-    return outputs, all_of(value)
+    return outputs, as_list(value)
 
 
 def _vjp_batch(
@@ -263,14 +263,14 @@ def _vjp_batch(
     else:
         forward_program, backward_rule = batched_rules(forward, backward)
     results = custom_vjp(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         body=batch(body, axis_size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),
     )
-    return all_of(results), [0] * count
+    return as_list(results), [0] * count
 
 
 def _batched_backward(
@@ -381,11 +381,11 @@ def _linear_transpose(
 
     ``residuals`` is the number of operands that are residuals.
     """
-    saved = values_of(inputs[:residuals])
+    saved = not_linear(inputs[:residuals])
     if isinstance(backward, str):
         flags = tuple(ct is not None for ct in cotangents)
         rule: Program = FUNCTIONS.find(backward).function(flags)
-        given_cts = present(cotangents)
+        given_cts = not_none(cotangents)
     else:
         rule = backward
         given_cts = views.dense(cotangents, rule.input_types[residuals:])
@@ -414,7 +414,7 @@ def _linear_batch(
     """
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
-        *in_front(inputs, dims),
+        *mapped_axes_first(inputs, dims),
         name=name,
         backward=_batched_backward(
             batch, axis_size, mapped[:residuals], mapped[residuals:], backward
@@ -422,7 +422,7 @@ def _linear_batch(
         residuals=residuals,
         results=tuple(((axis_size, *shape), dtype) for shape, dtype in results),
     )
-    return all_of(outputs), [0] * len(results)
+    return as_list(outputs), [0] * len(results)
 
 
 custom_vjp_linear = Primitive(

@@ -30,10 +30,10 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import (
     all_mapped,
-    in_front,
     jvp_of_first,
+    mapped_axes_first,
+    not_linear,
     transposed_first,
-    values_of,
 )
 from arrayfn.primitives.windows import Windows
 
@@ -114,7 +114,7 @@ def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
 
 def _slice_batch(axis_size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
     """Batching rule: a slice with one more axis; a gather if starts are mapped."""
-    x, *_ = in_front(inputs, dims)
+    x, *_ = mapped_axes_first(inputs, dims)
     starts = inputs[1:]
     if all(dim is None for dim in dims[1:]):
         value = dynamic_slice(x, *_with_mapped_axis(starts), sizes=(axis_size, *sizes))
@@ -190,7 +190,7 @@ def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     """Transpose rule: the cotangent with zeros at the update, and that slice of it."""
     (ct,), (x, update, *starts) = cotangents, inputs
     assert ct is not None
-    start_values = values_of(starts)
+    start_values = not_linear(starts)
     to_x = to_update = None
     if isinstance(x, Linear):
         to_x = dynamic_update_slice(ct, views.zeros(update.type), *start_values)

@@ -32,14 +32,14 @@ from arrayfn.primitives.families import (
     transpose_each,
     unspread,
 )
-from arrayfn.primitives.rules import present
+from arrayfn.primitives.rules import not_none
 
 # Arithmetic. Addition and subtraction are linear in all operands together.
 
 
 def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     """The jvp rule of ``add``: the sum of the tangents that are not zero."""
-    x, *rest = present(tangents)
+    x, *rest = not_none(tangents)
     total = add(x, *rest) if rest else x
     return [spread(total, outputs[0].type.shape)]
 

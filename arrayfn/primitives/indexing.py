@@ -43,7 +43,12 @@ from arrayfn.primitives.indexing_semantics import (
     scatter_samples,
     scatter_types,
 )
-from arrayfn.primitives.rules import in_front, jvp_of_first, repeated, transposed_first
+from arrayfn.primitives.rules import (
+    jvp_of_first,
+    mapped_axes_first,
+    repeated,
+    transposed_first,
+)
 from arrayfn.primitives.windows import Windows
 
 # gather
@@ -97,7 +102,7 @@ def _gather_batch(
 
     The params are those of ``gather_types``.
     """
-    x, indices = in_front(inputs, dims)
+    x, indices = mapped_axes_first(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
         geometry = geometry.mapped_indices()

@@ -36,15 +36,15 @@ from arrayfn.primitives.control_flow import (
     check_types,
     emitted,
     plain,
-    where,
+    selected,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
     all_mapped,
-    all_of,
-    in_front,
-    present,
-    values_of,
+    as_list,
+    mapped_axes_first,
+    not_linear,
+    not_none,
 )
 
 
@@ -79,7 +79,7 @@ def _jvp(
 
     def called(x: Sequence[Atom]) -> list[Atom]:
         params = {"body": body, "transposed": transposed, "consts": consts}
-        return all_of(linear_call(*primals[:consts], *x, **params))
+        return as_list(linear_call(*primals[:consts], *x, **params))
 
     x, changes = primals[consts:], tangents[consts:]
     outputs = called(x)
@@ -90,9 +90,9 @@ def _jvp(
     if any(wrt):
         fixed = [False] * len(x)
         program, varies = jvp(body, [*wrt, *fixed], [False] * len(outputs))
-        const_tangents = present(tangents[:consts])
+        const_tangents = not_none(tangents[:consts])
         terms = iter(emitted(program, [*primals, *const_tangents])[len(outputs) :])
-        for number in where(range(len(outputs)), varies):
+        for number in selected(range(len(outputs)), varies):
             tangent_out, term = tangents_out[number], next(terms)
             tangents_out[number] = (
                 term if tangent_out is None else e.add(tangent_out, term)
@@ -113,7 +113,7 @@ def _transpose(
     The first ``consts`` operands are constants of both; the call is linear in the
     others.
     """
-    fixed = values_of(inputs[:consts])
+    fixed = not_linear(inputs[:consts])
     if len(fixed) != consts:
         raise DifferentiationError(
             "the transpose of a function that is not linear was asked for: linear_call "
@@ -121,7 +121,7 @@ def _transpose(
         )
     dense_cotangents = views.dense(cotangents, map(plain, body.output_types))
     params = {"body": transposed, "transposed": body, "consts": consts}
-    input_cotangents = all_of(linear_call(*fixed, *dense_cotangents, **params))
+    input_cotangents = as_list(linear_call(*fixed, *dense_cotangents, **params))
     pairs = zip(inputs[consts:], input_cotangents, strict=True)
     return [
         *[None] * consts,
@@ -143,7 +143,7 @@ def _batch(
 
     The first ``consts`` operands are constants of both Programs.
     """
-    fixed = in_front(inputs[:consts], dims[:consts])
+    fixed = mapped_axes_first(inputs[:consts], dims[:consts])
     mapped = [dim is not None for dim in dims[:consts]]
     mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
@@ -160,7 +160,7 @@ def _batch(
         transposed=mapped_program(transposed),
         consts=consts,
     )
-    return all_of(outputs), [0] * len(body.outputs)
+    return as_list(outputs), [0] * len(body.outputs)
 
 
 def _samples() -> Iterable[Sample]:

@@ -37,10 +37,16 @@ from arrayfn.primitives.control_flow import (
     check_types,
     emitted,
     plain,
-    where,
+    selected,
 )
 from arrayfn.primitives.families import random_array
-from arrayfn.primitives.rules import all_mapped, all_of, in_front, present, values_of
+from arrayfn.primitives.rules import (
+    all_mapped,
+    as_list,
+    mapped_axes_first,
+    not_linear,
+    not_none,
+)
 
 Transposed = tuple[Program, ...]
 
@@ -77,7 +83,7 @@ def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTan
     matvec, consts = params["matvec"], params["consts"]
 
     def solve(b: Atoms) -> list[Atom]:
-        return all_of(linear_solve(*primals[:consts], *b, **params))
+        return as_list(linear_solve(*primals[:consts], *b, **params))
 
     b, change = primals[consts:], list(tangents[consts:])
     outputs = solve(b)
@@ -85,10 +91,10 @@ def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTan
     if any(wrt):
         count = len(matvec.outputs)
         program, varies = jvp(matvec, [*wrt, *[False] * len(b)], [False] * count)
-        const_tangents = present(tangents[:consts])
+        const_tangents = not_none(tangents[:consts])
         operands = [*primals[:consts], *outputs[: len(b)], *const_tangents]
         applied = iter(emitted(program, operands)[count:])
-        for number in where(range(count), varies):
+        for number in selected(range(count), varies):
             db, term = change[number], next(applied)
             change[number] = e.neg(term) if db is None else e.sub(db, term)
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
@@ -118,7 +124,7 @@ def _transpose(
             "no solver of the transposed system; give custom_linear_solve a "
             "transpose_solve, or symmetric=True"
         )
-    fixed = values_of(inputs[:consts])
+    fixed = not_linear(inputs[:consts])
     if len(fixed) != consts:
         raise DifferentiationError(
             "the transpose of a function that is not linear was asked for: the "
@@ -137,7 +143,7 @@ def _transpose(
         transposed=(matvec, body),
         consts=consts,
     )
-    pairs = zip(operands, all_of(solution), strict=False)
+    pairs = zip(operands, as_list(solution), strict=False)
     return [
         *[None] * consts,
         *(ct if isinstance(x, Linear) else None for x, ct in pairs),
@@ -160,7 +166,7 @@ def _batch(
     The first ``consts`` operands are constants of all Programs, the others the
     right-hand side.
     """
-    fixed = in_front(inputs[:consts], dims[:consts])
+    fixed = mapped_axes_first(inputs[:consts], dims[:consts])
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
     mapped_sides = all_mapped(axis_size, inputs[consts:], dims[consts:])
@@ -179,7 +185,7 @@ def _batch(
         transposed=tuple(map(mapped_program, transposed)),
         consts=consts,
     )
-    return all_of(outputs), [0] * len(body.outputs)
+    return as_list(outputs), [0] * len(body.outputs)
 
 
 def _samples() -> Iterable[Sample]:

@@ -63,7 +63,7 @@ from arrayfn.primitives.convolution_forms import (
     extents_of,
 )
 from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import in_front, jvp_of_product
+from arrayfn.primitives.rules import jvp_of_product, mapped_axes_first
 
 Pads = tuple[tuple[int, int], ...]
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
@@ -285,7 +285,7 @@ def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     }
     for name, role in _MAPPED[frozenset({*mapped, gives})].items():
         params[ROLES[name]] = with_mapped(params[ROLES[name]], role)
-    return [padded_convolution(*in_front(inputs, dims), **params)], [0]
+    return [padded_convolution(*mapped_axes_first(inputs, dims), **params)], [0]
 
 
 def _expand(first: Atom, second: Atom, **params: Any) -> Atom:

@@ -40,20 +40,20 @@ from arrayfn.primitives.control_flow import (
     Transpose,
     equation,
     plain,
-    unless,
-    where,
+    selected,
+    unselected,
 )
 from arrayfn.primitives.emitters import Emitter, move_axis
 from arrayfn.primitives.rules import (
-    all_of,
+    as_list,
     batched_along,
-    in_front,
     jvp_alone,
     jvp_of_first,
-    placed,
-    present,
+    mapped_axes_first,
+    not_linear,
+    not_none,
     transposed_first,
-    values_of,
+    with_nones,
 )
 
 # checkpoint
@@ -72,16 +72,16 @@ def _jvp(
     count = len(body.outputs)
     wrt = [t is not None for t in tangents]
     program, varies = jvp(body, wrt, [False] * count)
-    results = all_of(
+    results = as_list(
         checkpoint(
             *primals,
-            *present(tangents),
+            *not_none(tangents),
             body=program,
             name=name,
             prevent_cse=prevent_cse,
         )
     )
-    return results[:count], placed(results[count:], varies)
+    return results[:count], with_nones(results[count:], varies)
 
 
 def _batch(
@@ -98,11 +98,11 @@ def _batch(
 
     ``prevent_cse`` is that of ``arrayfn.checkpoint``.
     """
-    operands = in_front(inputs, dims)
+    operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
     program, varies = batch(body, axis_size, mapped, [False] * len(body.outputs))
     results = checkpoint(*operands, body=program, name=name, prevent_cse=prevent_cse)
-    return all_of(results), [0 if v else None for v in varies]
+    return as_list(results), [0 if v else None for v in varies]
 
 
 def _split(
@@ -118,10 +118,10 @@ def _split(
     varies = parts.unknown
     marked = _marked(parts.known)
     recomputed, saved, read_vars = _recomputed(
-        body, where(body.outputs, varies), marked
+        body, selected(body.outputs, varies), marked
     )
-    known_inputs = unless(body.inputs, unknown)
-    results = [*unless(body.outputs, varies), *saved]
+    known_inputs = unselected(body.inputs, unknown)
+    results = [*unselected(body.outputs, varies), *saved]
     saved_outputs = [Var(v.type) for v in saved]
     known: list[Equation] = []
     if results:
@@ -131,25 +131,25 @@ def _split(
         known.append(
             equation(
                 checkpoint,
-                unless(whole.inputs, unknown),
+                unselected(whole.inputs, unknown),
                 {**whole.params, "body": known_body},
-                [*unless(whole.outputs, varies), *saved_outputs],
+                [*unselected(whole.outputs, varies), *saved_outputs],
                 whole,
             )
         )
-    pairs = zip(known_inputs, unless(whole.inputs, unknown), strict=True)
+    pairs = zip(known_inputs, unselected(whole.inputs, unknown), strict=True)
     needed = [(v, x) for v, x in pairs if v in read_vars]
     known_body = Program(
         body.name,
-        (*(v for v, _ in needed), *saved, *where(body.inputs, unknown)),
+        (*(v for v, _ in needed), *saved, *selected(body.inputs, unknown)),
         recomputed,
-        tuple(where(body.outputs, varies)),
+        tuple(selected(body.outputs, varies)),
     )
     linear = equation(
         checkpoint,
-        [*(x for _, x in needed), *saved_outputs, *where(whole.inputs, unknown)],
+        [*(x for _, x in needed), *saved_outputs, *selected(whole.inputs, unknown)],
         {**whole.params, "body": known_body},
-        where(whole.outputs, varies),
+        selected(whole.outputs, varies),
         whole,
     )
     return known, [linear]
@@ -209,14 +209,14 @@ def _transpose(
     program, has_cotangent = transpose(
         body, linear, given_cotangents, [False] * sum(linear)
     )
-    known = values_of(inputs)
+    known = not_linear(inputs)
     if prevent_cse:
         program = _behind_barriers(program, len(known))
     results: list[Atom] = []
     if any(has_cotangent):
         params = {"body": program, "name": name, "prevent_cse": prevent_cse}
-        results = all_of(checkpoint(*known, *present(cotangents), **params))
-    return placed(placed(results, has_cotangent), linear)
+        results = as_list(checkpoint(*known, *not_none(cotangents), **params))
+    return with_nones(with_nones(results, has_cotangent), linear)
 
 
 def _behind_barriers(program: Program, count: int) -> Program:

@@ -30,28 +30,28 @@ from arrayfn.primitives.base import (
 Axes = tuple[int, ...]
 
 
-def all_of(result: Any) -> list[Atom]:
+def as_list(result: Any) -> list[Atom]:
     """The result of a primitive as a list, also if it is one Atom."""
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def values_of(operands: Operands) -> list[Atom]:
-    """The operands that are not Linear."""
+def not_linear(operands: Operands) -> list[Atom]:
+    """The known operands: those of which a transposed equation has the value."""
     return [x for x in operands if not isinstance(x, Linear)]
 
 
-def present(tangents: Tangents) -> list[Atom]:
-    """The tangents, or cotangents, that are not zero."""
+def not_none(tangents: Tangents) -> list[Atom]:
+    """The tangents, or cotangents, that are not zero; None stands for a zero."""
     return [t for t in tangents if t is not None]
 
 
-def placed(values: Iterable[Atom | None], there: Iterable[bool]) -> Tangents:
-    """The next of ``values`` where ``there`` is True, else None.
+def with_nones(values: Iterable[Atom | None], flags: Iterable[bool]) -> Tangents:
+    """For each of ``flags`` the next of ``values`` if it is true, else None.
 
-    It undoes ``present``, with ``there`` as the flags of what was not None.
+    It undoes ``not_none``: ``flags`` say what was not None.
     """
     remaining = iter(values)
-    return [next(remaining) if flag else None for flag in there]
+    return [next(remaining) if flag else None for flag in flags]
 
 
 def shifted(axes: Iterable[int]) -> Axes:
@@ -81,7 +81,7 @@ def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
     ]
 
 
-def in_front(inputs: Atoms, dims: Dims) -> list[Atom]:
+def mapped_axes_first(inputs: Atoms, dims: Dims) -> list[Atom]:
     """``inputs`` with the mapped axis of each, if it has one, moved to the front.
 
     ``dims`` has the mapped axis of each, or None.
@@ -158,7 +158,7 @@ def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
         """The cotangent of the first operand by ``rule``, and None for the others."""
         (cotangent,), (x, *others) = cotangents, inputs
-        values = [value_of(y, of) for y in others] if of else values_of(others)
+        values = [value_of(y, of) for y in others] if of else not_linear(others)
         if not isinstance(x, Linear):
             return [None] * len(inputs)
         cotangent_of_x = rule(cotangent, x.type, *values, **params)

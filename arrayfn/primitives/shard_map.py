@@ -59,10 +59,16 @@ from arrayfn.primitives.control_flow import (
     arranged,
     check_types,
     equation,
-    unless,
-    where,
+    selected,
+    unselected,
 )
-from arrayfn.primitives.rules import all_of, in_front, placed, present, values_of
+from arrayfn.primitives.rules import (
+    as_list,
+    mapped_axes_first,
+    not_linear,
+    not_none,
+    with_nones,
+)
 from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
 
 
@@ -197,7 +203,7 @@ def _emit(
     if not body.outputs:
         return []
     specs = tuple(out_specs)
-    return all_of(
+    return as_list(
         shard_map(
             *operands,
             mesh=params["mesh"],
@@ -224,13 +230,13 @@ def _jvp(
     program, varies = jvp(body, [*wrt, *no_indices], [False] * count)
     program = _indices_last(program, mesh, len(primals))
     results = _emit(
-        [*primals, *present(tangents)],
-        [*in_specs, *where(in_specs, wrt)],
-        [*out_specs, *where(out_specs, varies)],
+        [*primals, *not_none(tangents)],
+        [*in_specs, *selected(in_specs, wrt)],
+        [*out_specs, *selected(out_specs, varies)],
         program,
         params,
     )
-    return results[:count], placed(results[count:], varies)
+    return results[:count], with_nones(results[count:], varies)
 
 
 def _batch(
@@ -242,7 +248,7 @@ def _batch(
 ) -> Batched:
     """The batching rule: a shard_map of the mapped body."""
     body, mesh = params["body"], params["mesh"]
-    operands = in_front(inputs, dims)
+    operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
     no_indices = [False] * len(mesh.axis_names)
     program, varies = batch(
@@ -279,7 +285,7 @@ def _split(
     varies = parts.unknown
     residuals = parts.linear.inputs[: parts.residuals]
     specs = [_residual_spec(v.type, mesh, typed) for v in residuals]
-    results = unless(whole.outputs, varies)
+    results = unselected(whole.outputs, varies)
 
     known_body = _with_stacked_residuals(parts, specs)
     stacked_residuals = [
@@ -288,14 +294,14 @@ def _split(
     ]
     known: list[Equation] = []
     if known_body.outputs:
-        known_specs = (*unless(out_specs, varies), *specs)
+        known_specs = (*unselected(out_specs, varies), *specs)
         known.append(
             equation(
                 shard_map,
-                unless(whole.inputs, unknown),
+                unselected(whole.inputs, unknown),
                 {
                     **params,
-                    "in_specs": tuple(unless(in_specs, unknown)),
+                    "in_specs": tuple(unselected(in_specs, unknown)),
                     "out_specs": known_specs,
                     "body": with_specs(known_body, known_specs, typed),
                 },
@@ -311,17 +317,17 @@ def _split(
     linear_body = _of_stacked_residuals(
         parts, stacked_types, specs, index_types(mesh, typed)
     )
-    linear_specs = tuple(where(out_specs, varies))
+    linear_specs = tuple(selected(out_specs, varies))
     linear = equation(
         shard_map,
-        [*stacked_residuals, *where(whole.inputs, unknown)],
+        [*stacked_residuals, *selected(whole.inputs, unknown)],
         {
             **params,
-            "in_specs": (*specs, *where(in_specs, unknown)),
+            "in_specs": (*specs, *selected(in_specs, unknown)),
             "out_specs": linear_specs,
             "body": with_specs(linear_body, linear_specs, typed),
         },
-        where(whole.outputs, varies),
+        selected(whole.outputs, varies),
         whole,
     )
     return known, [linear]
@@ -392,20 +398,20 @@ def _transpose(
     program, has_cotangent = transpose(
         body, [*linear, *no_indices], given_cotangents, [False] * sum(linear)
     )
-    known = values_of(inputs)
+    known = not_linear(inputs)
     program = _indices_last(program, mesh, len(known))
-    results_specs = where(where(in_specs, linear), has_cotangent)
+    results_specs = selected(selected(in_specs, linear), has_cotangent)
     if not typed:
-        ct_specs = where(out_specs, given_cotangents)
+        ct_specs = selected(out_specs, given_cotangents)
         program = _counted_once(program, mesh, len(known), ct_specs, results_specs)
     results = _emit(
-        [*known, *present(cotangents)],
-        [*unless(in_specs, linear), *where(out_specs, given_cotangents)],
+        [*known, *not_none(cotangents)],
+        [*unselected(in_specs, linear), *selected(out_specs, given_cotangents)],
         results_specs,
         program,
         params,
     )
-    return placed(placed(results, has_cotangent), linear)
+    return with_nones(with_nones(results, has_cotangent), linear)
 
 
 def _counted_once(

@@ -280,7 +280,7 @@ def double_sided_maxwell(
     shape: Any = (),
     dtype: DTypeLike = None,
 ) -> Array:
-    """``maxwell`` with a random sign, times scale, plus loc.
+    """A ``maxwell`` number with a random sign, times scale, plus loc.
 
     The result has the shape ``shape`` followed by that of the parameters.
     """
@@ -308,7 +308,7 @@ def pareto(
 def rayleigh(
     key: AnyKey, scale: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The length of a normal vector in the plane, with standard deviation ``scale``."""
+    """The length of a two-dimensional normal vector of standard deviation ``scale``."""
     kind = floating("rayleigh", dtype)
     wanted = shape_for("rayleigh", shape, scale)
     root = anp.sqrt(anp.multiply(exponential(key, wanted, kind), 2.0))
@@ -322,7 +322,7 @@ def weibull_min(
     shape: Any = (),
     dtype: DTypeLike = None,
 ) -> Array:
-    """``scale`` times an exponential number to the power 1 / ``concentration``."""
+    """``scale * e**(1 / concentration)`` for an exponential random number e."""
     kind = floating("weibull_min", dtype)
     wanted = shape_for("weibull_min", shape, scale, concentration)
     inverse = anp.divide(1.0, parameter(concentration, kind))

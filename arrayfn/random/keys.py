@@ -34,7 +34,7 @@ tree.register_node(Key, _children, _of_children)
 
 
 def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
-    """The key of an integer ``seed``, its 64 bits: high word, low word.
+    """The key of an integer ``seed``: the high and the low word of its 64 bits.
 
     There is one generator: ``impl`` is "threefry2x32", or ``dtype`` is that of its
     keys. Raises ArgumentError for others, DTypeError if ``seed`` is no integer,

@@ -20,7 +20,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import documentation as _documentation
 from arrayfn import dtypes, lax
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.tracing import ImmutableArray
@@ -180,7 +180,8 @@ def _over(
         count = ndim if lengths is None else len(lengths)
         if count > ndim:
             raise ShapeError(
-                f"{name}: {count} extents for an array with {ndim} axes",
+                f"{name}: {plural(count, 'extent')} for an array with "
+                f"{plural(ndim, 'axis')}",
                 user_location(),
             )
         axes = range(ndim - count, ndim)
@@ -188,7 +189,8 @@ def _over(
     extents = [None] * len(axes) if lengths is None else list(lengths)
     if len(extents) != len(axes):
         raise ShapeError(
-            f"{name}: {len(extents)} extents for {len(axes)} axes", user_location()
+            f"{name}: {plural(len(extents), 'extent')} for {plural(len(axes), 'axis')}",
+            user_location(),
         )
     value: Any = x
     for axis, n in zip(axes, extents, strict=True):

@@ -64,7 +64,7 @@ def solve_ivp(
 ) -> OdeResult:
     """The solution of dy/dt = fun(t, y, *args) with y(t_span[0]) = y0.
 
-    The explicit methods take the steps that SciPy's take. Derivatives are those of
+    The explicit methods take the same steps as SciPy's. Derivatives are those of
     ``arrayfn.ode.solve``.
 
     Args:
@@ -76,7 +76,7 @@ def solve_ivp(
             which are not known inside ``jit``.
         dense_output: whether the result has ``sol``, a function of time.
         events: not supported: None.
-        vectorized: of no meaning: ``fun`` is called with one y.
+        vectorized: has no effect: ``fun`` is called with one y.
         args: further arguments of ``fun``.
         rtol: the relative tolerance.
         atol: the absolute tolerance, a number or one for each element.
@@ -181,7 +181,7 @@ def odeint(
     """The solution of dy/dt = func(y, t, *args) with y(t[0]) = y0: (len(t), n).
 
     With ``tfirst`` it is func(t, y, *args). SciPy's ``odeint`` chooses its method as it
-    goes; here "Rodas5P" is for stiff equations. See ``solve_ivp``.
+    goes; here, pass "Rodas5P" for stiff equations. See ``solve_ivp``.
 
     >>> odeint(lambda y, t: [-y[0]], [1.0], np.array([0.0, 1.0])).round(6)
     array([[1.      ],

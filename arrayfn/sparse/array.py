@@ -70,7 +70,7 @@ _OPERATORS: Final = {
 class SparseArray(tree.Indexed):
     """A sparse matrix (m, n). Entries that are not stored are 0.
 
-    Entries whose row or column is outside of the shape are padding, and ignored. Only
+    Entries whose row or column is outside the shape are padding, and are ignored. Only
     ``COO`` may have several entries at one position, which count as their sum.
     Operations return new matrices.
     """

@@ -34,8 +34,8 @@ class Colouring(NamedTuple):
 def colour_columns(pattern: Any) -> Colouring:
     """Colour the columns of a sparsity pattern, greedily, the fullest column first.
 
-    ``pattern`` is a matrix, sparse or dense: where it is stored, or not 0. There are at
-    least as many colours as the fullest row has entries.
+    ``pattern`` is a sparse or dense matrix; its stored or nonzero entries count. There
+    are at least as many colours as the fullest row has entries.
 
     >>> tridiagonal = np.eye(9) + np.eye(9, k=1) + np.eye(9, k=-1)
     >>> colours, total = colour_columns(tridiagonal)
@@ -57,13 +57,13 @@ def jacobian(
     """A function that computes the Jacobian of ``function`` as a ``CSR`` matrix.
 
     It takes as many directional derivatives as the pattern has colours: for a banded
-    matrix its width, however large it is. Entries outside of the pattern must be 0, or
-    those of the pattern are wrong.
+    matrix that is its bandwidth, however large the matrix. Entries outside the pattern
+    must be 0; otherwise those of the pattern are wrong.
 
     Args:
         function: gives a vector (m,) for a vector (n,) and other arguments.
         sparsity: the pattern (m, n): a matrix, sparse or dense, that is stored, or not
-            0, where the Jacobian may not be 0. It is known, not traced.
+            0, where the Jacobian may not be 0. It must be known, not traced.
         argnum: the argument by which to differentiate.
         mode: "forward" (columns are coloured), "reverse" (rows); by default which needs
             fewer derivatives.

@@ -49,14 +49,18 @@ def parser() -> argparse.ArgumentParser:
         made = names.add_parser(name, help=text, description=f"Print {text}. {_TARGET}")
         made.add_argument("function", metavar="FUNCTION")
         made.add_argument("arguments", nargs="*", metavar="TYPE")
-        made.add_argument("--grad", action="store_true", help="of its gradient")
+        made.add_argument(
+            "--grad", action="store_true", help="take the gradient of the function"
+        )
         if name == "explain":
             made.add_argument("--device", help="cpu (default), cuda or reference")
             made.add_argument("--html", type=Path, metavar="FILE", help="write a page")
         if name == "bisect":
             made.add_argument("--device", default="cpu", help="what is judged (cpu)")
         made.add_argument(
-            "--zeros", action="store_true", help="arrays of zeros, not random numbers"
+            "--zeros",
+            action="store_true",
+            help="fill arrays with zeros instead of random numbers",
         )
     profile = names.add_parser(
         "profile",
@@ -65,7 +69,10 @@ def parser() -> argparse.ArgumentParser:
         "went. Options of this command stand before the script.",
     )
     profile.add_argument(
-        "--save", type=Path, metavar="FILE", help="a page (.html) or a trace (.json)"
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write a page (.html) or a trace (.json)",
     )
     profile.add_argument("script", type=Path)
     profile.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")

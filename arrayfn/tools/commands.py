@@ -29,7 +29,7 @@ from arrayfn.backends.object_cache import object_cache
 from arrayfn.backends.registry import BACKENDS, backend_info
 from arrayfn.compilation.jit import jit
 from arrayfn.display.units import in_bytes
-from arrayfn.errors import ArgumentError
+from arrayfn.errors import ArgumentError, plural
 from arrayfn.transforms import grad
 
 _PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "optree", "numba-cuda")
@@ -63,7 +63,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     cache = object_cache()
     entries = cache.entries()
     size = in_bytes(sum(entry.size for entry in entries))
-    yield "cache", f"{cache.directory}: {len(entries)} entries, {size}"
+    yield "cache", f"{cache.directory}: {plural(len(entries), 'entry')}, {size}"
     for name in sorted(os.environ):
         if name.startswith("ARRAYFN_"):
             yield name, os.environ[name]
@@ -80,9 +80,9 @@ def cache(chosen: Namespace) -> int:
             print(f"{used}  {entry.size:10,}  {entry.key}")
     elif chosen.action == "clear":
         kept.clear()
-        print(f"{kept.directory}: removed {len(entries)} entries, {size}")
+        print(f"{kept.directory}: removed {plural(len(entries), 'entry')}, {size}")
         return 0
-    print(f"{kept.directory}: {len(entries)} entries, {size}")
+    print(f"{kept.directory}: {plural(len(entries), 'entry')}, {size}")
     return 0
 
 
@@ -221,7 +221,7 @@ def function_of(name: str) -> Callable[..., Any]:
     except (ImportError, OSError) as error:
         raise ArgumentError(f"{where} cannot be imported: {error}") from error
     except AttributeError:
-        raise ArgumentError(f"{where} has no {what}") from None
+        raise ArgumentError(f"{where} defines no {what}") from None
     if not callable(found):
         raise ArgumentError(f"{name} is a {type(found).__name__}, not a function")
     return found

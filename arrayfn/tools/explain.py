@@ -19,7 +19,7 @@ from arrayfn.compilation.shown import lowered_html
 from arrayfn.compilation.stages import Lowered
 from arrayfn.display import markup
 from arrayfn.display.units import in_bytes, in_seconds, in_si
-from arrayfn.errors import SourceLocation
+from arrayfn.errors import SourceLocation, plural
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines
 from arrayfn.ir.text import parse_program
@@ -89,11 +89,12 @@ class Explanation:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """What ``function`` is compiled to for these arguments, and why.
 
-    The steps with the user's lines that each computes, operations and bytes; why two
-    steps are not one; each copy that a layout needs, with the line that caused it;
-    memory; where the code of kernels came from; and for which arguments a jitted
-    function was compiled again. ``function`` is jitted already, or is jitted for this.
-    It is compiled, not called. Backends without plans (``"reference"``) have no steps.
+    It shows the steps with the user's lines that each computes, their operations and
+    bytes; why two steps are not one; each copy that a layout needs, with the line that
+    caused it; memory; where the code of kernels came from; and for which arguments a
+    jitted function was compiled again. ``function`` may be jitted; if not, it is jitted
+    for this. It is compiled, not called. Backends without plans (``"reference"``) have
+    no steps.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp
@@ -304,9 +305,9 @@ def _cache_text(found: Explanation) -> str:
     """How many kernels were compiled, or taken from the disk cache."""
     generated = sum(isinstance(k, Kernel) for k in found.lowered.kernels)
     return (
-        f"code: {generated} generated kernels; {found.compiled} units compiled and "
-        f"{found.from_disk} taken from the disk cache now, in "
-        f"{in_seconds(found.seconds)}; the process had the others"
+        f"code: {plural(generated, 'generated kernel')}; "
+        f"{plural(found.compiled, 'function')} compiled and {found.from_disk} loaded "
+        f"from the disk cache in {in_seconds(found.seconds)}; the others were in memory"
     )
 
 

@@ -67,8 +67,8 @@ class Hazard:
 def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
     """A function of the same arguments that lists where a gradient can be NaN.
 
-    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. The list
-    has possible hazards: whether an argument reaches them is not known.
+    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. The
+    hazards are possible ones: lint does not know whether an argument reaches them.
     ``jit(grad(f), checks="nan")`` checks given arguments.
 
     >>> import numpy as np

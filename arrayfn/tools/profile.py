@@ -26,7 +26,7 @@ from arrayfn.backends.base import TimedExecutable, TimingBackend
 from arrayfn.compilation.compiled import with_faults
 from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
-from arrayfn.errors import SourceLocation
+from arrayfn.errors import SourceLocation, plural
 from arrayfn.lowering.plan import KernelCall, Origin, numbered
 from arrayfn.tools.compare import roof
 from arrayfn.tools.measured import Roof
@@ -167,7 +167,7 @@ class Profile:
     def __repr__(self) -> str:
         return (
             f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "
-            f"{len(self.steps)} steps>"
+            f"{plural(len(self.steps), 'step')}>"
         )
 
     def _repr_html_(self) -> str:
@@ -283,9 +283,9 @@ def profile() -> Profile:
     Perfetto. The rows add up to the wall clock, ``p.seconds``.
 
     Results are the same bits as without. Calls are a little slower: the clock is read
-    after each step, and a GPU launches the steps one by one. Backends that have no
-    plans (``"reference"``) are measured call by call. Of a mesh the rows are of one
-    device, the mean of all; a collective's includes the wait for other members.
+    after each step, and a GPU launches the steps one by one. A backend without plans
+    (``"reference"``) is measured call by call. For a mesh, each row is the mean over
+    its devices; the row of a collective includes the wait for other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

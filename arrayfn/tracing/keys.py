@@ -40,8 +40,8 @@ class Key(ImmutableArray):
 
     ``data`` is uint32[*shape, 2]. A Key is indexed, reshaped, joined, selected and
     updated (``keys.at[i].set(key)``) as other arrays are, and ``==`` compares keys.
-    Functions that compute raise DTypeError. Two keys have the same stream exactly if
-    they are equal.
+    Functions that compute raise DTypeError. Two keys have the same stream if and only
+    if they are equal.
 
     >>> from arrayfn import random
     >>> keys = random.split(random.key(0), 3)
@@ -72,12 +72,12 @@ class Key(ImmutableArray):
     @override
     def transpose(self, *axes: Any) -> Key:
         """The axes in another order; reversed by default."""
-        given = axes[0] if len(axes) == 1 else axes
-        places = tuple(given or range(self.ndim)[::-1])
-        if isinstance(given, int):
-            places = (given,)
-        ndim = len(places)
-        order = [place % ndim for place in places]
+        order_or_axis = axes[0] if len(axes) == 1 else axes
+        axes_or_reversed = tuple(order_or_axis or range(self.ndim)[::-1])
+        if isinstance(order_or_axis, int):
+            axes_or_reversed = (order_or_axis,)
+        ndim = len(axes_or_reversed)
+        order = [place % ndim for place in axes_or_reversed]
         return Key(Namespace.functions["transpose"](self.data, (*order, ndim)))
 
     @override

@@ -29,8 +29,8 @@ class Ref(Typed):
     """A place that holds an array of one shape and dtype: see ``new_ref``.
 
     ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
-    arrays take; ``ref[...] += y`` does both. Indices out of bounds are dropped, as in
-    ``x.at[i].set(y)``.
+    an array takes; ``ref[...] += y`` does both. Indices out of bounds are dropped, as
+    in ``x.at[i].set(y)``.
     """
 
     __slots__ = ("__weakref__", "_home", "_type", "_value")

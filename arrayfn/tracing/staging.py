@@ -289,11 +289,11 @@ def _applied_to_words(
     functions = Namespace.functions
     parts: list[Any] = []
     for k in range(WORDS):
-        given = [
+        words = [
             functions["getitem"](x.data, (..., k)) if isinstance(x, Key) else x
             for x in operands
         ]
-        parts.append(apply(primitive, *given, **params))
+        parts.append(apply(primitive, *words, **params))
     if primitive is discrete.eq:
         return parts[0] & parts[1]
     if primitive is discrete.ne:
@@ -352,9 +352,9 @@ def _inlined(
     Returns Tracers of its outputs. ``operands`` are its inputs; if it is applied only
     ``once``, its own equations become part of the trace, else copies.
     """
-    given = (*operands, *program.constant_values)
+    values = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
-    environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
+    environment = {v: frame.atom(x) for v, x in zip(inputs, values, strict=True)}
     emit = frame.builder.take if once else frame.builder.replay
     for equation in program.equations:
         emit(equation, environment)

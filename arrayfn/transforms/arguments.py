@@ -220,15 +220,15 @@ def name_of(function: Function) -> str:
     return name if name.isidentifier() else "function"
 
 
-def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
-    """``given`` if it has type ``wanted``, else an error about ``word position``."""
-    given = adopted(given)
-    check_leaf(given, f"{word} {position}")
-    if dtypes.is_python_scalar(given) and not (
-        isinstance(given, complex) and wanted.dtype not in dtypes.COMPLEX
+def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
+    """``value`` if it has type ``wanted``, else an error about ``word position``."""
+    value = adopted(value)
+    check_leaf(value, f"{word} {position}")
+    if dtypes.is_python_scalar(value) and not (
+        isinstance(value, complex) and wanted.dtype not in dtypes.COMPLEX
     ):
-        given = np.asarray(given, wanted.dtype)
-    have = leaf_type(given)
+        value = np.asarray(value, wanted.dtype)
+    have = leaf_type(value)
     if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
         raise ShapeError(
             f"{word} {position} is {have}, but the value that it belongs to is "
@@ -243,7 +243,7 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
             f"{extra[0]!r})",
             user_location(),
         )
-    return given
+    return value
 
 
 def hints(

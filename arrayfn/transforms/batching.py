@@ -19,7 +19,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     primitive_of,
 )
-from arrayfn.primitives.rules import all_of, in_front, repeated
+from arrayfn.primitives.rules import as_list, mapped_axes_first, repeated
 
 
 def batch(
@@ -117,13 +117,15 @@ def _emit_batched(
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:
         builder.source = equation.source
-        given = [_dim(a, mapped) for a in equation.inputs]
-        if all(dim is None for dim in given) and not _is_over(equation, axis.name):
+        operand_dims = [_dim(a, mapped) for a in equation.inputs]
+        if all(dim is None for dim in operand_dims) and not _is_over(
+            equation, axis.name
+        ):
             builder.replay(equation, values)
             continue
         operands = [rename(a, values) for a in equation.inputs]
         try:
-            outputs, output_dims = _apply_rule(equation, axis, operands, given)
+            outputs, output_dims = _apply_rule(equation, axis, operands, operand_dims)
         except ArrayfnError as error:
             raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))
@@ -145,13 +147,13 @@ def _apply_rule(
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)
         if "static" in params:  # an operator; a kernel may compute the mapped one
-            operands = in_front(operands, dims)
+            operands = mapped_axes_first(operands, dims)
             dims = [None if dim is None else 0 for dim in dims]
             is_mapped = tuple(dim is not None for dim in dims)
             params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
         outs = [0] * len(body.outputs)
         params["body"] = batch(body, axis.size, dims, outs, axis.name, axis.mesh_axes)
-        outputs = all_of(primitive(*operands, **params))
+        outputs = as_list(primitive(*operands, **params))
         return outputs, [0] * len(outputs)
     if isinstance(primitive.batch, OverPrograms):
         name = None if _hides(equation, axis.name) else axis.name

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from arrayfn import tree
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, plural, user_location
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import apply
@@ -85,14 +85,16 @@ def with_shardings(
             each = (each,) * len(args)
         if len(each) != len(args):
             raise ArgumentError(
-                f"in_shardings has {len(each)} entries, but there are {len(args)} "
-                "positional arguments",
+                f"in_shardings has {plural(len(each), 'entry')}, but there are "
+                f"{len(args)} positional arguments",
                 user_location(),
             )
-        given = [
+        arguments = [
             constrained("in_shardings", argument, sharding)
             for argument, sharding in zip(args, each, strict=True)
         ]
-        return constrained("out_shardings", function(*given, **kwargs), out_shardings)
+        return constrained(
+            "out_shardings", function(*arguments, **kwargs), out_shardings
+        )
 
     return wrapper

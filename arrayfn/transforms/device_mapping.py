@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import Mesh, PartitionSpec
 from arrayfn.transforms.arguments import (
     Function,
@@ -109,8 +109,8 @@ def pmap(
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
-                f"pmap: in_axes has {len(axes)} entries, but {name_of(fun)} was "
-                f"called with {len(args)} arguments",
+                f"pmap: in_axes has {plural(len(axes), 'entry')}, but {name_of(fun)} "
+                f"was called with {plural(len(args), 'argument')}",
                 user_location(),
             )
         count, names = len(args), list(kwargs)

@@ -70,12 +70,12 @@ def jvp(
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
-    given = _flat_like("jvp: tangent", tangents, structure, types)
+    tangent_leaves = _flat_like("jvp: tangent", tangents, structure, types)
     traced = trace_function(fun, args, {})
     wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
-    directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
+    directions = [t for t, wanted in zip(tangent_leaves, wrt, strict=True) if wanted]
     results = apply_program(program, [*leaves, *captured, *directions], once=True)
     outputs = len(traced.program.outputs)
     values, derivatives = results[:outputs], results[outputs:]
@@ -186,8 +186,10 @@ class _PushForward:
 
     def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
         """The tangents of the value."""
-        given = _flat_like("linearize: tangent", tangents, self.structure, self.types)
-        directions = itertools.compress(given, self.wrt)
+        tangent_leaves = _flat_like(
+            "linearize: tangent", tangents, self.structure, self.types
+        )
+        directions = itertools.compress(tangent_leaves, self.wrt)
         values = apply_program(self.linear, [*residuals, *directions])
         return tree.unflatten(self.value_tree, values)
 
@@ -208,8 +210,8 @@ class _PullBack:
         ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
         integers.
         """
-        given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
-        gradients = iter(apply_program(self.backward, [*residuals, *given]))
+        cotangent_leaves = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
+        gradients = iter(apply_program(self.backward, [*residuals, *cotangent_leaves]))
         others = iter(fixed)
         dense = [next(gradients if wanted else others) for wanted in self.wrt]
         return tree.unflatten(self.structure, dense)
@@ -265,8 +267,8 @@ class _Transposed:
 
     def __call__(self, captured: Sequence[Any], cotangents: Any) -> Any:
         """The cotangents of the arguments."""
-        given = _flat_like(self.word, cotangents, *self.cotangents)
-        results = apply_program(self.backward, [*captured, *given])
+        cotangent_leaves = _flat_like(self.word, cotangents, *self.cotangents)
+        results = apply_program(self.backward, [*captured, *cotangent_leaves])
         return tree.unflatten(self.structure, results)
 
 
@@ -278,15 +280,15 @@ def _first_outputs(program: Program, count: int) -> Program:
 
 
 def _flat_like(
-    word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
+    word: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``given``, of these types; an error if they have another form.
+    """The leaves of ``value``, of these types; an error if they have another form.
 
     ``word`` says what they are, for the message, as "vjp: cotangent".
     """
-    if isinstance(given, list) and structure.type is tuple:
-        given = tuple(given)
-    leaves, have = tree.flatten(given)
+    if isinstance(value, list) and structure.type is tuple:
+        value = tuple(value)
+    leaves, have = tree.flatten(value)
     if have != structure:
         raise ArgumentError(
             f"{word}s have the structure {tree.text_of(have)}, not "

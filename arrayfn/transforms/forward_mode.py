@@ -78,12 +78,14 @@ def push_forward(
     }
     for equation in program.equations:
         builder.source = equation.source
-        given = [_tangent(a, varies) for a in equation.inputs]
-        if all(t is None for t in given):
+        operand_tangents = [_tangent(a, varies) for a in equation.inputs]
+        if all(t is None for t in operand_tangents):
             emit(equation, values)
             continue
         try:
-            outputs, results = _differentiated(builder, equation, values, given, emit)
+            outputs, results = _differentiated(
+                builder, equation, values, operand_tangents, emit
+            )
         except ArrayfnError as error:
             raise located(error, equation.source) from None
         values.update(zip(equation.outputs, outputs, strict=True))
@@ -97,28 +99,28 @@ def _differentiated(
     builder: ProgramBuilder,
     equation: Equation,
     values: dict[Var, Atom],
-    given: Sequence[Atom | None],
+    tangents: Sequence[Atom | None],
     emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
     """Emit ``equation`` and its tangents; return the outputs and the tangents.
 
-    ``values`` has the new values of Vars, ``given`` the tangents of the operands, None
-    for zeros; ``emit`` appends the equation itself.
+    ``values`` has the new values of Vars; ``tangents`` are those of the operands, None
+    for zeros. ``emit`` appends the equation itself.
     """
     primitive = primitive_of(equation)
     operands = [rename(a, values) for a in equation.inputs]
     # These three kinds of rules emit the outputs themselves.
     if primitive.jvp == THROUGH_BODY:
         warn_dropped(equation, DIFFERENTIATION)
-        return push_forward(builder, equation.params["body"], operands, given)
+        return push_forward(builder, equation.params["body"], operands, tangents)
     if isinstance(primitive.jvp, JvpWithOutputs):
-        return primitive.jvp.rule(operands, given, **equation.params)
+        return primitive.jvp.rule(operands, tangents, **equation.params)
     if isinstance(primitive.jvp, OverPrograms):
         # The rule transforms the Programs that the primitive holds by jvp_varying.
-        return primitive.jvp.rule(jvp_varying, operands, given, **equation.params)
+        return primitive.jvp.rule(jvp_varying, operands, tangents, **equation.params)
     emit(equation, values)
     outputs = [rename(v, values) for v in equation.outputs]
-    return outputs, _apply_rule(equation, primitive, operands, outputs, given)
+    return outputs, _apply_rule(equation, primitive, operands, outputs, tangents)
 
 
 def _apply_rule(

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, DifferentiationError, user_location
+from arrayfn.errors import ArgumentError, DifferentiationError, plural, user_location
 from arrayfn.ir import Program
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import (
@@ -73,13 +73,13 @@ def value_and_grad(
 ) -> Function:
     """A function giving ``fun``'s value and its gradient by some arguments.
 
-    ``fun`` returns a real scalar, or with ``has_aux`` a pair of that and anything
-    else; the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The
-    gradient has the structure of argument ``argnums`` (a tuple of them for a sequence).
-    With ``holomorphic`` arguments and value are complex, and it is the derivative.
-    With ``allow_int`` the gradient by integers and booleans is 0, of float64. Arguments
-    that it is not differentiated by may hold any values; those that are no arrays are
-    passed on as they are, and so are Python's bools and integers.
+    ``fun`` returns a real scalar, or with ``has_aux`` a pair of that and anything else;
+    the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The gradient
+    has the structure of argument ``argnums`` (a tuple of them for a sequence). With
+    ``holomorphic`` arguments and value are complex, and it is the derivative. With
+    ``allow_int`` the gradient by integers and booleans is 0, of float64. Other
+    arguments may have any values; those that are not arrays, and Python's bools and
+    integers, are passed on unchanged.
 
     Raises DifferentiationError if the value is no scalar, or an argument not inexact.
 
@@ -211,9 +211,9 @@ def with_others_inside(
         return isinstance(node, _Other)
 
     @functools.wraps(function)
-    def of_arrays(*given: Any, **named: Any) -> Any:
-        given, named = tree.map(shown, (given, named), is_leaf=is_other)
-        return function(*given, **named)
+    def of_arrays(*args: Any, **named: Any) -> Any:
+        args, named = tree.map(shown, (args, named), is_leaf=is_other)
+        return function(*args, **named)
 
     kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
     return of_arrays, tuple(kept), tree.map(hidden, kwargs)
@@ -238,7 +238,7 @@ def chosen_arguments(
         if not -count <= position < count:
             raise ArgumentError(
                 f"argnums names argument {position}, but {name_of(function)} was "
-                f"called with {count} positional arguments",
+                f"called with {plural(count, 'positional argument')}",
                 user_location(),
             )
     return tuple(k % count for k in named)

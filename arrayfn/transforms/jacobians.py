@@ -191,9 +191,9 @@ def hessian(
             _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
 
-        def recorded(*given: Any) -> Any:
+        def recorded(*chosen_arguments: Any) -> Any:
             """The function, which also notes the structure of its value."""
-            value = of_chosen(*given)
+            value = of_chosen(*chosen_arguments)
             out_tree.append(tree.structure(value[0] if has_aux else value))
             return value
 
@@ -271,10 +271,10 @@ def _of_chosen(
         check_holomorphic(function, chosen)
 
     @functools.wraps(function)
-    def of_chosen(*given: Any) -> Any:
+    def of_chosen(*chosen_arguments: Any) -> Any:
         """The function with these arguments in the chosen positions."""
         whole = list(args)
-        for position, argument in zip(positions, given, strict=True):
+        for position, argument in zip(positions, chosen_arguments, strict=True):
             whole[position] = argument
         return function(*whole, **kwargs)
 

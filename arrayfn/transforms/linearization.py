@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import OverPrograms, View, needed, primitive_of
-from arrayfn.primitives.control_flow import Parts, unless, where
+from arrayfn.primitives.control_flow import Parts, selected, unselected
 from arrayfn.transforms.forward_mode import jvp
 
 
@@ -57,13 +57,13 @@ def split(
     known: list[Equation] = []
     linear: list[Equation] = []
     for equation in program.equations:
-        given = [a in varying for a in equation.inputs]
-        if not any(given):
+        operands_vary = [a in varying for a in equation.inputs]
+        if not any(operands_vary):
             known.append(equation)
             continue
         primitive = primitive_of(equation)
         if isinstance(primitive.split, OverPrograms):
-            before, after = primitive.split.rule(split, equation, given)
+            before, after = primitive.split.rule(split, equation, operands_vary)
             known += before
         else:
             after = [equation]
@@ -73,20 +73,20 @@ def split(
         is_linear or atom in varying
         for atom, is_linear in zip(program.outputs, linear_outputs, strict=True)
     ]
-    outputs = where(program.outputs, is_unknown)
+    outputs = selected(program.outputs, is_unknown)
     after, residuals = _needed(linear, outputs, varying, _free(known))
     return Parts(
         Program(
             program.name,
-            tuple(unless(program.inputs, unknown)),
+            tuple(unselected(program.inputs, unknown)),
             tuple(known),
-            (*unless(program.outputs, is_unknown), *residuals),
+            (*unselected(program.outputs, is_unknown), *residuals),
             program.constants,
             program.constant_values,
         ),
         Program(
             program.name,
-            (*residuals, *where(program.inputs, unknown)),
+            (*residuals, *selected(program.inputs, unknown)),
             after,
             tuple(outputs),
         ),

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import Key, apply_program
 from arrayfn.transforms.arguments import (
@@ -228,8 +228,8 @@ def _in_dims(
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
     if len(axes) != len(args):
         raise ArgumentError(
-            f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
-            f"{len(args)} positional arguments",
+            f"vmap: in_axes has {plural(len(axes), 'entry')}, but {name} was called "
+            f"with {plural(len(args), 'positional argument')}",
             user_location(),
         )
     dims: list[int | None] = []
@@ -263,11 +263,11 @@ def _in_dims(
 
 
 def _mapped_size(
-    name: str, leaves: list[Any], dims: list[int | None], given: int | None
+    name: str, leaves: list[Any], dims: list[int | None], axis_size: int | None
 ) -> int:
     """The extent of the mapped axes, which is the same in all ``leaves``.
 
-    ``given`` is vmap's ``axis_size``. Raises ShapeError if extents differ, or none is
+    ``axis_size`` is vmap's. Raises ShapeError if extents differ, or none is
     known.
     """
     sizes = {
@@ -275,8 +275,8 @@ def _mapped_size(
         for x, dim in zip(leaves, dims, strict=True)
         if dim is not None
     }
-    if given is not None:
-        sizes.add(given)
+    if axis_size is not None:
+        sizes.add(axis_size)
     if len(sizes) == 1:
         return sizes.pop()
     extents = ", ".join(
@@ -284,8 +284,8 @@ def _mapped_size(
     )
     if not sizes:
         problem = f"nothing is mapped: {extents}; give axis_size for repetition"
-    elif given is not None:
-        problem = f"the mapped extents differ from axis_size={given}: {extents}"
+    elif axis_size is not None:
+        problem = f"the mapped extents differ from axis_size={axis_size}: {extents}"
     else:
         problem = f"the mapped extents differ: {extents}"
     raise ShapeError(f"vmap of {name}: {problem}", user_location())

@@ -45,20 +45,21 @@ def shard_map(
 
     Without ``mesh`` it is that of ``set_mesh``, where the result is called.
 
-    ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix
-    of them, and ``out_specs`` for the result: which axes of the mesh cut which axes of
-    an array. Along axes of the mesh that a spec does not name all devices have the same
-    part. Where ``in_specs`` has None, that is so for arrays, and anything else reaches
-    the function as it is. Inside the function ``lax.psum(x, "data")`` and other
-    collectives combine the values of devices along an axis of the mesh.
+    ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix of
+    them, and ``out_specs`` has those of the result. A spec says which axes of the mesh
+    cut which axes of an array. Along axes of the mesh that a spec does not name all
+    devices have the same part. The same holds for arrays where ``in_specs`` has None;
+    other values reach the function unchanged. Inside the function ``lax.psum(x,
+    "data")`` and other collectives combine the values of devices along an axis of the
+    mesh.
 
     ``axis_names`` are the axes that specs and collectives use, by default all of the
     mesh. Along the others all devices have the same parts and compute the same.
 
     The function's types say along which axes of the mesh a value varies. The sum over
     an axis does not vary along it; the derivative by a value that does not vary is
-    summed over the devices. With ``check_vma=False`` nothing is known: each device's
-    derivatives are its own, and out_specs are taken as true.
+    summed over the devices. With ``check_vma=False`` the types do not say this: each
+    device's derivatives are its own, and ``out_specs`` are not checked.
 
     Raises ShapeError if an axis is no multiple of its parts or an output's spec does
     not name an axis along which it varies, and ArgumentError for specs that fit
@@ -299,8 +300,8 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
     builder = ProgramBuilder(program.name)
     with builder:
         made = {v: builder.input(v.type.plain(), v.hint) for v in ordered}
-        given = [made[v] for v in inputs]
-        return builder.build(builder.inline(program, given))
+        inputs_of_program = [made[v] for v in inputs]
+        return builder.build(builder.inline(program, inputs_of_program))
 
 
 def _check_outputs(

@@ -86,15 +86,15 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
     with builder:
         inputs = builder.inputs_of(program)
         flags = [*moving, *[False] * (len(inputs) - len(moving))]
-        given: list[list[Atom]] = [[] for _ in inputs]
+        coefficients: list[list[Atom]] = [[] for _ in inputs]
         for k in range(1, order + 1):
-            for terms, var, moves in zip(given, inputs, flags, strict=True):
+            for terms, var, moves in zip(coefficients, inputs, flags, strict=True):
                 if moves:
                     term = builder.input(var.type)
                     terms.append(e.mul(term, 1 / math.factorial(k)))
         series = [
             _known(var, terms) if moves else _Series(var)
-            for var, terms, moves in zip(inputs, given, flags, strict=True)
+            for var, terms, moves in zip(inputs, coefficients, flags, strict=True)
         ]
         outputs = _interpreted(builder, program, series, {})
         results: list[Atom] = [y.first for y in outputs]
@@ -282,8 +282,8 @@ def _linear(
         moving = [x for x in operands if x.varies]
         if all(x.at(k) is None for x in moving):
             return [None] * sum(rule.outputs)
-        given = [*(x.first for x in operands), *(x.dense(k) for x in moving)]
-        return builder.inline(rule.tangents, given)
+        inputs_of_jvp = [*(x.first for x in operands), *(x.dense(k) for x in moving)]
+        return builder.inline(rule.tangents, inputs_of_jvp)
 
     return _from_all(rule, firsts, later)
 
@@ -305,9 +305,9 @@ def _bilinear(
             left, right = operands[one].at(j), operands[other].at(k - j)
             if left is None or right is None:
                 continue
-            given = [x.first for x in operands]
-            given[one], given[other] = left, right
-            terms = builder.emit(equation.primitive, given, equation.params)
+            factors = [x.first for x in operands]
+            factors[one], factors[other] = left, right
+            terms = builder.emit(equation.primitive, factors, equation.params)
             totals = [
                 term if total is None else e.add(total, term)
                 for total, term in zip(totals, terms, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrayfn.errors import DifferentiationError
-from arrayfn.ir import Atom, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import emitters, views
 from arrayfn.primitives.base import (
@@ -18,7 +18,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.collectives import summed_over
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
-from arrayfn.primitives.rules import placed, present, values_of
+from arrayfn.primitives.rules import not_linear, not_none, with_nones
 from arrayfn.transforms.linearization import Linearization, linearize, split
 
 
@@ -36,14 +36,15 @@ def transpose(program: Program, residuals: int) -> Program:
 def transpose_varying(
     program: Program,
     linear: Sequence[bool],
-    given: Sequence[bool],
+    has_cotangent: Sequence[bool],
     dense: Sequence[bool],
 ) -> tuple[Program, list[bool]]:
     """The transpose of ``program``, linear in some inputs, without zero cotangents.
 
-    It takes the other inputs, and the cotangents of the outputs marked in ``given``. It
-    returns the nonzero cotangents of linear inputs, and those marked in ``dense`` (one
-    flag for each linear input). The second result says which of them there are.
+    It takes the other inputs, and the cotangents of the outputs marked in
+    ``has_cotangent``. It returns the nonzero cotangents of linear inputs, and those
+    marked in ``dense`` (one flag for each linear input). The second result says which
+    of them there are.
     """
     pairs = list(zip(program.inputs, linear, strict=True))
     wanted = [v for v, is_linear in pairs if is_linear]
@@ -54,14 +55,14 @@ def transpose_varying(
         known = builder.inline(parts.known, saved)
         cotangents = [
             builder.input(t) if has else None
-            for t, has in zip(program.output_types, given, strict=True)
+            for t, has in zip(program.output_types, has_cotangent, strict=True)
         ]
         results = pull_back(builder, parts.linear, known, cotangents)
         every = [
             views.zeros(v.type) if ct is None and forced else ct
             for v, ct, forced in zip(wanted, results, dense, strict=True)
         ]
-        return builder.build(present(every)), [ct is not None for ct in every]
+        return builder.build(not_none(every)), [ct is not None for ct in every]
 
 
 def pull_back(
@@ -70,64 +71,92 @@ def pull_back(
     saved: Sequence[Atom],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
-    """Emit the cotangents of ``program``'s inputs after the ``saved`` ones."""
+    """Emit the cotangents of ``program``'s inputs after the ``saved`` ones.
+
+    ``program`` is linear in these inputs, ``cotangents`` are those of its outputs, and
+    None is a zero.
+    """
     known: dict[Var, Atom] = dict(zip(program.inputs, saved, strict=False))
     linear: set[Var] = set(program.inputs[len(saved) :])
-    forward = []
+    linear_equations: list[Equation] = []
     for equation in program.equations:
         if any(a in linear for a in equation.inputs):
             linear.update(equation.outputs)
-            forward.append(equation)
+            linear_equations.append(equation)
         else:
             builder.replay(equation, known)
-    gathered: dict[Var, dict[frozenset[str], Atom]] = {}
-
-    def gather(atom: Atom, cotangent: Atom | None) -> None:
-        """Add ``cotangent`` to what ``atom`` has so far, if it is linear."""
-        if cotangent is None or not isinstance(atom, Var) or atom not in linear:
-            return
-        sums = gathered.setdefault(atom, {})
-        shared = cotangent.type.varying - atom.type.varying
-        have = sums.get(shared)
-        sums[shared] = cotangent if have is None else emitters.add(have, cotangent)
-
-    def gathered_for(var: Var) -> Atom | None:
-        """The cotangent of ``var``, summed over members that share its value."""
-        total: Atom | None = None
-        for shared, part in gathered.pop(var, {}).items():
-            for axis in sorted(shared):
-                part = summed_over(part, axis)
-            total = part if total is None else emitters.add(total, part)
-        return total
-
+    sums = _CotangentSums(linear)
     for atom, cotangent in zip(program.outputs, cotangents, strict=True):
-        gather(atom, cotangent)
-    for equation in reversed(forward):
-        given = [gathered_for(v) for v in equation.outputs]
-        if all(ct is None for ct in given):
+        sums.add(atom, cotangent)
+    for equation in reversed(linear_equations):
+        output_cotangents = [sums.pop(v) for v in equation.outputs]
+        if all(ct is None for ct in output_cotangents):
             continue
         builder.source = equation.source
         operands: list[Operand] = [
             Linear(a.type) if a in linear else rename(a, known) for a in equation.inputs
         ]
-        primitive = primitive_of(equation)
-        if primitive.transpose == THROUGH_BODY:
-            warn_dropped(equation, DIFFERENTIATION)
-            results = _through_body(builder, equation.params["body"], operands, given)
-        elif isinstance(primitive.transpose, OverPrograms):
-            results = primitive.transpose.rule(
-                transpose_varying, given, operands, **equation.params
-            )
-        elif isinstance(primitive.transpose, Marker):
-            raise DifferentiationError(
-                f"{primitive.name} is not linear, so it has no transpose",
-                equation.source,
-            )
-        else:
-            results = primitive.transpose(given, operands, **equation.params)
+        results = _transposed(builder, equation, operands, output_cotangents)
         for atom, cotangent in zip(equation.inputs, results, strict=True):
-            gather(atom, cotangent)
-    return [gathered_for(v) for v in program.inputs[len(saved) :]]
+            sums.add(atom, cotangent)
+    return [sums.pop(v) for v in program.inputs[len(saved) :]]
+
+
+class _CotangentSums:
+    """Running sums of the cotangents of ``linear`` Vars, one term for each use.
+
+    A cotangent may vary along mesh axes along which its Var is the same for all
+    members. Such terms are summed over the members of these axes too. Terms that share
+    axes are added up first, so that the members meet once for all of them.
+    """
+
+    def __init__(self, linear: set[Var]) -> None:
+        self._linear = linear
+        self._by_axes: dict[Var, dict[frozenset[str], Atom]] = {}
+
+    def add(self, atom: Atom, cotangent: Atom | None) -> None:
+        """Emit ``cotangent`` added to the sum of ``atom``, if that is linear."""
+        if cotangent is None or not isinstance(atom, Var) or atom not in self._linear:
+            return
+        sums = self._by_axes.setdefault(atom, {})
+        axes = cotangent.type.varying - atom.type.varying
+        total = sums.get(axes)
+        sums[axes] = cotangent if total is None else emitters.add(total, cotangent)
+
+    def pop(self, var: Var) -> Atom | None:
+        """Remove and return the sum of ``var``; None if it has no terms."""
+        total: Atom | None = None
+        for axes, term in self._by_axes.pop(var, {}).items():
+            for axis in sorted(axes):
+                term = summed_over(term, axis)
+            total = term if total is None else emitters.add(total, term)
+        return total
+
+
+def _transposed(
+    builder: ProgramBuilder,
+    equation: Equation,
+    operands: Sequence[Operand],
+    cotangents: Sequence[Atom | None],
+) -> Sequence[Atom | None]:
+    """The cotangents of the operands of a linear equation, by its transpose rule.
+
+    ``cotangents`` are those of its outputs. Raises DifferentiationError if the
+    primitive has no such rule.
+    """
+    primitive, params = primitive_of(equation), equation.params
+    rule = primitive.transpose
+    if rule == THROUGH_BODY:
+        warn_dropped(equation, DIFFERENTIATION)
+        return _through_body(builder, params["body"], operands, cotangents)
+    if isinstance(rule, OverPrograms):
+        return rule.rule(transpose_varying, cotangents, operands, **params)
+    if isinstance(rule, Marker):
+        raise DifferentiationError(
+            f"{primitive.name} is not linear, so it has no transpose",
+            equation.source,
+        )
+    return rule(cotangents, operands, **params)
 
 
 def _through_body(
@@ -138,10 +167,12 @@ def _through_body(
 ) -> list[Atom | None]:
     """The cotangents of the linear operands, by the transpose of ``body``."""
     linear = [isinstance(x, Linear) for x in operands]
-    given = [ct is not None for ct in cotangents]
-    program, found = transpose_varying(body, linear, given, [False] * sum(linear))
-    results = builder.inline(program, [*values_of(operands), *present(cotangents)])
-    return list(placed(placed(results, found), linear))
+    has_cotangent = [ct is not None for ct in cotangents]
+    program, found = transpose_varying(
+        body, linear, has_cotangent, [False] * sum(linear)
+    )
+    results = builder.inline(program, [*not_linear(operands), *not_none(cotangents)])
+    return list(with_nones(with_nones(results, found), linear))
 
 
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:

@@ -179,7 +179,7 @@ def test_shardings_of_arguments_and_results():
     # NumPy arguments are cut on the host.
     kinds = [str(t) for t in lowered.compiled_program.partitioned.in_specs]
     assert kinds == ["P('model')", "P(None, 'model')", "P('data')"]
-    with pytest.raises(ArgumentError, match="in_shardings has 1 entries"):
+    with pytest.raises(ArgumentError, match="in_shardings has 1 entry"):
         af.jit(f, in_shardings=(None,))(params, X)
     with pytest.raises(ArgumentError, match="without a mesh; give one"):
         af.jit(np.sin, in_shardings=P("data"))(X)

@@ -129,7 +129,7 @@ def test_what_cannot_be_transformed_is_refused() -> None:
         af.fft.rfft(np.ones(3, np.complex64))
     with pytest.raises(ShapeError, match="at least 1 element"):
         af.fft.fft(np.ones(3), n=0)
-    with pytest.raises(ShapeError, match="2 extents for 1 axes"):
+    with pytest.raises(ShapeError, match="2 extents for 1 axis"):
         af.fft.fftn(np.ones((3, 3)), s=(2, 2), axes=(0,))
     with pytest.raises(ArgumentError, match="at least 1 element"):
         af.fft.fftfreq(0)

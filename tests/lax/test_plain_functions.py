@@ -104,7 +104,7 @@ def test_shapes():
     np.testing.assert_array_equal(taken, X.T[columns])
     with pytest.raises(ShapeError, match="do not add up"):
         lax.split(X, (1, 2), axis=1)
-    with pytest.raises(ShapeError, match="more than 1 axes"):
+    with pytest.raises(ShapeError, match="more than 1 axis"):
         lax.broadcast_to_rank(X, 1)
 
 

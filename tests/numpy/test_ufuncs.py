@@ -128,7 +128,7 @@ def test_ufuncs_are_ufuncs_and_pickle_by_name() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: anp.exp.reduce(X), ArgumentError, "exp.reduce: it takes 1 arrays"),
+        (lambda: anp.exp.reduce(X), ArgumentError, "exp.reduce: it takes 1 array"),
         (lambda: anp.less.reduce(X), DTypeError, "gives bool"),
         (lambda: anp.subtract.reduce(X, axis=None), ArgumentError, "one axis after"),
         (lambda: anp.subtract.reduce(X[:0]), ShapeError, "give initial="),
@@ -151,7 +151,7 @@ def test_ufuncs_are_ufuncs_and_pickle_by_name() -> None:
         (
             lambda: anp.frompyfunc(lambda x: x, 1, 2)(X),
             ArgumentError,
-            "gave 1 results, not nout=2",
+            "gave 1 result, not nout=2",
         ),
         (lambda: anp.frompyfunc(lambda x: x, 0, 1), ArgumentError, "nin is 0"),
     ],

@@ -60,7 +60,7 @@ def test_a_convolution_is_a_product(mode, n):
     ("call", "error", "message"),
     [
         (lambda: linalg.invpascal(3, "x"), ArgumentError, "kind must be 'symmetric'"),
-        (lambda: linalg.fiedler_companion(V[:0]), ShapeError, "at least 1 elements"),
+        (lambda: linalg.fiedler_companion(V[:0]), ShapeError, "at least 1 element"),
         (lambda: linalg.invhilbert(20, True), ArgumentError, "beyond int64"),
     ],
 )

@@ -130,7 +130,7 @@ def test_profile(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("loss", "'loss' names no function"),
         ("nowhere.py:loss", "there is no file nowhere.py"),
         ("no_such_module:f", "no_such_module cannot be imported"),
-        ("{script}:other", "has no other"),
+        ("{script}:other", "defines no other"),
         ("{script}:NUMBER", "is a int, not a function"),
         ("{script}:loss", "missing a required argument: 'w'; name the types of all"),
     ],

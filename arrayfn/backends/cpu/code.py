@@ -32,6 +32,7 @@ _PRINTED: Final = "arrayfn.backends.cpu.kernel_compiler"
 _WRITTEN: Final = "arrayfn.backends.cpu.written_kernels"
 _COMPILER_SOURCES: Final = (
     "lowering/scalars/*.py",
+    "lowering/libraries/packed_products.py",
     "backends/llvm_arithmetic.py",
     "backends/numba/*.py",
     "backends/cpu/kernel_*.py",

@@ -184,9 +184,9 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int) -> None:
-    """Let compiled functions use ``count`` threads, the calling one included.
+    """Let compiled functions use ``count`` threads, including the calling thread.
 
-    Raises ArgumentError unless ``1 <= count <= 256``. Results don't depend on it.
+    Raises ArgumentError unless ``1 <= count <= 256``. Results do not depend on it.
     """
     if type(count) is not int:
         raise ArgumentError(f"the number of threads must be an int, not {count!r}")

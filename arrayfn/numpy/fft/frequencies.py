@@ -19,7 +19,7 @@ def fftfreq(
 ) -> Array:
     """The frequencies of the elements of a transform, in cycles per unit of ``d``.
 
-    ``d`` is the distance of samples. The result is float64 by default.
+    ``d`` is the distance between samples. The result is float64 by default.
 
     >>> fftfreq(5, d=0.1)
     array([ 0.,  2.,  4., -4., -2.])

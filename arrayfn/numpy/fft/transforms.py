@@ -9,7 +9,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, plural, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj
@@ -208,7 +208,8 @@ def _axes(
         count = ndim if s is None else len(s)
         if count > ndim:
             raise ShapeError(
-                f"{name}: {count} extents for an array with {ndim} axes",
+                f"{name}: {plural(count, 'extent')} for an array with "
+                f"{plural(ndim, 'axis')}",
                 user_location(),
             )
         axes = range(ndim - count, ndim)
@@ -216,7 +217,9 @@ def _axes(
     extents = [None] * len(places) if s is None else list(s)
     if len(extents) != len(places):
         raise ShapeError(
-            f"{name}: {len(extents)} extents for {len(places)} axes", user_location()
+            f"{name}: {plural(len(extents), 'extent')} for "
+            f"{plural(len(places), 'axis')}",
+            user_location(),
         )
     # As in NumPy, -1 means the whole axis.
     return [None if n == -1 else n for n in extents], places

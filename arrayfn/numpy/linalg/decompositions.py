@@ -197,8 +197,9 @@ def svd(
     derivatives. With ``subset_by_index=(first, end)`` and thin factors, only singular
     values ``first`` to ``end`` (exclusive) and their vectors are returned.
 
-    A pair of vectors may have the other sign elsewhere: outside ``jit`` NumPy's LAPACK
-    computes, inside it SciPy's, and on a GPU cuSOLVER. Products as U diag(s) V^H agree.
+    The sign of a pair of vectors may differ between NumPy's LAPACK (used outside
+    ``jit``), SciPy's (inside) and cuSOLVER (on a GPU). The product U diag(s) V^H is the
+    same.
 
     >>> import numpy as np
     >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S

@@ -172,8 +172,8 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 def det(a: ArrayLike) -> Array:
     """The determinant (...) of ``a`` (..., n, n).
 
-    Its derivative is the matrix of cofactors, also for singular ``a``. With more than 3
-    rows the second derivative is not defined if the rank is below n - 1.
+    Its derivative is the matrix of cofactors, also for singular ``a``. For n > 3 the
+    second derivative is not defined if the rank is below n - 1.
 
     >>> import numpy as np
     >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
@@ -396,7 +396,7 @@ def matrix_rank(
 ) -> Array:
     """The number of singular values (..., min(m, n)) of A greater than ``tol``.
 
-    ``tol`` is by default ``rtol`` times the largest, and ``rtol`` max(m, n) machine
+    ``tol`` is ``rtol`` times the largest by default, and ``rtol`` is max(m, n) machine
     epsilons. For an array with less than two axes: whether any element is not 0.
     """
     if tol is not None and rtol is not None:
@@ -425,9 +425,10 @@ def lstsq(
 
     a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. The other
     results are the squared residuals (..., k), the rank (...) of a, and its singular
-    values. Those up to ``rcond`` times the largest count as 0; the default is max(m, n)
-    machine epsilons. With ``numpy_resid`` there are no residuals, shape (0,), if the
-    rank is less than n or m is at most n, as in NumPy; this needs the rank's value.
+    values. Singular values up to ``rcond`` times the largest count as 0; the default is
+    max(m, n) machine epsilons. With ``numpy_resid`` there are no residuals, shape (0,),
+    if the rank is less than n or m is at most n, as in NumPy; this needs the rank's
+    value.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])

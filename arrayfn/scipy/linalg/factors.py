@@ -100,8 +100,8 @@ def solve(
     """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
 
     ``assume_a="pos"`` uses the Cholesky factor of a positive definite a; "gen", "sym"
-    and "her" use LU factors. All except "gen" read one triangle of a, the lower one if
-    ``lower``.
+    and "her" use LU factors. All but "gen" read only one triangle of a, the lower one
+    if ``lower``.
 
     >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
     >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, plural, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj
@@ -51,7 +51,8 @@ def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
     value = atleast_1d(asarray(x))
     if value.shape[-1] < minimum:
         raise ShapeError(
-            f"{name} takes at least {minimum} elements, not {value.shape[-1]}",
+            f"{name} takes at least {plural(minimum, 'element')}, not "
+            f"{value.shape[-1]}",
             user_location(),
         )
     return value
@@ -210,7 +211,7 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
-    """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
+    """The matrix of the discrete Fourier transform, scaled as ``scale`` says."""
     wanted = dtypes.complex128 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.COMPLEX:
         raise DTypeError(f"dft's dtype must be complex, not {wanted}", user_location())

@@ -180,8 +180,8 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
 
     ``func`` maps arrays elementwise. There is no derivative (Parlett, A recurrence
     among the elements of functions of triangular matrices, 1976). Without ``disp`` the
-    result is a pair, with an estimate of the relative error: by how near two
-    eigenvalues are.
+    result is a pair, with an estimate of the relative error from the smallest distance
+    between eigenvalues.
     """
     t, z = schur(m.square("funm", A), "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)

@@ -38,7 +38,7 @@ def fiedler(a: ArrayLike) -> Array:
 def fiedler_companion(a: ArrayLike) -> Array:
     """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a (..., n) has the highest power first. A constant has a matrix without elements.
+    a (..., n) has the highest power first. For a constant, the matrix has no elements.
     """
     a = vectors("fiedler_companion", a)
     if a.shape[-1] == 1:

@@ -69,8 +69,8 @@ def y1(x: ArrayLike) -> Array:
 def yn(n: ArrayLike, x: ArrayLike) -> Array:
     """The Bessel function of the second kind of integer order n, for x >= 0.
 
-    By the recurrence from Y0 and Y1, which is stable upwards (DLMF 10.6.1). Fractions
-    of n are dropped. It has no derivative by n.
+    It is computed by the recurrence from Y0 and Y1, which is stable upwards (DLMF
+    10.6.1). Fractions of n are dropped. It has no derivative by n.
     """
     (n, x), dtype = in_float64("yn", n, x)
     return ops.convert(_yn(anp.trunc(n), x), dtype)
@@ -80,7 +80,7 @@ def yn(n: ArrayLike, x: ArrayLike) -> Array:
 def k0(x: ArrayLike) -> Array:
     """The modified Bessel function of the second kind of order 0, for x >= 0.
 
-    The relative error is below 1e-15, as of the next three functions.
+    The relative error, like that of the next three functions, is below 1e-15.
     """
     (x,), dtype = in_float64("k0", x)
     return ops.convert(_k0(x), dtype)

@@ -26,8 +26,8 @@ _DUPLICATIONS = 14
 def ellipk(m: ArrayLike) -> Array:
     """The complete elliptic integral of the first kind; infinite at 1, NaN beyond.
 
-    The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. Its relative error is
-    below 2e-15, as of the next two functions.
+    The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. Its relative error, like
+    that of the next two functions, is below 2e-15.
     """
     (m,), dtype = in_float64("ellipk", m)
     return ops.convert(_first(1.0 - m), dtype)

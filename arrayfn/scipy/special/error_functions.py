@@ -85,7 +85,7 @@ _WOFZ_SCALE, _WOFZ = _wofz_coefficients(64)
 def ndtr(x: ArrayLike) -> Array:
     """The distribution function of the standard normal distribution.
 
-    Within 2 ulp, in the lower tail too.
+    The error is at most 2 ulp, in the lower tail too.
     """
     return ops.floating(special.ndtr, "ndtr", x)
 

@@ -34,7 +34,7 @@ def gammaln(x: ArrayLike) -> Array:
 def loggamma(x: ArrayLike) -> Array:
     """The logarithm of the gamma function for positive x; NaN for negative x.
 
-    Of complex numbers it is the branch that is continuous except on the negative real
+    For complex numbers it is the branch that is continuous except on the negative real
     axis. Its absolute error is 1e-15 times that of its largest part; near its zeros 1
     and 2 it is relative.
     """
@@ -58,7 +58,7 @@ def gamma(x: ArrayLike) -> Array:
     """The gamma function; for positive integers (x - 1)!, correctly rounded.
 
     It is NaN at negative integers and infinite at 0. The relative error is below 2e-14.
-    Of complex numbers it is exp(loggamma(x)).
+    For complex numbers it is exp(loggamma(x)).
     """
     if ops.type_of_operand("gamma", x).dtype in dtypes.COMPLEX:
         return anp.exp(complex_loggamma(x))
@@ -235,7 +235,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
 
 
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
-    """n! = gamma(n + 1); 0 for negative n. Correctly rounded for integers."""
+    """n! = gamma(n + 1); 0 for negative n. Correctly rounded for integer n."""
     _not_exact("factorial", exact)
     return anp.where(anp.less(n, 0), 0.0, gamma(anp.add(n, 1)))
 

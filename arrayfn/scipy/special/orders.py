@@ -155,13 +155,13 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
 def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
     """The associated Legendre function of the first kind, of order m and real degree v.
 
-    Of x from -1 to 1 (Ferrers' function, with the phase of Condon and Shortley). The
-    order is an integer, else the value is NaN; so it is for negative orders beyond an
-    integer degree. Outside of [-1, 1] it is a polynomial for m = 0 and integers v, and
-    NaN for other orders. The first two degrees come from hypergeometric functions (DLMF
-    14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For degrees up to 20
-    the error is below 1e-13 times the largest value of a degree near v. It has
-    derivatives by v and x.
+    For x from -1 to 1 it is Ferrers' function, with the phase of Condon and Shortley.
+    The order is an integer, else the value is NaN; the same holds for negative orders
+    beyond an integer degree. Outside of [-1, 1] it is a polynomial for m = 0 and
+    integers v, and NaN for other orders. The first two degrees come from hypergeometric
+    functions (DLMF 14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For
+    degrees up to 20 the error is below 1e-13 times the largest value of a degree near
+    v. It has derivatives by v and x.
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)

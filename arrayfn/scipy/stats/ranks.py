@@ -150,7 +150,7 @@ def sem(
 ) -> Array:
     """The standard error of the mean along ``axis`` (None: of all).
 
-    A NaN makes it NaN, or is left out with ``nan_policy="omit"``.
+    A NaN gives NaN; ``nan_policy="omit"`` ignores NaN.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))

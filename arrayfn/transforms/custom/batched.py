@@ -33,13 +33,12 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     The rule takes ``(axis_size, in_batched, *arguments)`` and gives the pair (result,
     out_batched). ``in_batched`` has, for each argument, a bool or a tree of them like
     the argument: whether it has the mapped axis, in front. So has ``out_batched`` for
-    the result; it may be a prefix. The function takes no mapped values but arguments.
+    the result; it may be a prefix. The function must not capture mapped values.
 
     Its derivative in forward mode is mapped by the derivative of the rule, which is
-    asked for no mapped argument where only directions are mapped, as ``jacfwd`` does.
-    Reverse mode
-    differentiates the function itself: where the rule is wanted in it, map first, as in
-    ``grad`` of a function that calls ``vmap``.
+    called without mapped arguments where only directions are mapped, as by ``jacfwd``.
+    Reverse mode differentiates the function itself. To use the rule there, map first:
+    take ``grad`` of a function that calls ``vmap``.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap
@@ -154,8 +153,8 @@ class _Call:
 
         def rule(*args: Any) -> list[Any]:
             """The leaves of the rule's result, with the types that it must have."""
-            given = self.rule(size, in_batched, *args)
-            result, batched = pair_of(what, "(result, out_batched)", given)
+            pair = self.rule(size, in_batched, *args)
+            result, batched = pair_of(what, "(result, out_batched)", pair)
             out_batched[:] = self._flags(what, batched)
             types = [
                 mapped_type(type, size) if is_mapped else type

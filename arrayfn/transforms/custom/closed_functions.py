@@ -45,19 +45,20 @@ def closure_convert(
     hoisted = [_is_hoisted(value) for value in captured]
     structure = tree.structure(example_args)
 
-    def converted(*given: Any) -> Any:
+    def converted(*args_and_captures: Any) -> Any:
         """The function of its arguments and of the values that it captured."""
-        args, moved_in = given[: len(example_args)], given[len(example_args) :]
-        if len(moved_in) != sum(hoisted):
+        arity = len(example_args)
+        args, hoisted_values = args_and_captures[:arity], args_and_captures[arity:]
+        if len(hoisted_values) != sum(hoisted):
             raise ArgumentError(
                 f"the converted {name_of(fun)} takes the {sum(hoisted)} values that it "
-                f"captured after its arguments, not {len(moved_in)}; give them as "
-                "*values",
+                f"captured after its arguments, not {len(hoisted_values)}; give them "
+                "as *values",
                 user_location(),
             )
-        for value in moved_in:
+        for value in hoisted_values:
             check_leaf(value, f"the converted {name_of(fun)}: a captured value")
-        values = iter(moved_in)
+        values = iter(hoisted_values)
         leaves, have = tree.flatten(args)
         if have != structure:
             raise ArgumentError(
@@ -115,8 +116,8 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         count = len(args)
 
         def cotangents(ct: Any) -> Any:
-            given = rule(ct)
-            return (given,) if count == 1 and not isinstance(given, tuple) else given
+            result = rule(ct)
+            return (result,) if count == 1 and not isinstance(result, tuple) else result
 
         example = tree.map(lambda y: struct(leaf_type(y)), value)
         traced = trace_function(cotangents, (example,), {}, with_values=False)

@@ -182,13 +182,13 @@ class _JvpCall(Call):
         the second result says so of the outputs. The Program gives the tangents of
         those, or of all outputs if ``dense``. If ``abstract``, the rule sees no values.
         """
-        given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
+        nonzero = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
         is_zero: list[bool] = []
 
-        def derivative(primals: Any, given: list[Any]) -> list[Any]:
+        def derivative(primals: Any, nonzero: list[Any]) -> list[Any]:
             """The leaves of the rule's value and of its tangent, checked."""
             tangents = tree.unflatten(
-                self.structure, self.with_zeros(self.leaf_types, given, varies)
+                self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )
             made = self.rule(*self.static, primals, tangents)
             what = f"{self.name}'s jvp rule"
@@ -203,7 +203,7 @@ class _JvpCall(Call):
             pairs = zip(directions, is_zero, strict=True)
             return [*values, *(t for t, zero in pairs if not zero)]
 
-        traced = trace_function(derivative, (primals, given), {}, abstract=abstract)
+        traced = trace_function(derivative, (primals, nonzero), {}, abstract=abstract)
         return traced, tuple(not zero for zero in is_zero)
 
     def later(

@@ -256,12 +256,15 @@ class Call:
         return zeros(type)
 
     def with_zeros(
-        self, types: Sequence[ArrayType], given: Sequence[Any], there: Sequence[bool]
+        self,
+        types: Sequence[ArrayType],
+        nonzero: Sequence[Any],
+        is_nonzero: Sequence[bool],
     ) -> list[Any]:
-        """``given`` where a flag of ``there`` is true, and zeros of ``types``."""
-        rest = iter(given)
-        pairs = zip(types, there, strict=True)
-        return [next(rest) if is_there else self.zero(t) for t, is_there in pairs]
+        """A value for each of ``types``: the next of ``nonzero``, or a zero."""
+        next_nonzero = iter(nonzero)
+        pairs = zip(types, is_nonzero, strict=True)
+        return [next(next_nonzero) if present else self.zero(t) for t, present in pairs]
 
     def placeholders(self) -> Any:
         """The arguments as placeholders: structures with types."""

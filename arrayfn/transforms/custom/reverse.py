@@ -204,37 +204,37 @@ class _VjpCall(Call):
         types = traced.program.output_types[len(self.types) :]
         return traced, tree.unflatten(residual_tree[0], [struct(t) for t in types])
 
-    def trace_backward(self, residuals: Any, given: Sequence[bool]) -> FlatTrace:
+    def trace_backward(self, residuals: Any, is_nonzero: Sequence[bool]) -> FlatTrace:
         """The backward rule as a Program of residuals and nonzero cotangents."""
-        present = [struct(t) for t, g in zip(self.types, given, strict=True) if g]
+        nonzero = [struct(t) for t, g in zip(self.types, is_nonzero, strict=True) if g]
 
-        def backward(residuals: Any, present: list[Any]) -> list[Any]:
+        def backward(residuals: Any, nonzero: list[Any]) -> list[Any]:
             """The leaves of the arguments' cotangents, checked."""
             cotangents = tree.unflatten(
-                self.out_tree, self.with_zeros(self.types, present, given)
+                self.out_tree, self.with_zeros(self.types, nonzero, is_nonzero)
             )
             return self.cotangents(self.backward(*self.static, residuals, cotangents))
 
-        return trace_function(backward, (residuals, present), {}, with_values=False)
+        return trace_function(backward, (residuals, nonzero), {}, with_values=False)
 
-    def cotangents(self, given: Any) -> list[Any]:
-        """The leaves of ``given``, the backward rule's result, checked.
+    def cotangents(self, result: Any) -> list[Any]:
+        """The checked leaves of ``result``, which the backward rule returned.
 
         None stands for zeros. Raises ArgumentError if the form differs from the
         arguments'.
         """
         what = f"{self.name}'s backward rule"
         count = len(self.structures)
-        if not isinstance(given, (tuple, list)) or len(given) != count:
+        if not isinstance(result, (tuple, list)) or len(result) != count:
             raise ArgumentError(
                 f"{what} gives a tuple of {count} cotangents, one for each "
-                f"argument, but gave {type(given).__name__}",
+                f"argument, but gave {type(result).__name__}",
                 user_location(),
             )
         types = iter(self.leaf_types)
         cotangents: list[Any] = []
         for position, (value, structure) in enumerate(
-            zip(given, self.structures, strict=True)
+            zip(result, self.structures, strict=True)
         ):
             wanted = [next(types) for _ in range(structure.num_leaves)]
             leaves = _leaves_or_none(value, structure)
@@ -266,11 +266,11 @@ class _VjpCall(Call):
         program = closed(f"the forward rule of {self.name}", ahead, own)
         forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
-        def backward(given: tuple[bool, ...]) -> Program:
+        def backward(is_nonzero: tuple[bool, ...]) -> Program:
             """The backward rule's Program, for the results that have a cotangent."""
             with self.within_rules:
-                back = self.trace_backward(residuals, given)
-            inputs = len(tree.leaves(residuals)) + sum(given)
+                back = self.trace_backward(residuals, is_nonzero)
+            inputs = len(tree.leaves(residuals)) + sum(is_nonzero)
             alone = closed(f"the backward rule of {self.name}", back, inputs)
             return with_zeros(alone, unused)
 
