@@ -33,12 +33,12 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel, scratch_offsets
 from arrayfn.lowering.kernel_text import Partial, with_kernel_names
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
+from arrayfn.lowering.libraries.packed_products import packed_product
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.origins import Origins
-from arrayfn.lowering.packed_products import packed_product
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals

@@ -16,6 +16,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends.cpu import code
 from arrayfn.backends.native import loading, target
 from arrayfn.compilation.kept_plans import plan_key
@@ -34,6 +35,7 @@ TRANSPOSITIONS: dict[str, Callable[[Any, Any], Any]] = {
 def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are as on a machine with AVX-512: LLVM splits vectors elsewhere."""
     monkeypatch.setattr(machine, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(machine, "blas_vector_bytes", lambda: 32)
 
 
 @contextmanager
@@ -112,6 +114,33 @@ def test_tiles_follow_from_shape_and_cores(
     assert lowered(*shape, dtype) == expected
 
 
+@pytest.mark.usefixtures("avx512")
+def test_blas_multiplies_small_matrices_where_it_has_long_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "blas_vector_bytes", lambda: 64)
+    shapes = (100, 100, 100), (16, 512, 512), (128, 128, 128), (32, 512, 512)
+    kernels = [lowered(*shape)[0] for shape in shapes]
+    assert kernels == ["gemm_f32", "gemm_f32", "gemm_packed_f32", "gemm_packed_f32"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [(b"Haswell", 32), (b"Zen", 32), (b"SkylakeX", 64), (b"SapphireRapids", 64)],
+)
+def test_the_vectors_of_blas_follow_from_the_kernels_it_names(
+    kernels: bytes, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        @staticmethod
+        def scipy_openblas_get_corename64_() -> bytes:
+            return kernels
+
+    monkeypatch.setattr(machine, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Library)
+    assert machine.blas_vector_bytes.__wrapped__() == expected
+
+
 def test_without_vectors_of_512_bits_products_are_blas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,6 +195,19 @@ def layer(x: Any, w: Any) -> Any:
     return y, pullback(y)
 
 
+def convolution(x: Any, w: Any) -> Any:
+    """A convolution and its derivatives: products of windows, of all three kinds."""
+    layouts = "NHWC", "HWIO", "NHWC"
+
+    def convolve(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layouts)
+
+    y, pullback = af.vjp(convolve, x, w)
+    return y, pullback(y)
+
+
+IMAGES = np.random.default_rng(0).standard_normal((2, 14, 14, 64)).astype("f4")
+WEIGHTS = np.random.default_rng(1).standard_normal((3, 3, 64, 40)).astype("f4")
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     **{
         f"{name} {np.dtype(dtype).name}": (
@@ -185,6 +227,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         TRANSPOSITIONS["a.T b"],
         stored("a.T b", *operands(9, 30, 40, "f4", (3,))),
     ),
+    "convolution": (convolution, (IMAGES, WEIGHTS)),
     "layer": (layer, operands(40, 70, 300, "f4")),
 }
 
@@ -233,3 +276,17 @@ def test_code_for_other_processors_has_other_keys(
         other = code.library_unit(kernel).key
     assert other != before
     assert code.library_unit(kernel).key == before
+
+
+@pytest.mark.usefixtures("avx512")
+def test_windows_are_multiplied_by_micro_kernels() -> None:
+    plan = af.jit(convolution).lower(IMAGES, WEIGHTS).plan
+    calls = {s.kernel for s in plan.steps if isinstance(s, KernelCall)}
+    assert {"windows_packed_f32", "window_sums_packed_f32"} <= calls
+    x, w = IMAGES.astype("f8"), WEIGHTS.astype("f8")
+    for have, wanted in zip(
+        af.tree.leaves(af.jit(convolution)(IMAGES, WEIGHTS)),
+        af.tree.leaves(af.jit(convolution, device="reference")(x, w)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(have, wanted, atol=2e-6 * np.abs(wanted).max())

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from arrayfn.lowering.packed_products import (
+from arrayfn.lowering.libraries.packed_products import (
     PANEL_ROWS,
     PANEL_STRIDE,
     PANEL_VECTORS,

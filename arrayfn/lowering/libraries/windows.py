@@ -29,6 +29,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, grain_of
+from arrayfn.lowering.libraries.packed_products import is_packed, packed_bytes
 from arrayfn.lowering.steps import NestStep, PlanStep
 from arrayfn.passes.reads import Reads, affine_view
 
@@ -118,11 +119,12 @@ def _left_product(
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (integers[name] for name in "mnk")
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
+    suffix, room, library = _multiplied(call, tile, n, k)
     product = replace(
         call,
-        provider=call.provider.replace("gemm_", "windows_"),
+        provider=call.provider.replace("gemm", f"windows{suffix}"),
         reads={"x": x, "b": call.reads["b"]},
-        scratch={"windows": tile * k * size},
+        scratch={"windows": room + tile * k * size},
         integers={
             "m": m,
             "n": n,
@@ -135,7 +137,7 @@ def _left_product(
         },
         items=-(-m // tile),
         grain=grain_of(tile * n * k),
-        library="BLAS, of windows",
+        library=library,
     )
     return [product]
 
@@ -156,11 +158,12 @@ def _right_product(
     tiles = -(-extent // min(max_tile, extent))
     tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
     tile = max(-(-extent // tiles), min(smallest, -(-extent // 2)))
+    suffix, room, library = _multiplied(call, m, tile * inner, k)
     product = replace(
         call,
-        provider=call.provider.replace("gemm_", "windows_right_"),
+        provider=call.provider.replace("gemm", f"windows_right{suffix}"),
         reads={"a": call.reads["a"], "x": x},
-        scratch={"windows": tile * inner * k * size},
+        scratch={"windows": room + tile * inner * k * size},
         integers={
             "m": m,
             "n": n,
@@ -176,7 +179,7 @@ def _right_product(
         },
         items=batch * -(-extent // tile),
         grain=grain_of(m * tile * inner * k),
-        library="BLAS, of windows",
+        library=library,
     )
     return [product]
 
@@ -211,14 +214,15 @@ def _sum_over_windows(
     pieces = -(-extent // piece)
     width = piece * inner * dtype.itemsize
     tile = min(part, max(PACKED_ROWS, SCRATCH // width))
+    suffix, room, library = _multiplied(call, piece * inner, n, tile)
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
     calls: list[LibraryCall | Nest] = [
         replace(
             call,
-            provider=call.provider.replace("gemm_", "window_sums_"),
+            provider=call.provider.replace("gemm", f"window_sums{suffix}"),
             reads={"x": x, "b": call.reads["b"]},
             writes={"c": Pointer(sums)},
-            scratch={"windows": tile * width},
+            scratch={"windows": room + tile * width},
             integers={
                 "m": m,
                 "n": n,
@@ -235,12 +239,27 @@ def _sum_over_windows(
             },
             items=-(-k // part) * pieces,
             grain=1,
-            library="BLAS, of windows",
+            library=library,
         )
     ]
     if parts > 1:
         calls.append(_added(sums, output, -(-k // part)))
     return calls
+
+
+def _multiplied(
+    call: LibraryCall, rows: int, columns: int, terms: int
+) -> tuple[str, int, str]:
+    """What multiplies the windows of an item, to a result of ``rows`` and ``columns``.
+
+    Its sums have ``terms``.
+    Returns what follows the provider's name, the bytes of scratch memory before the
+    windows, and the library's name. ``call`` is the GEMM.
+    """
+    if not is_packed(call.provider, rows, columns, terms):
+        return "", 0, "BLAS, of windows"
+    size = call.writes["c"].array.type.dtype.itemsize
+    return "_packed", packed_bytes(size, columns), "micro-kernels, of windows"
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:

@@ -87,7 +87,7 @@ def multiply_panels(
 
     Sums have ``terms`` terms. ``rows`` and ``columns`` of the result are stored, where
     they are fewer than those of the panels; its rows are ``ldc`` elements apart. What
-    panels are is said in ``lowering.packed_products``.
+    panels are is said in ``lowering.libraries.packed_products``.
     """
     raise _only_compiled()
 

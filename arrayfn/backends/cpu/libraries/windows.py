@@ -1,6 +1,7 @@
-"""Products of windows: some are copied to scratch memory, then multiplied by BLAS.
+"""Products of windows: some are copied to scratch memory, then multiplied.
 
-The windows are the rows of the result, its columns, or what is summed over.
+The windows are the rows of the result, its columns, or what is summed over. They are
+multiplied by BLAS, or by micro-kernels, which pack operands before the windows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import numpy as np
 from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, Rest
 from arrayfn.backends.cpu.libraries.gemm import leading_arguments, multiply
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
+from arrayfn.backends.cpu.libraries.packed_gemm import (
+    lanes_of,
+    multiply_packed,
+    packed_elements,
+)
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.scalars import min_i64
 
@@ -30,6 +36,7 @@ def windows(
     one: Array[Real],
     zero: Array[Real],
     parts: Constant,
+    lanes: Constant,
     x: Array[Real],
     b: Array[Real],
     c: Array[Real],
@@ -50,17 +57,18 @@ def windows(
     ``gemm`` and ``gemv`` are BLAS's functions. w is m x k; an item is ``tile`` of its m
     rows, which are copied to ``windows`` as ``dimensions`` says. ``b`` is k x n. Rows
     of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart; ``transpose_b`` is as in
-    ``gemm.option``. An element is ``parts`` numbers, 2 if complex. Items ``begin`` to
-    ``end`` are computed.
+    ``gemm.option``. An element is ``parts`` numbers, 2 if complex. Micro-kernels are
+    used if their vectors' ``lanes`` are not 0. Items ``begin`` to ``end`` are computed.
     """
+    own = windows + packed_elements(lanes, n)
     for item in range(begin, end):
         first = item * tile
         last = min_i64(first + tile, m)
-        copy_windows(x, windows, first, last, dimensions, 3, dimensions[16], parts)
+        copy_windows(x, own, first, last, dimensions, 3, dimensions[16], parts)
         target = c + first * ldc * parts
-        multiply(
-            gemm, one, zero, windows, b, target, last - first, n, k, k, ldb, ldc, 0,
-            transpose_b,
+        multiply_by(
+            lanes, windows, gemm, one, zero, own, b, target, last - first, n, k, k, ldb,
+            ldc, 0, transpose_b, 0,
         )  # fmt: skip
 
 
@@ -70,6 +78,7 @@ def window_sums(
     one: Array[Real],
     zero: Array[Real],
     parts: Constant,
+    lanes: Constant,
     x: Array[Real],
     b: Array[Real],
     c: Array[Real],
@@ -95,8 +104,9 @@ def window_sums(
     a piece is some indices of the columns' dimension that is ``cut``, of ``inner``
     columns each. Tiles (``tile`` windows) of the part are added in order. The other
     parameters are those of ``windows``: ``gemm``, ``gemv``, n, k, ``ldb``,
-    ``transpose_b``, ``begin``, ``end``.
+    ``transpose_b``, ``lanes``, ``begin``, ``end``.
     """
+    own = windows + packed_elements(lanes, n)
     step = 1 if transpose_b != 0 else ldb
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
@@ -111,10 +121,11 @@ def window_sums(
         beta = zero
         while first < stop:
             last = min_i64(first + tile, stop)
-            copy_windows(source, windows, first, last, dimensions, cut, count, parts)
-            multiply(
-                gemm, one, beta, windows, b + first * step * parts, target, own_m, n,
-                last - first, own_m, ldb, n, 1, transpose_b,
+            copy_windows(source, own, first, last, dimensions, cut, count, parts)
+            multiply_by(
+                lanes, windows, gemm, one, beta, own, b + first * step * parts, target,
+                own_m, n, last - first, own_m, ldb, n, 1, transpose_b,
+                first - number * part,
             )  # fmt: skip
             beta = one
             first = last
@@ -126,6 +137,7 @@ def windows_right(
     one: Array[Real],
     zero: Array[Real],
     parts: Constant,
+    lanes: Constant,
     a: Array[Real],
     x: Array[Real],
     c: Array[Real],
@@ -150,21 +162,57 @@ def windows_right(
     columns each; a problem of the batch has ``tiles`` items. Rows of ``a`` are ``lda``
     elements apart, its matrices ``batch_stride_a``; ``transpose_a`` is as in
     ``gemm.option``. The other parameters are those of ``windows``: ``gemm``, ``gemv``,
-    m, n, k, ``begin``, ``end``.
+    m, n, k, ``lanes``, ``begin``, ``end``.
     """
+    own = windows + packed_elements(lanes, tile * inner)
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
         problem = item // tiles
         first = item % tiles * tile
         count = min_i64(extent - first, tile)
         source = x + (problem * dimensions[PROBLEM_STEP] + first * stride) * parts
-        copy_windows(source, windows, 0, k, dimensions, cut, count, parts)
+        copy_windows(source, own, 0, k, dimensions, cut, count, parts)
         own_n = count * inner
-        multiply(
-            gemm, one, zero, a + problem * batch_stride_a * parts, windows,
+        multiply_by(
+            lanes, windows, gemm, one, zero, a + problem * batch_stride_a * parts, own,
             c + (problem * m * n + first * inner) * parts, m, own_n, k, lda, own_n, n,
-            transpose_a, 0,
+            transpose_a, 0, 0,
         )  # fmt: skip
+
+
+def multiply_by(
+    lanes: int,
+    packed: Array[Any],
+    gemm: int,
+    one: Array[Any],
+    beta: Array[Any],
+    a: Array[Any],
+    b: Array[Any],
+    c: Array[Any],
+    m: int,
+    n: int,
+    k: int,
+    lda: int,
+    ldb: int,
+    ldc: int,
+    transpose_a: int,
+    transpose_b: int,
+    is_added: int,
+) -> None:
+    """``c = a b + beta c`` by micro-kernels of ``lanes``, or by BLAS if these are 0.
+
+    Micro-kernels pack operands in ``packed`` and add ``c`` unless ``is_added`` is 0.
+    The other parameters are those of ``gemm.multiply``.
+    """
+    if lanes != 0:
+        multiply_packed(
+            lanes, a, b, c, packed, m, n, k, lda, ldb, ldc, transpose_a, transpose_b,
+            is_added,
+        )  # fmt: skip
+    else:
+        multiply(
+            gemm, one, beta, a, b, c, m, n, k, lda, ldb, ldc, transpose_a, transpose_b
+        )
 
 
 def copy_windows(
@@ -226,72 +274,82 @@ def copy_windows(
                     at += r0 - n1 * r1
 
 
-def _windows(given: Mapping[str, Any]) -> Any:
+def _windows(arguments: Mapping[str, Any]) -> Any:
     """All windows, as a batch of matrices, from the arguments by name."""
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
-    extents = [int(given[f"{name}s_{d}"]) for name, d in names]
-    strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
-    windows = given["x"].array(extents, strides)
+    extents = [int(arguments[f"{name}s_{d}"]) for name, d in names]
+    strides = [int(arguments[f"{name}_step_{d}"]) for name, d in names]
+    windows = arguments["x"].array(extents, strides)
     return windows.reshape(extents[0], math.prod(extents[1:5]), math.prod(extents[5:]))
 
 
-def _right(given: Mapping[str, Any]) -> Any:
+def _right(arguments: Mapping[str, Any]) -> Any:
     """The right factor b of a product, from its arguments by name."""
-    n, k, transposed = (int(given[name]) for name in ("n", "k", "transpose_b"))
+    n, k, transposed = (int(arguments[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
-    right = given["b"].array(shape, (int(given["ldb"]), 1))
+    right = arguments["b"].array(shape, (int(arguments["ldb"]), 1))
     if transposed == 2:
         right = np.conj(right)
     return right.T if transposed else right
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
+def unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute the whole product, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    shape = (int(given["m"]), int(given["n"]))
-    out = given["c"].array(shape, (int(given["ldc"]), 1))
-    out[...] = _windows(given)[0] @ _right(given)
+    shape = (int(arguments["m"]), int(arguments["n"]))
+    out = arguments["c"].array(shape, (int(arguments["ldc"]), 1))
+    out[...] = _windows(arguments)[0] @ _right(arguments)
 
 
-def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
+def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute all parts, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    m, n, part = (int(given[name]) for name in ("m", "n", "part"))
-    windows, right = _windows(given)[0], _right(given)
-    parts = items // int(given["pieces"])
-    out = given["c"].array((parts, m, n))
+    m, n, part = (int(arguments[name]) for name in ("m", "n", "part"))
+    windows, right = _windows(arguments)[0], _right(arguments)
+    parts = items // int(arguments["pieces"])
+    out = arguments["c"].array((parts, m, n))
     for item in range(parts):
         rows = slice(item * part, (item + 1) * part)
         out[item] = windows[rows].T @ right[rows]
 
 
-def right_unjitted(given: Mapping[str, Any], items: int) -> None:
+def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute the whole product, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
-    batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
-    transposed = int(given["transpose_a"])
+    m, n, k, step = (int(arguments[name]) for name in ("m", "n", "k", "lda"))
+    batch, between = int(arguments["problems_0"]), int(arguments["batch_stride_a"])
+    transposed = int(arguments["transpose_a"])
     shape = (batch, k, m) if transposed else (batch, m, k)
-    left = given["a"].array(shape, (between, step, 1))
+    left = arguments["a"].array(shape, (between, step, 1))
     if transposed == 2:
         left = np.conj(left)
     left = np.swapaxes(left, 1, 2) if transposed else left
-    given["c"].array((batch, m, n))[...] = left @ _windows(given)
+    arguments["c"].array((batch, m, n))[...] = left @ _windows(arguments)
+
+
+def with_blas(dtype: str) -> tuple[int, ...]:
+    """The first arguments of products of ``dtype`` by BLAS."""
+    return *leading_arguments(dtype), 0
+
+
+def with_micro_kernels(dtype: str) -> tuple[int, ...]:
+    """The first arguments of products of ``dtype`` by micro-kernels."""
+    return *leading_arguments(dtype), lanes_of(dtype)
 
 
 PROVIDERS: Final = {
-    "windows_right": Provider(
-        windows_right, leading_arguments, right_unjitted, uses_blas=True
-    ),
-    "windows": Provider(windows, leading_arguments, unjitted, uses_blas=True),
-    "window_sums": Provider(
-        window_sums, leading_arguments, sums_unjitted, uses_blas=True
-    ),
+    f"{name}{suffix}": Provider(kernel, arguments, unjitted_kernel, uses_blas=True)
+    for name, kernel, unjitted_kernel in (
+        ("windows_right", windows_right, right_unjitted),
+        ("windows", windows, unjitted),
+        ("window_sums", window_sums, sums_unjitted),
+    )
+    for suffix, arguments in (("", with_blas), ("_packed", with_micro_kernels))
 }

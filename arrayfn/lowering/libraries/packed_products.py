@@ -1,9 +1,12 @@
 """Real matrix products by micro-kernels, on machines with vectors of 512 bits.
 
-There they take the place of BLAS's, unless an operand is a vector or has few rows. An
-element of such a product is the sum of blocks of ``PANEL_TERMS`` terms, each a chain of
-fused multiply-adds. So its bits follow from the operands' elements alone, and tiles may
-follow from the number of cores.
+There they take the place of BLAS's, unless an operand is a vector or has few rows.
+Where OpenBLAS uses vectors of 512 bits too, it keeps small products and narrow ones,
+for which it has kernels that do not pack.
+
+An element of a product by micro-kernels is the sum of blocks of ``PANEL_TERMS`` terms,
+each a chain of fused multiply-adds. So its bits follow from the operands' elements
+alone, and tiles may follow from the number of cores.
 
 A micro-kernel multiplies ``PANEL_ROWS`` rows by the columns of two vectors. Measured on
 an AMD Zen 5, one thread, GFLOP/s for products of 256, 512 and 1024, float32: 8x32 255,
@@ -31,7 +34,9 @@ PANEL_TERMS: Final = 256
 PANEL_STRIDE: Final = PANEL_TERMS + 16  # from row to row, in different sets of a cache
 ITEM_SIZES: Final = {"gemm_f32": 4, "gemm_f64": 8}
 USED: Final = 0.6  # of the micro-kernels' work, at least; BLAS is faster with less
-TILE_BYTES: Final = 2048  # of a row of a tile: its columns fill half of an L2 cache
+BLAS_ROWS: Final = 32  # and columns: with fewer, BLAS's own long vectors are faster
+BLAS_WORK: Final = 1 << 21  # multiply-adds below which they are
+TILE_LANES: Final = 32  # a tile has so many vectors of columns, half of an L2 cache
 FEWEST_COLUMNS: Final = 64
 TILES_PER_CORE: Final = 4
 TILE_WORK: Final = 1 << 20  # multiply-adds that are worth a tile of their own
@@ -39,31 +44,49 @@ TILE_WORK: Final = 1 << 20  # multiply-adds that are worth a tile of their own
 
 def packed_product(call: LibraryCall) -> LibraryCall:
     """The product ``call`` of BLAS, by micro-kernels where these are faster."""
-    size = ITEM_SIZES.get(call.provider)
-    if size is None or machine.vector_bytes() < VECTOR_BYTES:
+    if call.provider not in ITEM_SIZES:
         return call
     m, n, k, batch = (call.integers[name] for name in ("m", "n", "k", "batch"))
-    columns = PANEL_VECTORS * VECTOR_BYTES // size
-    if not m * n * k or m * n < USED * _up(m, PANEL_ROWS) * _up(n, columns):
+    if not is_packed(call.provider, m, n, k):
         return call
-    tile_m, tile_n = _tile(m, n, k, batch, columns, TILE_BYTES // size)
+    size = ITEM_SIZES[call.provider]
+    columns = PANEL_VECTORS * VECTOR_BYTES // size
+    tile_m, tile_n = _tile(m, n, k, batch, columns, TILE_LANES * VECTOR_BYTES // size)
     return replace(
         call,
         provider=call.provider.replace("gemm", "gemm_packed"),
         integers={**call.integers, "tile_m": tile_m, "tile_n": tile_n},
-        scratch={"packed": size * (left_elements(size) + tile_n * PANEL_TERMS)},
+        scratch={"packed": packed_bytes(size, tile_n)},
         items=batch * math.ceil(m / tile_m) * math.ceil(n / tile_n),
         grain=grain_of(tile_m * tile_n * k),
         library="micro-kernels",
     )
 
 
-def left_elements(size: int) -> int:
-    """The elements of what is packed of a left operand: as many rows as lanes.
+def is_packed(provider: str, m: int, n: int, k: int) -> bool:
+    """Whether micro-kernels multiply to ``m`` rows and ``n`` columns in place of BLAS.
 
-    An element has ``size`` bytes. A block that is transposed has so many.
+    ``provider`` is that of the product, as "gemm_f32"; ``k`` are the terms of a sum.
     """
-    return VECTOR_BYTES // size * PANEL_STRIDE
+    if provider not in ITEM_SIZES or machine.vector_bytes() < VECTOR_BYTES:
+        return False
+    if machine.blas_vector_bytes() >= VECTOR_BYTES and (
+        min(m, n) < BLAS_ROWS or m * n * k < BLAS_WORK
+    ):
+        return False
+    columns = PANEL_VECTORS * VECTOR_BYTES // ITEM_SIZES[provider]
+    return 0 < m * n * min(k, 1) >= USED * _up(m, PANEL_ROWS) * _up(n, columns)
+
+
+def packed_bytes(size: int, columns: int) -> int:
+    """The bytes of what is packed of the operands of a product of so many columns.
+
+    An element has ``size`` bytes. It is as many rows of the left operand as a vector
+    has lanes, which is a block that can be transposed, and panels of the right one.
+    """
+    lanes = VECTOR_BYTES // size
+    right = min(_up(columns, PANEL_VECTORS * lanes), TILE_LANES * lanes) * PANEL_TERMS
+    return size * (lanes * PANEL_STRIDE + right)
 
 
 def _tile(
