@@ -104,29 +104,35 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
 
 
 class _Series:
-    """Taylor coefficients of a value, computed when they are asked for."""
+    """Taylor coefficients of a value, computed when they are asked for.
 
-    def __init__(self, first: Atom, later: HigherCoefficient | None = None) -> None:
+    ``first`` is that of order 0; ``coefficient`` computes the others, or is None for a
+    value that does not depend on t.
+    """
+
+    def __init__(
+        self, first: Atom, coefficient: HigherCoefficient | None = None
+    ) -> None:
         self.first = first
-        self._later = later
+        self._coefficient = coefficient
         self._known: dict[int, Atom | None] = {}
 
     @property
     def varies(self) -> bool:
-        return self._later is not None
+        return self._coefficient is not None
 
     def at(self, k: int) -> Atom | None:
         """The coefficient of t**k; None is zero."""
         if k == 0:
             return self.first
-        if self._later is None:
+        if self._coefficient is None:
             return None
         if k not in self._known:
-            self._known[k] = self._later(k)
+            self._known[k] = self._coefficient(k)
         return self._known[k]
 
     def dense(self, k: int) -> Atom:
-        """The coefficient of t**k."""
+        """The coefficient of t**k, also if it is zero."""
         found = self.at(k)
         return views.broadcast_literal(0, self.first.type) if found is None else found
 

@@ -29,12 +29,27 @@ from arrayfn.lowering.scalars.arithmetic import (
 )
 
 Split = tuple[float, float]
-"""A high and a low part, or a lower and an upper limit."""
+"""A high and a low part, whose sum has more bits than one float."""
+
+Limits = tuple[float, float]
+"""A lower and an upper limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """``ln2_high`` is short, so that its products with an exponent are exact."""
+    """Constants of exp and log in one float format.
+
+    Attributes:
+        ln2_high: ln 2 with few bits: its products with an exponent are exact.
+        ln2_low: ln 2 - ``ln2_high``.
+        ln2, log2_e, log10_e, log10_2: these numbers, as high and low parts.
+        exp_limits: below them exp is 0, above them infinite.
+        exp2_limits: the same for 2**x.
+        expm1_minus_one: below it expm1 is -1.
+        exp_p: the polynomial P of ``EXP_P``.
+        exp_short: a shorter P, for exp alone.
+        log_r: the polynomial R of ``LOG_R``.
+    """
 
     ln2_high: float
     ln2_low: float
@@ -42,8 +57,8 @@ class Constants:
     log2_e: Split
     log10_e: Split
     log10_2: Split
-    exp_limits: Split
-    exp2_limits: Split
+    exp_limits: Limits
+    exp2_limits: Limits
     expm1_minus_one: float
     exp_p: tuple[float, ...]
     exp_short: tuple[float, ...]

@@ -99,7 +99,11 @@ def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def pow_f32(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``|x| ** y`` for finite arguments, ``x`` not 0; computed in float64."""
+    """``|x| ** y`` for finite arguments, ``x`` not 0; computed in float64.
+
+    It is ``exp(y log |x|)``. With ``|x| = 2**e (1 + f)`` and ``s = f / (f + 2)`` the
+    logarithm is ``e ln 2 + log((1 + s) / (1 - s))``.
+    """
     e, mantissa = decompose(m, m.convert(m.abs(x), "f64"))
     f = mantissa - 1.0
     s = f / (f + 2.0)
