@@ -42,7 +42,7 @@ class TimedExecutable(Protocol):
         ...
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """How often each step has run so far, and the seconds it took, by number."""
+        """By step number: how many times the step ran so far, and its total seconds."""
         ...
 
 
@@ -66,7 +66,7 @@ class AssemblingBackend(Protocol):
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a backend is called and needs; ``missing`` says why it is not there.
+    """A backend's name and requirements, and why it cannot run on this machine.
 
     ``missing`` is empty if the backend can be chosen by name. The ``kind`` is
     "backend", "part" for a library or feature that backends use, or "implied" for a
@@ -85,11 +85,11 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What ``jit(f, device=name)`` calls it."""
+        """The name that users pass to ``jit(f, device=name)``."""
         ...
 
     def info(self) -> BackendInfo:
-        """What it needs and whether it is there."""
+        """The backend's requirements, and what is missing on this machine."""
         ...
 
     def array_types(self) -> tuple[type, ...]:

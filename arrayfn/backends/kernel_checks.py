@@ -123,7 +123,7 @@ def _eps(dtype: dtypes.DType) -> float:
 
 
 def _differs(have: Array, want: Array, tolerance: bool | float) -> Array:
-    """Where ``have`` is farther from ``want`` than allowed."""
+    """A mask of elements of ``have`` that differ from ``want`` beyond ``tolerance``."""
     if want.dtype not in dtypes.INEXACT:
         return np.asarray(have != want)
     if tolerance is True:
@@ -138,7 +138,7 @@ def _differs(have: Array, want: Array, tolerance: bool | float) -> Array:
 
 
 def _equal_or_both_nan(x: Array, y: Array) -> Array:
-    """Where ``x`` equals ``y``, or both are NaN (0.0 equals -0.0)."""
+    """A mask of elements that are equal or both NaN (0.0 equals -0.0)."""
     if x.dtype not in dtypes.INEXACT:
         return np.asarray(x == y)
     return (x == y) | (np.isnan(x) & np.isnan(y))

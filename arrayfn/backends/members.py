@@ -32,7 +32,7 @@ class EnqueuingMember(Protocol):
     """A member of a mesh whose plan is loaded on a GPU."""
 
     def enqueuing(self, step: Collective) -> Enqueue:
-        """What enqueues ``step`` together with the other members."""
+        """Return a function that enqueues ``step`` together with the other members."""
         ...
 
 

@@ -59,7 +59,7 @@ def content_key(*parts: str) -> str:
 
 
 def default_directory() -> Path:
-    """Where the cache is kept, by the environment."""
+    """The cache's directory: from the environment, or the user's cache directory."""
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -172,7 +172,7 @@ class ObjectCache:
             excess -= entry.size
 
     def entries(self) -> list[Entry]:
-        """What is kept on disk."""
+        """All entries on disk."""
         found: list[Entry] = []
         for path in self.directory.glob(f"??/*{SUFFIX}"):
             try:
@@ -331,7 +331,7 @@ def _remove(path: Path) -> None:
 
 
 def _pack(key: str, code: bytes) -> bytes:
-    """What is written for a key: magic bytes, key, length, SHA-256 and ``code``."""
+    """The bytes of a cache file: magic bytes, key, length, SHA-256 and ``code``."""
     length = len(code).to_bytes(8, "little")
     digest = hashlib.sha256(code).digest()
     return MAGIC + key.encode("ascii") + length + digest + code

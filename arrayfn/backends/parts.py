@@ -30,7 +30,7 @@ class Part:
     missing: Check
 
     def info(self, name: str) -> BackendInfo:
-        """What ``backend_info(name)`` answers."""
+        """The answer of ``backend_info(name)`` for a library or feature."""
         return BackendInfo(
             name, self.description, self.requires, self.missing(), kind="part"
         )

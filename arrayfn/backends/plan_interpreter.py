@@ -71,7 +71,7 @@ def allocated(
     """
     plan = compiled.plan
     arena = allocate(plan.arena)
-    given = {"input": inputs, "constant": compiled.constants}
+    arrays_by_kind = {"input": inputs, "constant": compiled.constants}
     made: list[HostBuffer] = []
     for b in plan.buffers:
         if b.kind == "temporary":
@@ -81,8 +81,8 @@ def allocated(
             made.append(HostBuffer(arena[:0]))
         elif b.donor is not None and over_donors:
             made.append(made[b.donor])  # inputs come first
-        elif b.kind in given:
-            made.append(laid_out(given[b.kind][b.index], b.type, allocate))
+        elif b.kind in arrays_by_kind:
+            made.append(laid_out(arrays_by_kind[b.kind][b.index], b.type, allocate))
         else:
             made.append(HostBuffer(allocate(b.nbytes)))
     return made

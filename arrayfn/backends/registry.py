@@ -141,7 +141,7 @@ def is_backend_available(name: str) -> bool:
 
 
 def backend_info(name: str) -> BackendInfo:
-    """What backend ``name`` needs and supports, and why it is missing if it is.
+    """The requirements of backend ``name``, and why it is missing if it is.
 
     It also answers for libraries and features that backends use or could use: cudnn,
     cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum, triton, xeon.

@@ -61,7 +61,7 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def sharding(self) -> NamedSharding:
-        """How it lies over the devices."""
+        """How the mesh's axes cut the array."""
         sharding = self.__arrayfn_type__.sharding
         assert sharding is not None
         return sharding
@@ -69,7 +69,7 @@ class ShardedArray(ArrayOnDevice):
     @property
     @override
     def device(self) -> str:
-        """Where it is."""
+        """The device's name, "mesh" for every sharded array."""
         return "mesh"
 
     @property
@@ -138,7 +138,7 @@ class ShardedArray(ArrayOnDevice):
 
     @override
     def copy(self) -> ShardedArray:
-        """The same elements in other memory, with the same sharding."""
+        """A copy of all parts, with the same sharding."""
         return ShardedArray(self.type, {k: x.copy() for k, x in self.parts.items()})
 
     def __copy__(self) -> ShardedArray:
@@ -223,8 +223,8 @@ def make_array_from_callback(
         index = sharding.index(shape, member)
         key = tuple((part.start, part.stop) for part in index)
         if key not in made:
-            given = np.asarray(data_callback(index), dtype)
-            part = np.array(given, order="C")
+            data = np.asarray(data_callback(index), dtype)
+            part = np.array(data, order="C")
             if part.shape != wanted:
                 raise ShapeError(
                     f"make_array_from_callback: the part {index} of an array of shape "

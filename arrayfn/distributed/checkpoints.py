@@ -29,7 +29,7 @@ from arrayfn.ir import NamedSharding
 
 Array = np.ndarray[Any, Any]
 Box = tuple[tuple[int, int], ...]
-"""Where a part lies: from and to, along each axis."""
+"""A part's bounds in the whole array: (begin, end) along each axis."""
 
 _INDEX: Final = "index.json"
 _FORMAT: Final = 1
@@ -219,10 +219,10 @@ def _commit(folder: Path, text: str, name: str) -> None:
 def _read_index(folder: Path) -> dict[str, _Stored]:
     """The arrays of a checkpoint, by name; ArgumentError if it is not whole."""
     try:
-        given = json.loads((folder / _INDEX).read_text())
-        if given["format"] != _FORMAT:
+        index = json.loads((folder / _INDEX).read_text())
+        if index["format"] != _FORMAT:
             raise ArgumentError(
-                f"load: {folder} has format {given['format']}, not {_FORMAT}",
+                f"load: {folder} has format {index['format']}, not {_FORMAT}",
                 user_location(),
             )
         return {
@@ -231,7 +231,7 @@ def _read_index(folder: Path) -> dict[str, _Stored]:
                 dtypes.BY_SHORT_NAME[dtype],
                 {_as_box(box): _file(folder, file) for box, file in parts},
             )
-            for name, (shape, dtype, parts) in given["arrays"].items()
+            for name, (shape, dtype, parts) in index["arrays"].items()
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(
@@ -239,8 +239,8 @@ def _read_index(folder: Path) -> dict[str, _Stored]:
         ) from error
 
 
-def _as_box(given: Any) -> Box:
-    return tuple((int(start), int(stop)) for start, stop in given)
+def _as_box(bounds: Any) -> Box:
+    return tuple((int(start), int(stop)) for start, stop in bounds)
 
 
 def _file(folder: Path, name: str) -> Path:

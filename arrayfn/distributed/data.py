@@ -1,4 +1,4 @@
-"""What lies where in a training run: batches, parameters and optimizer states."""
+"""Shardings of a training run: of batches, parameters and optimizer states."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ class GpuPlans:
             finally:
                 LOADING.member = None
 
-    def __call__(self, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    def __call__(self, arguments: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """The results of each member, of the parts of the arguments that it is given.
 
         They may still be computed. An error of one member ends the collectives of all.
         """
-        calls = zip(self._executables, given, self._indices, strict=True)
+        calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
             pending = [run.call(*parts, *indices) for run, parts, indices in calls]
             results = _completed(pending)
@@ -73,7 +73,7 @@ class GpuPlans:
             GROUPS.abort()
             raise
         for run, parts, indices, result in zip(
-            self._executables, given, self._indices, results, strict=True
+            self._executables, arguments, self._indices, results, strict=True
         ):
             if isinstance(result, int):
                 text = run.mismatch([*parts, *indices], result - 1)
@@ -81,7 +81,7 @@ class GpuPlans:
         return results
 
     def times_of_steps(self) -> list[Mapping[int, tuple[int, float]]]:
-        """What ``TimedExecutable`` says of each GPU, once all of them have ended."""
+        """Wait for all GPUs; return ``TimedExecutable.times_of_steps`` of each."""
         timed = [run for run in self._executables if isinstance(run, TimedExecutable)]
         for run in timed:
             run.wait()

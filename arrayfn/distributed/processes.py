@@ -90,7 +90,7 @@ class Processes:
 
     @cached_property
     def of_host(self) -> int:
-        """How many processes run on this host."""
+        """The number of processes on this host."""
         kind = self.mpi.COMM_TYPE_SHARED
         return int(self.world.Split_type(kind, 0).Get_size())
 
@@ -365,7 +365,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    """How many processes there are.
+    """The number of processes.
 
     >>> process_count()
     1

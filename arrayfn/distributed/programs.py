@@ -145,10 +145,10 @@ class ClockedMesh:
         return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """How often a device has run each step, and the mean seconds of devices.
+        """By step: how many times a device ran it, and the devices' mean seconds.
 
-        Where devices take different branches, it is the number of the one that ran the
-        step most often.
+        Devices that take different branches run a step different numbers of times; the
+        largest number counts.
         """
         steps = sorted({step for taken in self._taken for step in taken})
         found = {s: [t.get(s, (0, 0.0)) for t in self._taken] for s in steps}
@@ -187,8 +187,8 @@ class MeshExecutable:
         local = replace(self.compiled.local, constants=self.compiled.constants)
         for member, place in self.places.items():
             timed, state = with_clocks(replace(local, once=None))
-            given = timed.plan, timed.kernels, timed.constants
-            self.runs[member] = bind(*given, place.runtime)
+            arguments = timed.plan, timed.kernels, timed.constants
+            self.runs[member] = bind(*arguments, place.runtime)
             states.append(state)
         return states
 
@@ -206,18 +206,18 @@ class MeshExecutable:
                 "mesh: its devices are busy. Call it outside",
                 user_location(),
             )
-        given = [
+        arguments = [
             self._parts(x, sharding)
             for x, sharding in zip(
                 (*inputs, *self.compiled.sharded), self.in_shardings, strict=True
             )
         ]
         if self.on_gpus:
-            results = self._run_on_gpus([[x[k] for x in given] for k in self.local])
+            results = self._run_on_gpus([[x[k] for x in arguments] for k in self.local])
         else:
             results = self._run(
                 [
-                    (k, [x[k] for x in given] + _indices(self.mesh, k))
+                    (k, [x[k] for x in arguments] + _indices(self.mesh, k))
                     for k in self.local
                 ]
             )
@@ -242,14 +242,14 @@ class MeshExecutable:
             return put_sharded(x, sharding).parts
         return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
 
-    def _run_on_gpus(self, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    def _run_on_gpus(self, arguments: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """The results of each member, whose plans are loaded again after a failure."""
         from arrayfn.distributed.gpus import GROUPS, GpuPlans
 
         if self.gpus is None or self.gpus.generation != GROUPS.generation:
             plans = self.compiled.local, self.mesh, self.places
             self.gpus = GpuPlans(*plans, timed=self.timed)
-        return self.gpus(given)
+        return self.gpus(arguments)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
         """The results of this process's members, by the arguments of each.
@@ -257,9 +257,11 @@ class MeshExecutable:
         If one fails, the others are stopped, and its error is raised.
         """
         if len(self.local) == 1 and self.mesh.size > 1:
-            member, given = arguments[0]
+            member, own_arguments = arguments[0]
             try:
-                return [self._as(process_member(self.mesh, member), member, given)]
+                return [
+                    self._as(process_member(self.mesh, member), member, own_arguments)
+                ]
             except CollectiveError:
                 raise
             except BaseException as error:
@@ -272,9 +274,9 @@ class MeshExecutable:
 
         def work(argument: tuple[int, list[Any]]) -> Any:
             """The results of one member, in the thread of its device."""
-            member, given = argument
+            member, own_arguments = argument
             try:
-                return self._as(ThreadMember(run, member), member, given)
+                return self._as(ThreadMember(run, member), member, own_arguments)
             except CollectiveError:
                 raise
             except BaseException as error:
@@ -295,11 +297,11 @@ class MeshExecutable:
             raise run.error
         return [future.result() for future in futures]
 
-    def _as(self, member: Member, number: int, given: list[Any]) -> Any:
-        """The results of the plan of member ``number`` on ``given``, in this thread."""
+    def _as(self, member: Member, number: int, arguments: list[Any]) -> Any:
+        """Run the plan of member ``number`` on ``arguments``, in this thread."""
         RUNNING.member = member
         try:
-            return self.runs[number](given)
+            return self.runs[number](arguments)
         finally:
             RUNNING.member = None
 

@@ -65,7 +65,7 @@ class Run:
 
 
 class Meeting:
-    """Where the members of a group exchange values, round after round."""
+    """A rendezvous: the members of a group exchange values here, round after round."""
 
     def __init__(self, run: Run, group: tuple[int, ...]) -> None:
         self.run = run

@@ -11,8 +11,8 @@ from arrayfn.errors import ArgumentError, ShapeError
 X = np.arange(6.0).reshape(2, 3)
 
 WRONG = {
-    "too many": ("(n)->(n)", lambda x: (x, x), "1 results, but .* a tuple of 2"),
-    "a tuple of one": ("(n)->(n)", lambda x: (x,), "1 results, but .* a tuple of 1"),
+    "too many": ("(n)->(n)", lambda x: (x, x), "1 result, but .* a tuple of 2"),
+    "a tuple of one": ("(n)->(n)", lambda x: (x,), "1 result, but .* a tuple of 1"),
     "too few": ("(n)->(n),(n)", lambda x: x, "2 results, but .* returned one"),
     "rank": ("(n)->()", lambda x: x, r"shape \(3,\) does not have the axes \(\)"),
     "extent": ("(n)->(n)", lambda x: x[:2], "axis 'n' .* extents 3 and 2"),

@@ -100,7 +100,7 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
-    """What compiles ``kernel``, whose LLVM IR is made now.
+    """Make the LLVM IR of ``kernel``; return a callable that compiles it to an object.
 
     Numba makes the IR, with the GIL held; LLVM compiles it without.
     """
@@ -128,7 +128,7 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
 
 @cache
 def _compiler() -> str:
-    """What code depends on besides kernels: Numba, Python's bytecode, and arrayfn.
+    """The part of a cache key that identifies Numba, Python's bytecode and arrayfn.
 
     arrayfn counts by the content of the files that determine generated code, so that an
     edited checkout never meets code of its past.
@@ -140,7 +140,7 @@ def _compiler() -> str:
 
 @cache
 def _libraries() -> str:
-    """What the code of libraries' kernels depends on."""
+    """The part of a cache key that identifies the compiler and the library kernels."""
     return content_key(_compiler(), *source_texts(_LIBRARY_SOURCES))
 
 

@@ -70,14 +70,14 @@ class Executable:
         """The text of an error: why input ``number`` of ``inputs`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
-        given = inputs[number]
+        argument = inputs[number]
         wanted = f"argument {number} is to be {self.input_types[number]}"
-        if type(given) is not np.ndarray:
-            return f"{wanted}, not a {type(given).__name__}"
-        steps = ",".join(map(str, given.strides))
+        if type(argument) is not np.ndarray:
+            return f"{wanted}, not a {type(argument).__name__}"
+        steps = ",".join(map(str, argument.strides))
         return (
-            f"{wanted}, not an array of {given.dtype} with shape {given.shape} and "
-            f"strides of {steps or 'no'} bytes"
+            f"{wanted}, not an array of {argument.dtype} with shape {argument.shape} "
+            f"and strides of {steps or 'no'} bytes"
         )
 
 

@@ -296,7 +296,7 @@ def _count(plan: ExecutionPlan, kind: BufferKind) -> int:
 
 
 def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
-    """What the call entry checks an array of type ``kind`` by.
+    """The Spec that the call entry compares an array of type ``kind`` with.
 
     Inputs may be Python numbers too. Raises BackendError for an output whose elements
     would have gaps or overlap.
@@ -383,7 +383,7 @@ def encode(
 
 
 def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
-    """How a plan runs: over threads, without the GIL, with BLAS."""
+    """The image's flags: PARALLEL, RELEASE_GIL, USES_BLAS, USES_THREADED_BLAS."""
     flags = 0
     calls = list(kernel_calls(plan.steps))
     if any(call.items > call.grain for call in calls):

@@ -152,11 +152,11 @@ class Step(Struct):
 
 
 class Blas(Struct):
-    """A library's number of threads, which is ours while plans run that use it."""
+    """A library whose number of threads is changed while plans run that use it."""
 
     users: int  # how many such plans run
-    saved: int  # the number before
-    given: int  # ours
+    saved: int  # the number to restore afterwards
+    threads: int  # the number set while users > 0
     get_threads: Callable[[], i32]  # both None where it has no such function
     set_threads: Callable[[i32], None] | None
 

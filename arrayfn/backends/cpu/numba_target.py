@@ -61,7 +61,7 @@ class KernelCodegen(codegen.Codegen):
         raise NotImplementedError
 
     def magic_tuple(self) -> tuple[str, ...]:
-        """What code depends on besides its source."""
+        """Numba's cache key of the target: the host's processor and features."""
         return (str(target.host()),)
 
 
@@ -86,7 +86,7 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
 
     @override
     def load_additional_registries(self) -> None:
-        """What printed kernels use is in the builtin registry."""
+        """Install nothing more: printed kernels need the builtin registry alone."""
 
     @property
     @override

@@ -40,8 +40,8 @@ def entries(
     }
 
 
-def _call_single(*given: Any) -> Any:
-    results = _call(*given)
+def _call_single(*arguments: Any) -> Any:
+    results = _call(*arguments)
     return results if isinstance(results, int) else results[0]
 
 

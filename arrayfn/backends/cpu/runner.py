@@ -197,7 +197,7 @@ def blas_enter(blas: Blas, threads: int) -> None:
     """Set a library's number of threads; the GIL guards the count of its users."""
     if blas.users == 0 and blas.set_threads is not None:
         blas.saved = blas.get_threads()
-        blas.given = threads
+        blas.threads = threads
         if blas.saved != threads:
             blas.set_threads(threads)
     blas.users += 1
@@ -209,5 +209,5 @@ def blas_leave(blas: Blas) -> None:
     blas.users -= 1
     if blas.users or blas.set_threads is None:
         return
-    if blas.saved != blas.given:
+    if blas.saved != blas.threads:
         blas.set_threads(blas.saved)

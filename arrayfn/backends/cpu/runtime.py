@@ -175,7 +175,7 @@ def _memory_handler(the_heap: Heap) -> MemoryHandler:
 
 
 def get_num_threads() -> int:
-    """How many threads a compiled function may use.
+    """The number of threads that a compiled function may use.
 
     >>> get_num_threads() >= 1
     True

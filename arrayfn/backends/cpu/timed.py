@@ -23,5 +23,5 @@ class ClockedExecutable:
         return self.run(inputs)
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """How often each step has run so far, and the seconds it took, by number."""
+        """By step number: how many times the step ran so far, and its total seconds."""
         return times_of_steps(self.state)

@@ -115,7 +115,7 @@ def _value(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> Any:
-    """What an un-jitted kernel gets for ``argument``: an integer or a Pointer."""
+    """Convert ``argument`` for an un-jitted kernel: to an int64 or a Pointer."""
     if isinstance(argument, int):
         return np.int64(argument)
     if isinstance(argument, BufferArgument):
@@ -145,9 +145,9 @@ def _call_library(
     scratch: HostBuffer,
 ) -> None:
     """All items of a library's kernel, by what NumPy has."""
-    given = {
+    arguments = {
         parameter.name: _value(argument, parameter, buffers, scratch)
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)
     }
-    given["dtype"] = kernel.provider.rpartition("_")[2]
-    provider_of(kernel.provider).unjitted(given, step.items)
+    arguments["dtype"] = kernel.provider.rpartition("_")[2]
+    provider_of(kernel.provider).unjitted(arguments, step.items)

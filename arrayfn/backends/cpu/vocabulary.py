@@ -112,7 +112,10 @@ def _register() -> dict[Any, Any]:
 
 
 def _typer(function: Any) -> Callable[..., Any]:
-    """What types a call of ``function`` for Numba: it has the call's parameters."""
+    """Return Numba's typing function for calls of ``function``.
+
+    Numba requires that its parameters are those of the call.
+    """
 
     def row(pointer: Any, begin: Any, count: Any) -> Any:
         return signature_of(function, (pointer, begin, count))
@@ -127,7 +130,7 @@ def _typer(function: Any) -> Callable[..., Any]:
 
 
 def _lowering(function: Any) -> Callable[..., Any]:
-    """What emits a call of ``function`` for Numba."""
+    """Return Numba's lowering function, which emits LLVM IR for calls."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         """Emit the call, whose arguments are LLVM values of the signature's types."""

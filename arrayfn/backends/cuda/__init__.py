@@ -44,7 +44,7 @@ class CudaBackend:
         self.name = f"cuda:{number}" if number else "cuda"
 
     def info(self) -> BackendInfo:
-        """What it needs, and which of that is missing here."""
+        """The backend's requirements, and which of them this machine lacks."""
         return BackendInfo(
             self.name,
             "kernels through NVVM, and NVIDIA's libraries, on an NVIDIA GPU",
@@ -128,7 +128,7 @@ def _config() -> GpuConfig:
 
 
 def memory_stats() -> MemoryStats:
-    """What the GPU's memory is used for now. Raises BackendError without a GPU."""
+    """The GPU's memory in use and reserved now. Raises BackendError without a GPU."""
     reason = missing_here()
     if reason:
         raise BackendError(f"backend 'cuda' is not available ({reason})")

@@ -44,7 +44,7 @@ def _generated_supports(
 def _generated_supports_bias(
     *types: ArrayType, given: tuple[str, ...], **static: Any
 ) -> bool:
-    """As ``_generated_supports``, if the bias has an element for each key."""
+    """``_generated_supports``, and the bias has an element for each key."""
     bias = types[3 + given.index("bias")]
     keys = types[1].shape[1]
     supported = _generated_supports(*types, given=given, **static)

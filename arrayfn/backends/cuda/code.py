@@ -67,7 +67,7 @@ forgets(_recent.clear)
 
 @cache
 def _toolchain() -> str:
-    """What cubins depend on besides kernels: versions, and what determines code."""
+    """The part of a cache key that identifies compilers and code generators."""
     versions = metadata.version("numba-cuda"), metadata.version("llvmlite")
     bytecode = str(sys.implementation.cache_tag)
     return content_key(*versions, bytecode, *source_texts(*_SOURCES))

@@ -35,7 +35,7 @@ MAX_COPIED: Final = 1 << 30
 
 
 def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
-    """How a convolution is computed: by cuDNN where it can, if that is fastest.
+    """Choose the fastest algorithm of a convolution, by timing if there are several.
 
     ``provider`` is the name of the library kernel, ``integers`` its extents and
     strides. The choice is kept in the disk cache.

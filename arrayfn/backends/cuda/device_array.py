@@ -139,7 +139,7 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it was donated: its memory now belongs to another array."""
+        """Whether the array was donated: another array owns its memory now."""
         return not self.pointer
 
     def address(self) -> int:
@@ -204,7 +204,7 @@ class DeviceArray(ArrayOnDevice):
         return f"DeviceArray({text}, dtype={self.dtype})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: type, size and device, and the elements."""
+        """HTML for notebooks: type, size and device, and the elements."""
         from arrayfn.display import markup
         from arrayfn.display.units import in_bytes
 
@@ -333,23 +333,23 @@ def from_cuda(x: Any) -> DeviceArray:
 
     The memory lives as long as the array. It is copied only if it is not aligned.
     """
-    given = x.__cuda_array_interface__
-    if given.get("mask") is not None:
+    interface = x.__cuda_array_interface__
+    if interface.get("mask") is not None:
         raise ArgumentError(
             "a masked array is not accepted; fill in the masked elements",
             user_location(),
         )
-    dtype = dtypes.canonical(np.dtype(given["typestr"]))
-    shape = tuple(given["shape"])
-    strides = given.get("strides")
+    dtype = dtypes.canonical(np.dtype(interface["typestr"]))
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
     if strides is None:
         kind: Layout = layout.C
     else:
         kind = _layout(shape, [s / dtype.itemsize for s in strides])
-    pointer = given["data"][0]
+    pointer = interface["data"][0]
     with on(_gpu_of(pointer)):
         # A stream that is named by a number is one of its GPU.
-        device().wait_for(given.get("stream") or _LEGACY_STREAM)
+        device().wait_for(interface.get("stream") or _LEGACY_STREAM)
         return _adopted(ArrayType(shape, dtype, kind), pointer, x)
 
 
@@ -372,11 +372,11 @@ def from_dlpack(x: Any) -> DeviceArray:
         return device_put(np.from_dlpack(x))
     there = device() if number == device().number else gpu(number)
     with on(there):
-        given = dlpack.receive(x.__dlpack__(stream=there.stream))
-        steps = given.strides
-        memory_layout = layout.C if steps is None else _layout(given.shape, steps)
+        tensor = dlpack.receive(x.__dlpack__(stream=there.stream))
+        steps = tensor.strides
+        memory_layout = layout.C if steps is None else _layout(tensor.shape, steps)
         return _adopted(
-            ArrayType(given.shape, given.dtype, memory_layout), given.pointer, given
+            ArrayType(tensor.shape, tensor.dtype, memory_layout), tensor.pointer, tensor
         )
 
 

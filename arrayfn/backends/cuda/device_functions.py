@@ -163,7 +163,7 @@ def _subarray(c: Call) -> Any:
 
 
 def _words(dtype: str, lanes: int) -> tuple[Any, int, int]:
-    """How a vector of ``lanes`` elements is accessed, as words.
+    """Split a vector of ``lanes`` elements into the words of its loads and stores.
 
     Returns the words' LLVM type, how many there are, and at most how many in one
     access.

@@ -357,7 +357,7 @@ def gpu(number: int) -> Device:
 
 @cache
 def gpu_count() -> int:
-    """How many GPUs there are; 0 without a driver."""
+    """The number of GPUs; 0 without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -78,15 +78,15 @@ class EncodedPlan:
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
         self.nodes = self._nodes(plan.steps)
         slots = [(self._address(slot), *at) for at, slot in self._slots.items()]
-        given = {
+        functions = {
             "context": gpu.context,
             "stream": gpu.stream,
             **{field: gpu.address(name) for field, name in runner.FUNCTIONS.items()},
         }
         if self._has_products:
-            given["multiply"] = cublas.library().matmul
-            given["set_attribute"] = cublas.library().set_attribute
-        self.plan = Plan(given, slots, self._steps, code=self._loaded)
+            functions["multiply"] = cublas.library().matmul
+            functions["set_attribute"] = cublas.library().set_attribute
+        self.plan = Plan(functions, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
         self._partial_plan = self.plan.variant(self._steps)
@@ -153,7 +153,7 @@ class EncodedPlan:
         return self._accesses_of(node).duration
 
     def _accesses_of(self, node: NativeRun | HostCall) -> StepAccesses:
-        """What the step of a node accesses; a native run has one step here."""
+        """The memory that a node of one step accesses."""
         is_run = isinstance(node, NativeRun)
         return self._accesses[node.first] if is_run else node.accesses
 
@@ -275,7 +275,7 @@ class EncodedPlan:
         )
 
     def _step_accesses(self, step: KernelCall, made: runner.Step) -> StepAccesses:
-        """What ``step`` reads and writes, and how long it runs.
+        """The memory that ``step`` reads and writes, and its estimated time.
 
         ``made`` is the step as the native runner gets it.
         """
@@ -374,16 +374,17 @@ class EncodedPlan:
         return HostCall(call.enqueue, arguments, call.capturable, accesses)
 
     def _channel(self, name: str) -> tuple[int, int]:
-        """What stands for a channel among the accesses of collectives, by its name.
+        """The range of addresses that represents the channel ``name`` of collectives.
 
-        No memory has these addresses.
+        No memory has these addresses. Two collectives of a channel are thus kept in
+        order, as two writes of the same memory are.
         """
         begin = _FIRST_CHANNEL - len(self._channels)
         return self._channels.setdefault(name, (begin, begin + 1))
 
 
 def _duration(nbytes: int) -> int:
-    """How many launches take as long as an access of ``nbytes``; 0 if they are few."""
+    """The time of an access of ``nbytes``, in kernel launches; 0 for few bytes."""
     return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
 

@@ -62,7 +62,7 @@ class Output(Struct):
 
 
 class Call(Struct):
-    """What all calls of one plan read: inputs, results, and plans that they may run."""
+    """State shared by all calls of one plan: types, results, and runnable plans."""
 
     array_type: PyObject  # DeviceArray
     type_slot: int  # offsets of a DeviceArray's slots, in units of 8 bytes
@@ -87,7 +87,7 @@ class Call(Struct):
 
 
 class Wait(Struct):
-    """What ``wait`` needs: a stream, and the driver's cuStreamQuery."""
+    """Parameters of ``wait``: a stream, the driver's cuStreamQuery, and limits."""
 
     stream: int
     query: Callable[[int], i32]
@@ -171,18 +171,18 @@ def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
     """Set the inputs' addresses; False if one is neither of its type nor cached."""
     for i in range(call.input_count):
         array = arguments[i]
-        given = call.inputs[i]
-        pointer = given.address
-        if array is not given.cached:
+        expected = call.inputs[i]
+        pointer = expected.address
+        if array is not expected.cached:
             if array.ob_type is not call.array_type:
                 return False
             slots = cast(Array[Ref[PyObject]], array)
-            if slots[call.type_slot] is not given.type:
+            if slots[call.type_slot] is not expected.type:
                 return False
             pointer = PyLong_AsLongLong(slots[call.pointer_slot])
         if pointer == 0:
             return False
-        call.buffers[given.buffer] = pointer
+        call.buffers[expected.buffer] = pointer
     return True
 
 

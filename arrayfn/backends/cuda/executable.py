@@ -105,20 +105,20 @@ class Executable:
         """An error text: why input ``number`` of ``inputs`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
-        given, wanted = inputs[number], self.input_types[number]
-        if isinstance(given, DeviceArray):
-            if given.type == wanted:
-                here = given.device
+        argument, wanted = inputs[number], self.input_types[number]
+        if isinstance(argument, DeviceArray):
+            if argument.type == wanted:
+                here = argument.device
                 return (
                     f"argument {number} is on {here!r}, but this runs on GPU "
                     f"{self._gpu.number}; compile it with jit(f, device={here!r}), or "
                     "move the argument with device_put"
                 )
-            return f"argument {number} is to be {wanted}, not {given.type}"
-        return f"argument {number} is to be {wanted}, not a {type(given).__name__}"
+            return f"argument {number} is to be {wanted}, not {argument.type}"
+        return f"argument {number} is to be {wanted}, not a {type(argument).__name__}"
 
     def _call_single(self, *inputs: Any) -> DeviceArray | int:
-        """As ``call``, of a plan with one result."""
+        """Call a plan of one result; return it unpacked."""
         result = self._call(*inputs)
         return result if isinstance(result, int) else result[0]
 

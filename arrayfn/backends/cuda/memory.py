@@ -86,7 +86,7 @@ class Pool:
         self._check(self._library.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
 
     def stats(self, idle: int, free: int, total: int) -> MemoryStats:
-        """What is in use, if ``idle`` bytes of it are kept for the next arrays.
+        """The pool's statistics; ``idle`` bytes in free lists do not count as used.
 
         ``free`` and ``total`` are the bytes of the whole GPU.
         """

@@ -47,7 +47,7 @@ class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
 
 
 class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
-    """How kernels are called."""
+    """The calling convention of kernels."""
 
 
 class KernelTyping(shared.KernelTyping, typing.BaseContext):
@@ -58,7 +58,7 @@ class KernelContext(shared.KernelContext, target.CUDATargetContext):
     """Lowers printed kernels to LLVM IR."""
 
     def load_additional_registries(self) -> None:
-        """What printed kernels use besides the vocabulary."""
+        """Install Numba's numbers and builtins, which printed kernels use."""
         self.install_registry(numbers.registry)
         self.install_registry(builtins.registry)
 
@@ -117,7 +117,7 @@ class KernelLoweringPass(typed.BaseNativeLowering):
 
     @property
     def lowering_class(self) -> type[CudaLowering]:
-        """What lowers it."""
+        """The class that lowers kernels to LLVM IR."""
         return CudaLowering
 
 

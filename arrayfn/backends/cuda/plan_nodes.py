@@ -172,7 +172,7 @@ def launches(nodes: Iterable[Node]) -> int:
 
 
 def _iterations_in_graph(node: LoopNode) -> int:
-    """How many iterations of a loop a graph holds."""
+    """The number of a loop's iterations that its graph has nodes of."""
     if node.loop.count is None:
         return 2
     if node.unrolled:
@@ -187,7 +187,7 @@ def _iterations_in_graph(node: LoopNode) -> int:
 
 
 def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
-    """How many iterations of a long loop a graph holds; 0 if it holds them all.
+    """Iterations of a long loop to put into a graph; 0 to put all of them there.
 
     ``count`` is the trip count, None if the loop ends by a predicate.
 
@@ -209,8 +209,8 @@ def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
 
 def writes_of(step: KernelCall) -> tuple[int, ...]:
     """The buffers that a step writes: all of its arguments that it does not read."""
-    given = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
-    return tuple({*step.writes, *given} - {*step.reads} | {*step.writes})
+    accessed = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
+    return tuple({*step.writes, *accessed} - {*step.reads} | {*step.writes})
 
 
 def writes_in(loop: Loop) -> frozenset[int]:

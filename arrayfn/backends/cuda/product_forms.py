@@ -65,7 +65,10 @@ class Form:
 
     @property
     def by_tensor_cores(self) -> bool:
-        """Whether it is eight times as fast as float32, or faster."""
+        """Whether tensor cores compute it: operands below 32 bits, or TF32.
+
+        They are at least eight times as fast as float32.
+        """
         return self.operand.size < 4 or self.compute == _TF32
 
     @property

@@ -43,9 +43,10 @@ class Choice(ctypes.Structure):
 
 
 def tried(form: Form, p: Mapping[str, int]) -> Tried:
-    """What is tried for a product besides the proposals.
+    """Which kernels to time for a product besides those that cuBLAS proposes.
 
-    All tiles for a batch in float32; sparing ones for a large 16-bit product.
+    All tiles for a batch in float32; tiles that need less power ("sparing ones") for a
+    large 16-bit product.
     """
     work = p["batch"] * p["m"] * p["n"] * p["k"]
     is_float = form.operand.name == "f32" and not form.by_tensor_cores
@@ -111,10 +112,10 @@ class Tiles:
         """
         nbytes = ctypes.c_size_t()
         get = self.library.cublasLtMatmulAlgoCapGetAttribute
-        given, size = ctypes.byref(algorithm), ctypes.byref(nbytes)
-        get(given, attribute, None, ctypes.c_size_t(0), size)
+        reference, size = ctypes.byref(algorithm), ctypes.byref(nbytes)
+        get(reference, attribute, None, ctypes.c_size_t(0), size)
         found = (ctypes.c_int * (nbytes.value // ctypes.sizeof(ctypes.c_int)))()
-        get(given, attribute, found, nbytes, size)
+        get(reference, attribute, found, nbytes, size)
         return list(found) or [0]
 
     def _checked(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:

@@ -15,7 +15,7 @@ _DRIVER: Final = "install one for CUDA 13, version 580 or later"
 
 
 def missing_here() -> str:
-    """What this machine lacks to run kernels, and how to get it; empty if nothing."""
+    """Say what this machine lacks to run kernels, and the remedy; "" if nothing."""
     return "; ".join(filter(None, (missing_packages(), missing_gpu())))
 
 
@@ -36,7 +36,7 @@ def _is_found(module: str) -> bool:
 
 
 def missing_gpu() -> str:
-    """What is wrong with the driver, or with the GPU; empty if nothing."""
+    """Say what is wrong with the driver or the GPU; "" if nothing."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -35,7 +35,7 @@ PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6  # a CUlaunchAttributeID
 
 
 class StepKind(IntEnum):
-    """What a step does: which class below has its fields."""
+    """The kind of a step, which selects the class below that has its fields."""
 
     KERNEL = 0
     PRODUCT = 1
@@ -147,7 +147,7 @@ class Recorded(Step):
 
 
 class LaunchPlan(Struct):
-    """What the runner reads: steps, slots, and the functions that it calls."""
+    """A plan for the native runner: steps, slots, and driver functions to call."""
 
     context: int
     stream: int

@@ -68,7 +68,7 @@ class TimedExecutable:
             self._events.read()
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """How often each step has run so far, and the seconds it took, by number."""
+        """By step number: how many times the step ran so far, and its total seconds."""
         return self._events.taken
 
 

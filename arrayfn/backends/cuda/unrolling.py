@@ -60,7 +60,7 @@ def _reachable(block: Any, end: Any) -> list[Any]:
 
 
 def _unroll(module: ir.Module) -> Any:
-    """What the branch back to the head of a loop says, to have it written out.
+    """Metadata for a loop's backward branch, which makes LLVM unroll the loop.
 
     A loop's metadata is a node whose first operand is itself (LLVM's Language
     Reference, llvm.loop).

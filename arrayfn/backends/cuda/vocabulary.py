@@ -144,27 +144,27 @@ def _declared(function: DeviceFunction) -> list[Any]:
 
 
 def signature_of(
-    function: Any, given: Sequence[Any], constants: Sequence[int | None]
+    function: Any, argument_types: Sequence[Any], constants: Sequence[int | None]
 ) -> Any:
     """The signature of a call of a device function; None if it has none.
 
     ``constants`` are the values of arguments that are constant integers. Other
-    functions of a kernel's text take what they are given, and return nothing.
+    functions of a kernel's text take what they are argument_types, and return nothing.
     """
     if function is UNROLLED:
         return signature(types.range_state64_type, types.int64)
     if isinstance(function, FunctionType):
-        return signature(types.none, *given)
+        return signature(types.none, *argument_types)
     if not isinstance(function, DeviceFunction):
         return None
     result, *kinds = _declared(function)
-    if len(given) != len(kinds):
+    if len(argument_types) != len(kinds):
         return None
     if function.kind in COUNTED:
         if constants[-1] is None:
             return None
         kinds[-1] = types.literal(constants[-1])
-    for k, (own, kind) in enumerate(zip(given, kinds, strict=True)):
+    for k, (own, kind) in enumerate(zip(argument_types, kinds, strict=True)):
         is_index = kind == types.int64 or isinstance(kind, types.IntegerLiteral)
         if own == kind or (is_index and isinstance(own, types.Integer)):
             continue
@@ -221,12 +221,12 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         return [], True
 
     def get_impl_key(self, sig: Any) -> Any:
-        """What implementations are registered for."""
+        """The key under which implementations are registered."""
         return type(self), self.function
 
 
 def _implementation(function: DeviceFunction) -> Any:
-    """What Numba calls to emit a call of ``function``."""
+    """Return Numba's lowering function, which emits calls of ``function``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         """Emit the call; a dummy value stands for none."""

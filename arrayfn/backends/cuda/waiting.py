@@ -16,10 +16,10 @@ _CYCLES: Final = 1 << 27  # 30 to 130 ms
 
 
 def waiter(stream: int, query: int, cycles: int = _CYCLES) -> Callable[[], int]:
-    """What waits for ``stream`` by the driver's ``query``, and returns its status.
+    """Return a builtin function that waits for ``stream`` and returns its status.
 
-    After some ``cycles`` it returns NOT_READY, so that Python handles the signals that
-    have come, and is to be called again.
+    ``query`` is the address of cuStreamQuery. After ``cycles`` clock cycles it returns
+    NOT_READY, so that Python can handle signals; the caller then calls it again.
     """
     made = immortal(entry.Wait)
     made.set(stream=stream, query=query, spins=_SPINS, cycles=cycles)

@@ -20,24 +20,26 @@ class Calls(Expressions):
     """The calls of one routine."""
 
     @override
-    def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
+    def call(
+        self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
+    ) -> Value:
         """A call of the vocabulary, of a C function, of a routine, or of a pointer."""
         match function:
             case ast.Name(id=name) if name not in self.locals:
                 target: Any = self.module.get(name)
                 if target is None and name in ("min", "max"):
-                    return self.extreme(name, [self.integer(x) for x in given])
+                    return self.extreme(name, [self.integer(x) for x in arguments])
             case ast.Attribute() if (target := self.member(function)) is not None:
                 pass  # a function of a module
             case _:
-                return self.call_pointer(node, self.value(function), given)
+                return self.call_pointer(node, self.value(function), arguments)
         word = getattr(target, "__name__", "")
         if target is not None and getattr(native, word, None) is target:
-            return self.operation(node, word, given)
+            return self.operation(node, word, arguments)
         if isinstance(target, (CFunction, Routine)):
             kinds, result = target.types()
             return self.call_of(
-                node, f"@{self.symbol(target)}", kinds, result, given, target
+                node, f"@{self.symbol(target)}", kinds, result, arguments, target
             )
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
 
@@ -54,22 +56,26 @@ class Calls(Expressions):
             chosen = self.value_of(f"select {operands}")
         return Value(chosen)
 
-    def operation(self, node: ast.Call, word: str, given: list[ast.expr]) -> Value:
-        """A call of the vocabulary's ``word`` with the arguments ``given``."""
+    def operation(self, node: ast.Call, word: str, arguments: list[ast.expr]) -> Value:
+        """A call of the vocabulary's ``word`` with the arguments ``arguments``."""
         if word == "cast":
-            return self.cast(node, self.annotation(given[0]), self.value(given[1]))
+            return self.cast(
+                node, self.annotation(arguments[0]), self.value(arguments[1])
+            )
         if word == "local":
-            return self.local(node, *given)
+            return self.local(node, *arguments)
         if word == "size_of":
-            return Value(str(ctypes.sizeof(element_c_type(self.annotation(given[0])))))
+            return Value(
+                str(ctypes.sizeof(element_c_type(self.annotation(arguments[0]))))
+            )
         if word == "pointer":
-            location = self.location(given[0])
+            location = self.location(arguments[0])
             return Value(location.operand, Array[location.type])
         if word in operations.ATOMIC:
-            location = self.location(given[0])
+            location = self.location(arguments[0])
             if memory.memory_type(location.type) != "i64":
                 raise self.error(node, "atomic operations are of 64-bit integers")
-            rest = [self.integer(x) for x in given[1:]]
+            rest = [self.integer(x) for x in arguments[1:]]
             return Value(operations.ATOMIC[word](self, location.operand, *rest))
         if word not in operations.OPERATIONS:
             raise self.error(node, f"{word!r} is not a native routine")
@@ -101,7 +107,7 @@ class Calls(Expressions):
         return Value(slot, Array[element])
 
     def call_pointer(
-        self, node: ast.Call, function: Value, given: list[ast.expr]
+        self, node: ast.Call, function: Value, arguments: list[ast.expr]
     ) -> Value:
         """A call through a function pointer.
 
@@ -112,8 +118,8 @@ class Calls(Expressions):
             raise self.error(node, f"{named(function.type)} is not a function")
         kinds, result = parts
         if kinds is Ellipsis:
-            kinds = [...] * len(given)
-        return self.call_of(node, function.operand, kinds, result, given, None)
+            kinds = [...] * len(arguments)
+        return self.call_of(node, function.operand, kinds, result, arguments, None)
 
     def call_of(
         self,
@@ -121,20 +127,20 @@ class Calls(Expressions):
         pointer: str,
         kinds: list[Any],
         result: Any,
-        given: list[ast.expr],
+        nodes: list[ast.expr],
         target: CFunction[..., Any] | Routine[..., Any] | None,
     ) -> Value:
-        """A call of ``pointer`` with the arguments ``given``, converted to ``kinds``.
+        """A call of ``pointer`` with the arguments ``nodes``, converted to ``kinds``.
 
         ``kinds`` and ``result`` are annotated types; an Ellipsis stands for any type.
         ``target`` is what is called, if that is known.
         """
-        if len(given) != len(kinds):
+        if len(nodes) != len(kinds):
             name = ast.unparse(node.func) if target is None else target.symbol
             raise self.error(node, f"{name} takes {len(kinds)} arguments")
         is_routine = isinstance(target, Routine)
         operands: list[str] = []
-        for argument, kind in zip(given, kinds, strict=True):
+        for argument, kind in zip(nodes, kinds, strict=True):
             value = self.value(argument)
             if kind is not Ellipsis:
                 value = self.converted(argument, value, value_type(kind))

@@ -98,7 +98,7 @@ def _prepare(module: Module) -> Callable[[], bytes]:
 
 @cache
 def _compiler() -> str:
-    """What all native code depends on besides its module."""
+    """The part of a cache key that identifies the native compiler."""
     sources = (Path(str(part.__file__)).read_text("utf-8") for part in _COMPILER)
     return content_key(*sources, toolchain())
 
@@ -118,7 +118,7 @@ def _key(module: Module) -> str:
 
 
 def _imported(value: object) -> str:
-    """What compiled code depends on of ``value``, one name of its module, as text."""
+    """The part of a cache key that identifies ``value``, a global of a module."""
     if isinstance(value, Routine):
         return f"{value.symbol}{value.function.__annotations__}"
     if isinstance(value, type) and issubclass(value, IntEnum):

@@ -39,7 +39,7 @@ def is_pointer(kind: Any) -> bool:
 
 
 class Emitter:
-    """What a routine is made of: variables at its entry, then blocks."""
+    """Collects the LLVM IR of a routine: variables at its entry, then blocks."""
 
     def __init__(self, architecture: str) -> None:
         self.architecture = architecture

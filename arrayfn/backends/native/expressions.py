@@ -220,7 +220,7 @@ class Expressions(Emitter):
         raise self.error(node, "not an operator of native routines")
 
     def name(self, node: ast.AST, name: str) -> Value:
-        """What ``name`` is: a variable, a constant, or a function's address."""
+        """The value of ``name``: a variable's, a constant, or a function's address."""
         if name in self.locals:
             kind = self.locals[name]
             return Value(self.value_of(f"load {llvm_type(kind)}, ptr %{name}"), kind)
@@ -249,7 +249,7 @@ class Expressions(Emitter):
         return None
 
     def location(self, node: ast.expr) -> Location:
-        """Where the field or the element ``node`` is in memory, and its type."""
+        """The address and the type of the field or element that ``node`` names."""
         match node:
             case ast.Attribute(value=owner, attr=attribute):
                 base = self.value(owner)
@@ -281,7 +281,9 @@ class Expressions(Emitter):
             self, location, self.converted(node, value, value_type(location.type))
         )
 
-    def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
+    def call(
+        self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
+    ) -> Value:
         """A call: see ``calls``."""
         raise NotImplementedError
 

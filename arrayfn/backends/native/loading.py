@@ -48,7 +48,7 @@ class Unit:
     is_kernel: bool = False
 
     def loaded(self) -> KernelCode | bool | None:
-        """What is loaded of it."""
+        """The loaded kernel, or whether the routine is loaded; None or False if not."""
         if self.is_kernel:
             return ENGINE.kernel(self.key)
         return ENGINE.has_loaded(self.key)
@@ -133,7 +133,7 @@ class _Compilation(threading.Thread):
             self.error = error
 
     def result(self) -> bytes:
-        """The object code, once it has run."""
+        """The object code, after the job has run. Raises the job's error."""
         if self.code is None:
             raise self.error or RuntimeError(f"{self.name} did not run")
         return self.code
@@ -141,7 +141,7 @@ class _Compilation(threading.Thread):
 
 @cache
 def toolchain() -> str:
-    """What all object code depends on besides its source: LLVM and the processor."""
+    """The part of a cache key that identifies LLVM and the processor."""
     return content_key(
         target.llvm_version(),
         str(target.host()),

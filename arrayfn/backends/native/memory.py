@@ -21,7 +21,7 @@ from arrayfn.backends.native.structures import (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a thing lies: a pointer's operand, and the annotated type of the thing."""
+    """A typed address: the pointer's LLVM operand, and the type annotated for it."""
 
     operand: str
     type: Any
@@ -80,9 +80,9 @@ def memory_type(kind: Any) -> str:
 
 
 def widened(r: Emitter, operand: str, kind: Any) -> Value:
-    """What was read, of the annotated type ``kind``, as a value of 64 bits.
+    """Widen a loaded value of the annotated type ``kind`` to 64 bits.
 
-    ``operand`` is it as LLVM writes it.
+    ``operand`` is the value's name in LLVM IR, such as "%7".
     """
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:

@@ -27,7 +27,7 @@ class MethodDef(ctypes.Structure):
 
 @cache
 def method(routine: Routine[..., Any], flags: int) -> MethodDef:
-    """What a builtin function of ``routine`` is made of.
+    """The PyMethodDef from which Python makes a builtin function of ``routine``.
 
     ``flags`` are those of a PyMethodDef.
     """

@@ -1,4 +1,4 @@
-"""What each word of the native vocabulary becomes: LLVM instructions, as text."""
+"""The LLVM instructions, as text, of each function of the native vocabulary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE_DECLARATION: Final = {
 
 
 def declarations(architecture: str) -> tuple[str, ...]:
-    """What a module declares so that its routines can use the vocabulary.
+    """The LLVM declarations that the vocabulary's instructions need.
 
     ``architecture`` is LLVM's name of the processor's, as "x86_64".
     """

@@ -26,7 +26,7 @@ KNOWN_NUMPY: Final = 2
 
 
 class PyObject(Struct):
-    """What every object begins with."""
+    """CPython's PyObject, the head of every object."""
 
     ob_refcnt: int
     ob_type: PyObject

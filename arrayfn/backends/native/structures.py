@@ -159,9 +159,9 @@ def _marks(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def value_type(kind: Any) -> Any:
-    """What a value of the annotated type ``kind`` is.
+    """The type that routines compute with for the annotated type ``kind``.
 
-    It is int, float, None, or the type of what it points to.
+    It is int, float, None, or the type that a pointer points to.
     """
     while typing.get_origin(kind) is Annotated:
         kind = typing.get_args(kind)[0]
@@ -193,7 +193,7 @@ def is_inline(kind: Any) -> bool:
 
 
 def c_type(kind: Any) -> Any:
-    """What ctypes calls a field of the annotated type ``kind``."""
+    """The ctypes type of a field annotated as ``kind``."""
     counts = [mark for mark in _marks(kind) if isinstance(mark, int)]
     value = value_type(kind)
     if counts:
@@ -208,7 +208,7 @@ def c_type(kind: Any) -> Any:
 
 
 def element_c_type(kind: Any) -> Any:
-    """What ctypes calls an element of an array of the annotated type ``kind``."""
+    """The ctypes type of an element of an array annotated as ``kind``."""
     if is_struct(kind):
         return kind
     return c_type(kind)

@@ -137,7 +137,7 @@ def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
 
 
 def assembly(text: str, *, interleave: bool) -> str:
-    """What ``compile_vectorized`` makes of the LLVM IR ``text``, as assembly."""
+    """Compile the LLVM IR ``text`` as ``compile_vectorized`` does, to assembly text."""
     machine, module = _vectorized(text, interleave=interleave)
     return machine.emit_assembly(module)
 

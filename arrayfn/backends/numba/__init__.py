@@ -1,4 +1,4 @@
-"""What the targets that Numba compiles for share.
+"""Shared by the targets that Numba compiles for.
 
 ``scalars`` registers the scalar vocabulary with a Numba target. ``functions`` makes a
 Python function of a kernel's text, ``typed`` gives its variables types, and

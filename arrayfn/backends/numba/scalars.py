@@ -114,7 +114,7 @@ def register(
 
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
-    """What emits a call of ``function`` for Numba, in this ``arithmetic``."""
+    """Return Numba's lowering function, which emits the formula by ``arithmetic``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return emit(arithmetic(builder, "arrayfn"), function, args)

@@ -1,4 +1,4 @@
-"""What the targets of printed kernels share: mixins for classes of Numba and its fork.
+"""Mixins of the targets of printed kernels, for classes of Numba and numba-cuda.
 
 Each stands before the class of a target that it is for (``class CpuLibrary(
 KernelLibrary, CodeLibrary)``).
@@ -203,8 +203,8 @@ class KernelTypePass:
 
     def run_pass(self, state: Any) -> Any:
         """Set the compiler ``state``'s ``typemap`` and ``calltypes``."""
-        given = state.args, state.return_type
-        found = kernel_types(state.func_ir, *given, self.dialect)
+        types = state.args, state.return_type
+        found = kernel_types(state.func_ir, *types, self.dialect)
         state.typemap, state.calltypes = found.variables, found.signatures
         state.metadata[TYPES] = found
         return True

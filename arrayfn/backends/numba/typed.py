@@ -41,7 +41,7 @@ class KernelLoop:
 
 @dataclass(slots=True)
 class KernelTypes:
-    """What lowering needs to know.
+    """A kernel's types, found by the typing pass and read by the lowering.
 
     ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
     ``functions`` says which variables stand for which Python function, ``shared`` which
@@ -322,34 +322,36 @@ class _Typing:
         """The signature of a call; None if unknown."""
         types, signature = self.types, self.signature
         function = self.result.functions.get(node.func.name)
-        given = [self.variable(argument) for argument in node.args]
+        argument_types = [self.variable(argument) for argument in node.args]
         self.called[self.block].append(function)
         if isinstance(function, ScalarFunction):
             kinds = [self.dialect.value_type(t) for t in function.arguments]
-            if len(kinds) != len(given) or not all(
+            if len(kinds) != len(argument_types) or not all(
                 a == b or {a, b} <= self.signed
-                for a, b in zip(given, kinds, strict=True)
+                for a, b in zip(argument_types, kinds, strict=True)
             ):
                 return None
             return signature(self.dialect.value_type(function.result), *kinds)
         constants = [self.constants.get(argument.name) for argument in node.args]
-        if function is range and 1 <= len(given) <= 3:
-            if not self.signed.issuperset(given) or constants[2:] == [0]:
+        if function is range and 1 <= len(argument_types) <= 3:
+            if not self.signed.issuperset(argument_types) or constants[2:] == [0]:
                 return None
             self.ranges[name] = _iterations(constants)
-            return signature(types.range_state64_type, *(types.int64 for _ in given))
-        if function is bool and given == [types.boolean]:
+            return signature(
+                types.range_state64_type, *(types.int64 for _ in argument_types)
+            )
+        if function is bool and argument_types == [types.boolean]:
             return signature(types.boolean, types.boolean)
         if function in (int, float) or (
             isinstance(function, type) and issubclass(function, np.number)
         ):
             kind = np.dtype(function)
             numbers = {*self.floats, *self.integers, types.boolean}
-            if len(given) == 1 and given[0] in numbers:
+            if len(argument_types) == 1 and argument_types[0] in numbers:
                 letter = {"i": "i", "u": "u", "f": "f"}[kind.kind]
                 result = self.dialect.value_type(f"{letter}{8 * kind.itemsize}")
-                return signature(result, *given)
-        return self.dialect.call(function, given, constants)
+                return signature(result, *argument_types)
+        return self.dialect.call(function, argument_types, constants)
 
 
 def _iterations(bounds: Sequence[int | None]) -> int | None:

@@ -70,9 +70,9 @@ class ReferenceBackend:
             """Interpret the Program; results are arrays of their own."""
             # Numbers come as they were given; their types are the Program's.
             typed = zip(arrays, compiled.input_types, strict=True)
-            given = [self.operand(x, kind.dtype) for x, kind in typed]
-            ids = {id(x) for x in given}
-            return [own(x, ids) for x in evaluate(run_program, given)]
+            operands = [self.operand(x, kind.dtype) for x, kind in typed]
+            ids = {id(x) for x in operands}
+            return [own(x, ids) for x in evaluate(run_program, operands)]
 
         return run
 
@@ -86,7 +86,7 @@ class ReferenceBackend:
 
 
 class WideReferenceBackend(ReferenceBackend):
-    """The same in float64, with exact sums: what every other backend is judged by."""
+    """``ReferenceBackend`` in float64 with exact sums: the oracle of all backends."""
 
     name = "reference64"
     description = "NumPy in float64 with exact sums, one primitive at a time"

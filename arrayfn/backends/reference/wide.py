@@ -35,7 +35,7 @@ class EquationHooks(Protocol):
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """What later equations get in place of the results ``arrays``."""
+        """Convert an equation's results ``arrays`` to those that later ones read."""
         ...
 
     def limit(self, equation: Equation) -> float:
@@ -151,10 +151,10 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
             results, count = limited_while(*operands, limit=limit, **params)
             hooks.iterated(equation, count)
             return results
-        given: Sequence[Array] = operands
+        converted: Sequence[Array] = operands
         if narrow:
-            given = [x.astype(d) for x, d in zip(operands, taken, strict=True)]
-        results = reference(*given, **params)
+            converted = [x.astype(d) for x, d in zip(operands, taken, strict=True)]
+        results = reference(*converted, **params)
         every = list(results) if isinstance(results, (tuple, list)) else [results]
         every = [
             np.asarray(x).astype(t.dtype) for x, t in zip(every, types, strict=True)

@@ -60,8 +60,8 @@ def _callback(number: int) -> PythonCall:
 
     def run(operands: list[Array], results: list[Array]) -> None:
         """Call the function, and copy what it returns to ``results``."""
-        given = site.run([np.array(x) for x in operands])
-        for target, value in zip(results, given, strict=True):
+        arguments = site.run([np.array(x) for x in operands])
+        for target, value in zip(results, arguments, strict=True):
             target[...] = value
 
     def types(forms: Iterable[Form]) -> tuple[ArrayType, ...]:
@@ -178,17 +178,17 @@ def _provider(kind: str) -> Provider:
         _call_of(kind, int(number))
         return (int(number),)
 
-    def unjitted(given: Mapping[str, Any], items: int) -> None:
+    def unjitted(arguments: Mapping[str, Any], items: int) -> None:
         """The call, on pointers of un-jitted kernels; ``items`` is 1.
 
-        ``given`` has the number and the pointers by name.
+        ``arguments`` has the number and the pointers by name.
         """
-        step = _call_of(kind, int(given["number"]))
+        step = _call_of(kind, int(arguments["number"]))
 
         def arrays(prefix: str, types: Iterable[ArrayType]) -> list[Array]:
             """The arrays of ``types`` at the pointers ``prefix`` 0, 1, ..."""
             return [
-                given[f"{prefix}{k}"].array(t.shape, t.layout.strides(t.shape))
+                arguments[f"{prefix}{k}"].array(t.shape, t.layout.strides(t.shape))
                 for k, t in enumerate(types)
             ]
 

@@ -51,10 +51,10 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
     return int(function or 0), time.CLOCK_MONOTONIC
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """A reading, by Python, on the arguments ``given`` by name; ``items`` is 1."""
+def unjitted(arguments: Mapping[str, Any], items: int) -> None:
+    """A reading, by Python, on the arguments ``arguments`` by name; ``items`` is 1."""
     now = time.monotonic_ns()
-    state, step = given["state"], int(given["step"])
+    state, step = arguments["state"], int(arguments["step"])
     if step >= 0:
         state[FIRST + 2 * step] += now - state[LAST]
         state[FIRST + 2 * step + 1] += 1

@@ -110,7 +110,7 @@ def _loop(name: str, dtype: str) -> tuple[int, int]:
 
 
 def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
-    """What gives the first arguments of a kind of transform, by the operand's dtype.
+    """Return the ``leading_arguments`` function of a kind of transform's provider.
 
     ``name`` is the ufunc for even lengths, ``odd`` that for odd ones.
     """
@@ -119,8 +119,8 @@ def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
         """The loops' addresses, and the bytes of an input's and an output's element."""
         kind = BY_SHORT_NAME[dtype]
         half = real_of(kind).itemsize
-        given = half if name == "irfft" else 2 * half
-        return *_loop(name, dtype), *_loop(odd, dtype), kind.itemsize, given
+        arguments = half if name == "irfft" else 2 * half
+        return *_loop(name, dtype), *_loop(odd, dtype), kind.itemsize, arguments
 
     return leading_arguments
 
@@ -133,13 +133,13 @@ def _unjitted(
     If it ``transforms_back``, NumPy divides by the length, which is undone.
     """
 
-    def run(given: Mapping[str, Any], items: int) -> None:
-        """Transform all rows; ``given`` has the arguments by name."""
+    def run(arguments: Mapping[str, Any], items: int) -> None:
+        """Transform all rows; ``arguments`` has the arguments by name."""
         names = "rows", "input_length", "output_length"
-        rows, taken, count = (int(given[name]) for name in names)
-        x = given["x"].array((rows, taken))
-        out = given["transformed"].array((rows, count))
-        bits = np.array([int(given["factor"])], np.int64)
+        rows, taken, count = (int(arguments[name]) for name in names)
+        x = arguments["x"].array((rows, taken))
+        out = arguments["transformed"].array((rows, count))
+        bits = np.array([int(arguments["factor"])], np.int64)
         scale = bits.view(real_of(x.dtype))[0]
         length = count if transforms_back else taken
         norm = "forward" if transforms_back else "backward"

@@ -170,28 +170,28 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
     return gemm, gemv, constant(dtype, 1), constant(dtype, 0), parts_of(dtype)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
+def unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """All tiles at once, as NumPy's product.
 
-    ``given`` has the arguments by name; ``items`` is the number of tiles.
+    ``arguments`` has the arguments by name; ``items`` is the number of tiles.
     """
-    m, n, k = (int(given[name]) for name in "mnk")
+    m, n, k = (int(arguments[name]) for name in "mnk")
     if not items or not m * n:
         return
 
     def matrix(name: str, batch: int, rows: int, columns: int) -> Any:
         """Matrix ``name`` of a batch, as the product takes it."""
-        memory: Pointer = given[name]
-        transposed = int(given.get(f"transpose_{name}", 0))
+        memory: Pointer = arguments[name]
+        transposed = int(arguments.get(f"transpose_{name}", 0))
         stored = (columns, rows) if transposed else (rows, columns)
-        begin = memory.begin + batch * int(given[f"batch_stride_{name}"])
-        strides = (int(given[f"ld{name}"]), 1)
+        begin = memory.begin + batch * int(arguments[f"batch_stride_{name}"])
+        strides = (int(arguments[f"ld{name}"]), 1)
         view = Pointer(memory.memory, begin).array(stored, strides)
         if transposed == 2:
             return view.conj().T
         return view.T if transposed else view
 
-    for batch in range(int(given["batch"])):
+    for batch in range(int(arguments["batch"])):
         product = matrix("a", batch, m, k) @ matrix("b", batch, k, n)
         matrix("c", batch, m, n)[...] = product
 

@@ -165,7 +165,7 @@ def pack_columns(
 def pack_transposed_columns(
     lanes: int, target: Array[Any], b: Array[Any], terms: int, n: int, ldb: int
 ) -> None:
-    """As ``pack_columns`` where ``b`` is stored transposed; vectors have ``lanes``."""
+    """Pack a transposed ``b`` as ``pack_columns`` does, by vectors of ``lanes``."""
     panel_columns = PANEL_VECTORS * lanes
     for column in range(0, n, lanes):
         panel = column // panel_columns

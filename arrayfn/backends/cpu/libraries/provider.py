@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What is behind ``LibraryKernel.provider``, less its dtype's suffix.
+    """The implementation that ``LibraryKernel.provider`` names, for all its dtypes.
 
     ``kernel`` is a function as ``foreign`` describes. Its first arguments are
     ``leading_arguments(dtype)``: addresses of library functions, sizes, and what else

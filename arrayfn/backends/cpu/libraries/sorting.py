@@ -129,35 +129,35 @@ def values_of(x: Any, dtype: DType) -> Any:
     return x.view(dtype).astype(np.float32) if dtype in dtypes.HALF_PRECISION else x
 
 
-def _ranges(given: Mapping[str, Any]) -> list[slice]:
-    chunk, chunks = int(given["chunk"]), int(given["chunks"])
+def _ranges(arguments: Mapping[str, Any]) -> list[slice]:
+    chunk, chunks = int(arguments["chunk"]), int(arguments["chunks"])
     return [slice(k * chunk, (k + 1) * chunk) for k in range(chunks)]
 
 
-def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
+def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Sort all chunks, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
     """
-    shape = (items // int(given["chunks"]), int(given["n"]))
-    dtype = BY_SHORT_NAME[given["dtype"]]
-    x, out = (given[name].array(shape) for name in ("x", "sorted"))
-    for part in _ranges(given):
+    shape = (items // int(arguments["chunks"]), int(arguments["n"]))
+    dtype = BY_SHORT_NAME[arguments["dtype"]]
+    x, out = (arguments[name].array(shape) for name in ("x", "sorted"))
+    for part in _ranges(arguments):
         values = np.sort(values_of(x[:, part], dtype), axis=-1)
         if dtype in dtypes.HALF_PRECISION:
             values = values.astype(dtype).view(np.uint16)
         out[:, part] = values
 
 
-def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
+def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Argsort all chunks, by NumPy; several are packed with their positions.
 
-    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
     """
-    chunks = int(given.get("chunks", 1))
-    shape = (items // chunks, int(given["n"]))
-    x = values_of(given["x"].array(shape), BY_SHORT_NAME[given["dtype"]])
-    out = given["sorted"].array(shape)
+    chunks = int(arguments.get("chunks", 1))
+    shape = (items // chunks, int(arguments["n"]))
+    x = values_of(arguments["x"].array(shape), BY_SHORT_NAME[arguments["dtype"]])
+    out = arguments["sorted"].array(shape)
     if chunks == 1:
         out[...] = np.argsort(x, axis=-1, kind="stable")
         return
@@ -165,37 +165,37 @@ def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
     for row, target in zip(x, out, strict=True):
         ranks = np.unique(row, return_inverse=True)[1].astype(np.int64)
         packed = (ranks << 32) | np.arange(len(row))
-        for part in _ranges(given):
+        for part in _ranges(arguments):
             target[part] = np.sort(packed[part])
 
 
-def merge_unjitted(given: Mapping[str, Any], items: int) -> None:
+def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Merge all pairs of runs, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of parts.
+    ``arguments`` has the arguments by name; ``items`` is the number of parts.
     """
-    n, run, pairs = (int(given[name]) for name in ("n", "run", "pairs"))
-    rows = items // (pairs * int(given["parts"]))
-    runs, out = (given[name].array((rows, n)) for name in ("runs", "merged"))
+    n, run, pairs = (int(arguments[name]) for name in ("n", "run", "pairs"))
+    rows = items // (pairs * int(arguments["parts"]))
+    runs, out = (arguments[name].array((rows, n)) for name in ("runs", "merged"))
     for pair in range(pairs):
         part = slice(2 * pair * run, 2 * (pair + 1) * run)
         out[:, part] = np.sort(runs[:, part], axis=-1)
-    if int(given["unpack"]) and out.dtype == np.int64:
+    if int(arguments["unpack"]) and out.dtype == np.int64:
         out &= 0xFFFFFFFF
 
 
-def top_k_unjitted(given: Mapping[str, Any], items: int) -> None:
+def top_k_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Select from all rows, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of rows.
+    ``arguments`` has the arguments by name; ``items`` is the number of rows.
     """
-    n, k = int(given["n"]), int(given["k"])
-    x = given["x"].array((items, n))
+    n, k = int(arguments["n"]), int(arguments["k"])
+    x = arguments["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.
-    values = values_of(x, BY_SHORT_NAME[given["dtype"]])[:, ::-1]
+    values = values_of(x, BY_SHORT_NAME[arguments["dtype"]])[:, ::-1]
     order = n - 1 - np.argsort(values, axis=-1, kind="stable")[:, ::-1][:, :k]
-    given["indices"].array((items, k))[...] = order
-    given["values"].array((items, k))[...] = np.take_along_axis(x, order, -1)
+    arguments["indices"].array((items, k))[...] = order
+    arguments["values"].array((items, k))[...] = np.take_along_axis(x, order, -1)
 
 
 PROVIDERS: Final = {

@@ -173,21 +173,21 @@ def _with_short_indices(kernel: Kernel) -> Kernel:
 
 
 def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
-    """What computes the whole product by NumPy; ``layout`` is "csr", "csc" or "coo"."""
+    """Return a NumPy product for ``layout``: "csr", "csc" or "coo"."""
 
-    def run(given: Mapping[str, Any], items: int) -> None:
-        """Compute the product; ``given`` has the arguments by name."""
+    def run(arguments: Mapping[str, Any], items: int) -> None:
+        """Compute the product; ``arguments`` has the arguments by name."""
         rows, columns, entries, width = (
-            int(given[name]) for name in ("rows", "columns", "entries", "width")
+            int(arguments[name]) for name in ("rows", "columns", "entries", "width")
         )
         lengths = {
             "csr": (entries, rows + 1),
             "csc": (entries, columns + 1),
             "coo": (entries, entries),
         }[layout]
-        data = given["data"].array((entries,))
+        data = arguments["data"].array((entries,))
         first, second = (
-            given[name].array((length,))
+            arguments[name].array((length,))
             for name, length in zip(("first", "second"), lengths, strict=True)
         )
         if layout != "coo":
@@ -196,8 +196,8 @@ def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
             along = np.pad(along, (0, entries - len(along)), constant_values=-1)
             first, second = (along, first) if layout == "csr" else (first, along)
         kept = (first >= 0) & (first < rows) & (second >= 0) & (second < columns)
-        x = given["x"].array((columns, width))
-        out = given["out"].array((rows, width))
+        x = arguments["x"].array((columns, width))
+        out = arguments["out"].array((rows, width))
         out[...] = 0
         np.add.at(out, first[kept], data[kept, None] * x[second[kept]])
 

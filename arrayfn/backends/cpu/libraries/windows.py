@@ -274,64 +274,64 @@ def copy_windows(
                     at += r0 - n1 * r1
 
 
-def _windows(given: Mapping[str, Any]) -> Any:
+def _windows(arguments: Mapping[str, Any]) -> Any:
     """All windows, as a batch of matrices, from the arguments by name."""
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
-    extents = [int(given[f"{name}s_{d}"]) for name, d in names]
-    strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
-    windows = given["x"].array(extents, strides)
+    extents = [int(arguments[f"{name}s_{d}"]) for name, d in names]
+    strides = [int(arguments[f"{name}_step_{d}"]) for name, d in names]
+    windows = arguments["x"].array(extents, strides)
     return windows.reshape(extents[0], math.prod(extents[1:5]), math.prod(extents[5:]))
 
 
-def _right(given: Mapping[str, Any]) -> Any:
+def _right(arguments: Mapping[str, Any]) -> Any:
     """The right factor b of a product, from its arguments by name."""
-    n, k, transposed = (int(given[name]) for name in ("n", "k", "transpose_b"))
+    n, k, transposed = (int(arguments[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
-    right = given["b"].array(shape, (int(given["ldb"]), 1))
+    right = arguments["b"].array(shape, (int(arguments["ldb"]), 1))
     if transposed == 2:
         right = np.conj(right)
     return right.T if transposed else right
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
+def unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute the whole product, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    shape = (int(given["m"]), int(given["n"]))
-    out = given["c"].array(shape, (int(given["ldc"]), 1))
-    out[...] = _windows(given)[0] @ _right(given)
+    shape = (int(arguments["m"]), int(arguments["n"]))
+    out = arguments["c"].array(shape, (int(arguments["ldc"]), 1))
+    out[...] = _windows(arguments)[0] @ _right(arguments)
 
 
-def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
+def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute all parts, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    m, n, part = (int(given[name]) for name in ("m", "n", "part"))
-    windows, right = _windows(given)[0], _right(given)
-    parts = items // int(given["pieces"])
-    out = given["c"].array((parts, m, n))
+    m, n, part = (int(arguments[name]) for name in ("m", "n", "part"))
+    windows, right = _windows(arguments)[0], _right(arguments)
+    parts = items // int(arguments["pieces"])
+    out = arguments["c"].array((parts, m, n))
     for item in range(parts):
         rows = slice(item * part, (item + 1) * part)
         out[item] = windows[rows].T @ right[rows]
 
 
-def right_unjitted(given: Mapping[str, Any], items: int) -> None:
+def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Compute the whole product, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of work items.
+    ``arguments`` has the arguments by name; ``items`` is the number of work items.
     """
-    m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
-    batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
-    transposed = int(given["transpose_a"])
+    m, n, k, step = (int(arguments[name]) for name in ("m", "n", "k", "lda"))
+    batch, between = int(arguments["problems_0"]), int(arguments["batch_stride_a"])
+    transposed = int(arguments["transpose_a"])
     shape = (batch, k, m) if transposed else (batch, m, k)
-    left = given["a"].array(shape, (between, step, 1))
+    left = arguments["a"].array(shape, (between, step, 1))
     if transposed == 2:
         left = np.conj(left)
     left = np.swapaxes(left, 1, 2) if transposed else left
-    given["c"].array((batch, m, n))[...] = left @ _windows(given)
+    arguments["c"].array((batch, m, n))[...] = left @ _windows(arguments)
 
 
 def with_blas(dtype: str) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def _fma_rn(*operands: Any) -> Any:
 
 
 def _nothing(*arguments: Any) -> None:
-    """What only orders memory accesses: the emulator runs threads in order."""
+    """Do nothing: fences order memory accesses, and threads run one by one here."""
 
 
 PLAIN: Final[dict[str, Callable[..., Any]]] = {

@@ -196,7 +196,10 @@ def _awaits(thread: Thread) -> bool:
 
 
 def _come(thread: Thread) -> Any:
-    """What a thread that waits by itself goes on with; None if it has to wait."""
+    """Result of the wait that ``thread`` is in; None while it is not over.
+
+    These are waits without other threads: for an mbarrier or for look-back flags.
+    """
     assert thread.waiting is not None
     if thread.waiting.function == "mbarrier_wait":
         return phase_is_complete(thread) or None
@@ -207,7 +210,7 @@ def _come(thread: Thread) -> Any:
 
 _BY_ITSELF = ("mbarrier_wait", "wait_for", "wait_for_many")
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
-"""Where blocks meet."""
+"""Barriers that all blocks of a cluster or of a grid reach."""
 
 
 def _at_cluster_wait(block: Sequence[Thread]) -> bool:

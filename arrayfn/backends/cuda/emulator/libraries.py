@@ -24,13 +24,13 @@ Given = Mapping[str, Any]
 class _Call:
     """The arrays and integers of a call, whose first word has gone."""
 
-    def __init__(self, dtype: str, given: Given) -> None:
-        self.given = given
+    def __init__(self, dtype: str, arguments: Given) -> None:
+        self.arguments = arguments
         self.dtype = BY_SHORT_NAME[dtype]
         self.lapack: Any = importlib.import_module("scipy.linalg.lapack")
 
     def __getitem__(self, name: str) -> int:
-        value: int = self.given[name]
+        value: int = self.arguments[name]
         return value
 
     def function(self, *names: str) -> Any:
@@ -41,7 +41,7 @@ class _Call:
 
     def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
         """The argument ``name``: column-major matrices, [matrices, rows, columns]."""
-        pointer: Pointer = self.given[name]
+        pointer: Pointer = self.arguments[name]
         strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
         return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
@@ -52,7 +52,7 @@ class _Call:
 
     def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
         """The argument ``name`` as a row-major matrix [rows, columns] of ``dtype``."""
-        pointer: Pointer = self.given[name]
+        pointer: Pointer = self.arguments[name]
         flat = pointer.array[pointer.start :].view(dtype)
         return flat[: rows * columns].reshape(rows, columns)
 
@@ -137,7 +137,7 @@ def _geev(c: _Call) -> None:
     """Eigenvalues w, and right eigenvectors v if wanted, of general matrices."""
     n, status = c["n"], c.status()
     a, w = c.columns("a", n, n), c.rows("w", n, complex_of(c.dtype))
-    v = c.columns("v", n, n) if "v" in c.given else None
+    v = c.columns("v", n, n) if "v" in c.arguments else None
     run = c.function("geev")
     for k in range(c["matrices"]):
         *parts, _, vectors, status[k] = run(a[k], compute_vl=0)
@@ -168,10 +168,10 @@ def _transform(kind: str) -> Callable[[_Call], None]:
 
     def transform(c: _Call) -> None:
         length, half = c["length"], c["length"] // 2 + 1
-        given = half if kind == "irfft" else length
+        arguments = half if kind == "irfft" else length
         made = half if kind == "rfft" else length
         dtype = {"rfft": complex_of, "irfft": real_of}.get(kind, lambda d: d)(c.dtype)
-        x = c.array("x", c["rows"], given, c.dtype)
+        x = c.array("x", c["rows"], arguments, c.dtype)
         function = getattr(np.fft, kind)
         c.array("transformed", c["rows"], made, dtype)[:] = function(
             x, length, norm=norm
@@ -202,41 +202,43 @@ def has_library(provider: str) -> bool:
     return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
 
 
-def call_library(provider: str, given: Given) -> None:
+def call_library(provider: str, arguments: Given) -> None:
     """Do what ``provider`` does: with arrays and integers by their names."""
     kind, _, dtype = provider.partition("_")
     if kind == "convolution":
-        _convolve(provider, given)
+        _convolve(provider, arguments)
     else:
-        _LIBRARIES[kind](_Call(dtype, given))
+        _LIBRARIES[kind](_Call(dtype, arguments))
 
 
-def _convolve(provider: str, given: Given) -> None:
-    """Compute the convolution kernel ``provider`` on the arguments ``given``.
+def _convolve(provider: str, arguments: Given) -> None:
+    """Compute the convolution kernel ``provider`` on the arguments ``arguments``.
 
     The provider's name says which of operand, kernel and output it gives, and the
     dtype.
     """
     _, gives, name, *_ = provider.split("_")
-    dtype, axes = BY_SHORT_NAME[name], range(given["axes"])
-    roles = roles_of(given["axes"], bool(given["last"]), given["groups"] > 1)
+    dtype, axes = BY_SHORT_NAME[name], range(arguments["axes"])
+    roles = roles_of(
+        arguments["axes"], bool(arguments["last"]), arguments["groups"] > 1
+    )
     space = {
-        "operand": [given[f"extent{k}"] for k in axes],
-        "kernel": [given[f"size{k}"] for k in axes],
-        "output": [given[f"count{k}"] for k in axes],
+        "operand": [arguments[f"extent{k}"] for k in axes],
+        "kernel": [arguments[f"size{k}"] for k in axes],
+        "output": [arguments[f"count{k}"] for k in axes],
     }
     counts = {
-        "operand": [given[k] for k in ("groups", "batch", "inner")],
-        "kernel": [given[k] for k in ("groups", "outer", "inner")],
-        "output": [given[k] for k in ("groups", "batch", "outer")],
+        "operand": [arguments[k] for k in ("groups", "batch", "inner")],
+        "kernel": [arguments[k] for k in ("groups", "outer", "inner")],
+        "output": [arguments[k] for k in ("groups", "batch", "outer")],
     }
 
     def array(name: str) -> Array:
         """The array ``name``, as the library lays out its axes."""
         order = [axis for role in roles[name] for axis in role]
-        extents = [*counts[name][given["groups"] == 1 :], *space[name]]
+        extents = [*counts[name][arguments["groups"] == 1 :], *space[name]]
         shape = [extents[order.index(axis)] for axis in range(len(order))]
-        pointer: Pointer = given[name]
+        pointer: Pointer = arguments[name]
         flat = pointer.array[pointer.start :].view(dtype)
         return flat[: int(np.prod(shape))].reshape(shape)
 
@@ -244,8 +246,8 @@ def _convolve(provider: str, given: Given) -> None:
         *(array(name) for name in ARRAYS[gives]),
         gives=gives,
         **{key: roles[name] for name, key in ROLES.items()},
-        strides=tuple(given[f"stride{k}"] for k in axes),
-        dilations=tuple(given[f"dilation{k}"] for k in axes),
-        padding=tuple((given[f"low{k}"], given[f"high{k}"]) for k in axes),
+        strides=tuple(arguments[f"stride{k}"] for k in axes),
+        dilations=tuple(arguments[f"dilation{k}"] for k in axes),
+        padding=tuple((arguments[f"low{k}"], arguments[f"high{k}"]) for k in axes),
         extents=() if gives == "output" else tuple(space[gives]),
     )

@@ -341,5 +341,5 @@ class Mbarrier:
 
     @property
     def bytes(self) -> int:
-        """How many bytes are on their way, or there."""
+        """The bytes of all copies that this mbarrier counts, arrived or not."""
         return sum(len(v) * s.array.itemsize for s, _, v in self.arriving)

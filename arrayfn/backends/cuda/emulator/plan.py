@@ -71,7 +71,7 @@ def run_plan(
 
 
 def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
-    """What points ``offset`` bytes from the first element of a buffer."""
+    """A Pointer to the element ``offset`` bytes from the first of a buffer."""
     whole = buffer.bytes.size // dtype.itemsize * dtype.itemsize
     elements = buffer.bytes[:whole].view(dtype)
     return Pointer(elements, (buffer.start + offset) // dtype.itemsize)
@@ -106,11 +106,11 @@ class _Run(PlanInterpreter):
             collective(kernel, arguments)
         else:
             names = [parameter.name for parameter in kernel.parameters]
-            given = dict(zip(names, arguments, strict=True))
+            named = dict(zip(names, arguments, strict=True))
             if has_library(kernel.provider):
-                call_library(kernel.provider, given)
+                call_library(kernel.provider, named)
             else:
-                _product(kernel, given)
+                _product(kernel, named)
 
     def reference(
         self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
@@ -166,10 +166,10 @@ def _strided(pointer: Pointer, type: ArrayType) -> Array:
     return pointer.elements("an array", type.dtype, type.shape, steps)
 
 
-def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
+def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
     """The library's matrix product, by NumPy, and what follows it in the same call.
 
-    ``given`` has the kernel's arguments by name: numbers, and Pointers for arrays.
+    ``arguments`` has the kernel's arguments by name: numbers, and Pointers for arrays.
     """
     dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
 
@@ -179,36 +179,36 @@ def _product(kernel: LibraryKernel, given: dict[str, Any]) -> None:
         ``ld`` names the parameter that holds its leading dimension.
         """
         dtype = BY_SHORT_NAME[dtypes_of[name]]
-        steps = (given[f"batch_stride_{name}"], given[ld], 1)
-        shape = given["batch"], rows, columns
-        pointer: Pointer = given[name]
+        steps = (arguments[f"batch_stride_{name}"], arguments[ld], 1)
+        shape = arguments["batch"], rows, columns
+        pointer: Pointer = arguments[name]
         return pointer.elements(name, dtype, shape, steps)
 
     def factor(name: str, rows: int, columns: int, ld: str) -> Array:
         """The factor ``name``, transposed or conjugated as the call asks."""
-        transpose = given[f"transpose_{name}"]
+        transpose = arguments[f"transpose_{name}"]
         if not transpose:
             return matrix(name, rows, columns, ld)
         stored = matrix(name, columns, rows, ld).swapaxes(1, 2)
         return stored.conj() if transpose == 2 else stored
 
-    m, n, k = given["m"], given["n"], given["k"]
-    if not given["batch"] * m * n:
+    m, n, k = arguments["m"], arguments["n"], arguments["k"]
+    if not arguments["batch"] * m * n:
         return
     left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
     wide = np.result_type(left.dtype, np.float32 if left.dtype.kind != "i" else int)
     result = left.astype(wide) @ right.astype(wide)
-    alpha = given.get("alpha")
+    alpha = arguments.get("alpha")
     if isinstance(alpha, Pointer):
         flat = alpha.array[alpha.start :].view(BY_SHORT_NAME[dtypes_of["alpha"]])
         result *= flat[0]
     elif alpha is not None:
         result *= np.int64(alpha).view(np.float64)
-    if "added" in given:
-        beta = np.int64(given["beta"]).view(np.float64)
+    if "added" in arguments:
+        beta = np.int64(arguments["beta"]).view(np.float64)
         result += beta * matrix("added", m, n, "ld_added").astype(wide)
-    if "bias" in given:
-        pointer: Pointer = given["bias"]
+    if "bias" in arguments:
+        pointer: Pointer = arguments["bias"]
         dtype = BY_SHORT_NAME[dtypes_of["bias"]]
         result += pointer.elements("bias", dtype, (n,), (1,)).astype(wide)
     if kernel.provider.endswith("relu"):

@@ -85,7 +85,7 @@ class SegmentDispatch:
         self._runs = 0
         self._calls_allowed = 0  # of the entry before it enters Python again
         self._plan = encoded.plan if encoded.is_native else None
-        """What serves any addresses; None if Python walks the nodes."""
+        """The plan that serves any addresses; None if Python walks the nodes."""
         self._capture_plan: Callable[[], Plan] | None = None
         """Captures the graph that is to replace ``_plan``."""
         self._plans: AddressCache | None = None

@@ -57,7 +57,7 @@ _MAX_DELAY: Final = 16  # runs: a capture takes about as long as so many
 
 
 class AnyAddress(Enum):
-    """What runs a segment whose buffers are at addresses that have no graph."""
+    """How a segment runs on addresses that no graph was captured for."""
 
     DIRECT = "direct launches"
     UPDATED = "one graph; the parameters of its kernel nodes are updated first"
@@ -66,7 +66,7 @@ class AnyAddress(Enum):
 
 @dataclass(frozen=True)
 class Strategy:
-    """How one segment of a plan runs. It is chosen once, when the plan is loaded.
+    """The choice, made when a plan is loaded, of how one segment of it runs.
 
     Attributes:
         nodes: the segment, nodes that follow each other in the plan.

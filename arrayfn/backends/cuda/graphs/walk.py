@@ -226,8 +226,8 @@ class CapturingWalk(Walk):
         """
         kind, address = condition.scalar
         accesses = ((address, address + _SCALAR_BYTES[kind], False),)
-        given = condition.handle, condition.scalar, condition.last
-        steps.add(accesses, partial(self.graph.set_condition, stream, *given))
+        arguments = condition.handle, condition.scalar, condition.last
+        steps.add(accesses, partial(self.graph.set_condition, stream, *arguments))
 
     def _switch(self, node: BranchNode, stream: int, steps: ConcurrentCapture) -> None:
         """Capture ``node`` as a SWITCH node, after ``steps``."""

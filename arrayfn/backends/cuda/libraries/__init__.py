@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries compute, besides matrix products: a provider for each name.
+"""Calls of NVIDIA's libraries, besides matrix products: a provider for each name.
 
 A provider takes the integers of a call, once, when a plan is loaded, and gives a
 ``Call``: what enqueues the work on a stream, given the addresses of its arrays.
@@ -43,7 +43,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
 
 
 def call(provider: str, integers: Mapping[str, int]) -> Call:
-    """What enqueues the library kernel ``provider``, as "potrf_f32".
+    """Prepare the call of a library kernel, such as "potrf_f32".
 
     ``integers`` are its integer parameters by name. Raises BackendError for an unknown
     name.

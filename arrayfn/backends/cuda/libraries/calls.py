@@ -1,4 +1,4 @@
-"""What a provider prepares when a plan is loaded."""
+"""``Call``: a library call, prepared by a provider when a plan is loaded."""
 
 from __future__ import annotations
 

@@ -84,14 +84,14 @@ class _Convolution:
         kind = getattr(library.data_type, _NAMES[short])
         compute = kind if short == "f64" else library.data_type.FLOAT
         self.graph = cudnn.new_graph(kind, compute)
-        given = [
+        inputs = [
             self.graph.tensor(dim=shape, stride=strides, data_type=kind)
             for shape, strides in (self.arrays[name] for name in self.names[:2])
         ]
-        made = _operation(self.graph, result, given, p)
+        made = _operation(self.graph, result, inputs, p)
         shape, strides = self.arrays[result]
         made.set_output(True).set_dim(shape).set_stride(strides).set_data_type(kind)
-        self.tensors = [*given, made]
+        self.tensors = [*inputs, made]
         left_out = [getattr(library.numerical_note, note) for note in _INACCURATE]
         if short == "f32" and "tf32" not in more:
             left_out.append(library.numerical_note.TENSOR_CORE)
@@ -156,7 +156,7 @@ class _Convolution:
         return name.encode()
 
     def _way(self, index: int, addresses: Sequence[int]) -> timing.Way:
-        """What runs the plan of ``index`` on arrays at ``addresses``, to be timed."""
+        """A function to be timed: runs plan ``index`` on arrays at ``addresses``."""
         space = self._space(index)
 
         def way(stream: int) -> int:
@@ -192,11 +192,15 @@ class _Convolution:
     ) -> None:
         """Enqueue the plan of ``index`` on ``stream``, with arrays at ``addresses``."""
         handle = cudnn.on_stream(stream)
-        given: dict[Any, int] = dict(zip(self.tensors, addresses, strict=True))
-        self.graph.execute_plan_at_index(given, space.pointer, index, handle=handle)
+        tensor_addresses: dict[Any, int] = dict(
+            zip(self.tensors, addresses, strict=True)
+        )
+        self.graph.execute_plan_at_index(
+            tensor_addresses, space.pointer, index, handle=handle
+        )
 
     def enqueue(self) -> Callable[..., None]:
-        """What enqueues it, given the arrays in the order of ``names``."""
+        """A function that enqueues it; its arguments are in the order of ``names``."""
 
         def enqueue(stream: int, *addresses: int) -> None:
             self._run(stream, addresses, self.index, self.workspace)
@@ -205,11 +209,11 @@ class _Convolution:
 
 
 def _operation(
-    graph: Any, result: str, given: Sequence[Any], p: Mapping[str, int]
+    graph: Any, result: str, inputs: Sequence[Any], p: Mapping[str, int]
 ) -> Any:
     """Add to cuDNN's ``graph`` the operation that computes the output or a gradient.
 
-    ``result`` is "output", "operand" or "kernel"; ``given`` are the two other tensors,
+    ``result`` is "output", "operand" or "kernel"; ``inputs`` are the two other tensors,
     and ``p`` the convolution's integers.
     """
 
@@ -225,10 +229,10 @@ def _operation(
         "dilation": along("dilation", 1),
     }
     if result == "output":
-        return graph.conv_fprop(image=given[0], weight=given[1], **geometry)
+        return graph.conv_fprop(image=inputs[0], weight=inputs[1], **geometry)
     if result == "operand":
-        return graph.conv_dgrad(loss=given[0], filter=given[1], **geometry)
-    return graph.conv_wgrad(image=given[0], loss=given[1], **geometry)
+        return graph.conv_dgrad(loss=inputs[0], filter=inputs[1], **geometry)
+    return graph.conv_wgrad(image=inputs[0], loss=inputs[1], **geometry)
 
 
 def _shape_and_strides(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:

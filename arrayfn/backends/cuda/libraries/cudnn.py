@@ -30,7 +30,7 @@ def library() -> Any:
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """What cuDNN raises for what it does not compute."""
+    """The exceptions that cuDNN raises for operations that it does not support."""
     return library().cudnnGraphNotSupportedError, RuntimeError, ValueError
 
 
@@ -102,7 +102,7 @@ class _Graph:
         self.tensors.append(made)
 
     def build(self) -> Enqueue:
-        """What enqueues the graph."""
+        """Compile the graph; return a function that enqueues it."""
         cudnn, graph = library(), self.graph
         try:
             create_plans(graph)
@@ -117,8 +117,10 @@ class _Graph:
         space = workspace(graph.get_workspace_size())
 
         def enqueue(stream: int, *addresses: int) -> None:
-            given: Mapping[Any, int] = dict(zip(tensors, addresses, strict=True))
-            graph.execute(given, space.pointer, handle=on_stream(stream))
+            tensor_addresses: Mapping[Any, int] = dict(
+                zip(tensors, addresses, strict=True)
+            )
+            graph.execute(tensor_addresses, space.pointer, handle=on_stream(stream))
 
         return enqueue
 
@@ -150,7 +152,10 @@ def attention(
     scale: float,
     is_causal: bool,
 ) -> Enqueue:
-    """What enqueues the attention, given q, k, v, result and logarithms.
+    """Build cuDNN's attention; return a function that enqueues it.
+
+    Its arguments are addresses of q, k, v, the result, and the logarithms of the
+    softmax's sums.
 
     Logits are multiplied by ``scale``; if ``is_causal``, later keys are left out.
     """
@@ -178,17 +183,19 @@ def attention_gradient(
     is_causal: bool,
     is_deterministic: bool,
 ) -> Enqueue:
-    """What enqueues the gradient of ``attention``, given the arrays in this order.
+    """Build the gradient of ``attention``; return a function that enqueues it.
+
+    Its arguments are addresses of arrays, in the order of the types here.
 
     If ``is_deterministic``, cuDNN sums the gradient of q in a fixed order.
     """
     g = _Graph(q.dtype)
     tensors = [g.tensor(type) for type in (q, k, v, result)]
     statistics = g.tensor(logarithms, statistics=True)
-    given = g.tensor(cotangent)
+    cotangent_tensor = g.tensor(cotangent)
     made = g.graph.sdpa_backward(
         *tensors,
-        given,
+        cotangent_tensor,
         statistics,
         attn_scale=scale,
         use_causal_mask=is_causal,

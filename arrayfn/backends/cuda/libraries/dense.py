@@ -1,4 +1,4 @@
-"""What calls of cuSOLVER and cuBLAS share: handles, workspaces, batches of matrices."""
+"""Shared by calls of cuSOLVER and cuBLAS: handles, workspaces, batches of matrices."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def workspace_elements(
     ``last``.
     """
     count = ctypes.c_int()
-    given = SOLVER.handle, *arguments, ctypes.byref(count), *last
-    SOLVER.call(f"{function}_bufferSize", *given)
+    call_arguments = SOLVER.handle, *arguments, ctypes.byref(count), *last
+    SOLVER.call(f"{function}_bufferSize", *call_arguments)
     return count.value
 
 
@@ -116,8 +116,8 @@ def workspaces_of(
             f"this cuSOLVER has no {function}: pip install --upgrade nvidia-cusolver"
         )
     sizes = ctypes.c_size_t(), ctypes.c_size_t()
-    given = SOLVER.handle, solver_params(), *arguments
-    SOLVER.call(query, *given, *map(ctypes.byref, sizes), *last)
+    call_arguments = SOLVER.handle, solver_params(), *arguments
+    SOLVER.call(query, *call_arguments, *map(ctypes.byref, sizes), *last)
     return Workspaces(sizes[0].value, sizes[1].value)
 
 
@@ -129,7 +129,7 @@ def each_matrix(
     arguments: Callable[..., tuple[Any, ...]],
     workspaces: Workspaces | None = None,
 ) -> Callable[..., None]:
-    """What enqueues ``function`` for each of ``matrices``.
+    """Return a function that enqueues ``function`` for each of ``matrices``.
 
     A matrix has ``steps`` bytes in each array. A call takes ``arguments(*arrays)``, or
     ``arguments(work, *arrays)`` with ``workspaces`` of workspace at ``work``.

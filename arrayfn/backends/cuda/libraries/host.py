@@ -68,12 +68,12 @@ def operator(number: str, integers: Mapping[str, int]) -> Call:
             on_addresses(stream, *(a + at * size for a, at, size in moved))
 
     def checked(stream: int, *addresses: int) -> None:
-        """As ``enqueue``, with the first call compared with the operator's body."""
+        """Enqueue; compare the first call's results with the operator's body."""
         # A stream that is being captured runs nothing that could be compared.
         if stream == device().stream and wants_check(step):
             operands = zip(step.operands, addresses, strict=False)
-            given = [np.asarray(_array(t, a)) for t, a in operands]
-            check_first_call(step, partial(_run_on_copies, step, enqueue), given)
+            values = [np.asarray(_array(t, a)) for t, a in operands]
+            check_first_call(step, partial(_run_on_copies, step, enqueue), values)
         enqueue(stream, *addresses)
 
     if kernel.check is False and not step.mapped:

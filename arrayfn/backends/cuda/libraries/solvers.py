@@ -58,14 +58,14 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(work: Any, a: Any, status: Any) -> tuple[Any, ...]:
         return fill, n, a, n, work, elements, status
 
-    given = (
+    batch = (
         function,
         matrices,
         (step, 4),
         arguments,
         Workspaces(elements * element.size),
     )
-    return Call(each_matrix(SOLVER, *given), names, capturable=False)
+    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
 
 
 def lu(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -95,8 +95,8 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
         return rows, columns, a, rows, work, pivots, status
 
     steps = step, 4 * min(rows, columns), 4
-    given = function, matrices, steps, arguments, Workspaces(elements * element.size)
-    return Call(each_matrix(SOLVER, *given), names, capturable=False)
+    batch = function, matrices, steps, arguments, Workspaces(elements * element.size)
+    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
 
 
 def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -125,8 +125,8 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(work: Any, a: Any, tau: Any, status: Any) -> tuple[Any, ...]:
         return rows, columns, a, rows, tau, work, elements, status
 
-    given = function, matrices, steps, arguments, Workspaces(elements * element.size)
-    return Call(each_matrix(SOLVER, *given), names, capturable=False)
+    batch = function, matrices, steps, arguments, Workspaces(elements * element.size)
+    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
 
 
 def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -144,8 +144,8 @@ def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
 
     steps = n * n * element.size, n * sides * element.size
     function = f"cublas{element.letter}trsm_v2"
-    given = function, integers["matrices"], steps, arguments
-    return Call(each_matrix(BLAS, *given), ("a", "b"), capturable=False)
+    batch = function, integers["matrices"], steps, arguments
+    return Call(each_matrix(BLAS, *batch), ("a", "b"), capturable=False)
 
 
 def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:

@@ -48,8 +48,8 @@ def _call(
     ``names`` are its arrays, ``steps`` the bytes from one matrix to the next in each.
     ``arguments`` makes the function's arguments of the workspace and the addresses.
     """
-    given = function, matrices, steps, arguments, workspaces
-    return Call(each_matrix(SOLVER, *given), tuple(names), capturable)
+    batch = function, matrices, steps, arguments, workspaces
+    return Call(each_matrix(SOLVER, *batch), tuple(names), capturable)
 
 
 def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -89,15 +89,15 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
         return vectors, _UPPER, extent, kind, a, extent, real, w, kind
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
-        given = solver_params(), *arrays(a, w), *workspaces.arguments(work)
-        return *given, info, count
+        leading = solver_params(), *arrays(a, w), *workspaces.arguments(work)
+        return *leading, info, count
 
     workspaces = workspaces_of(_BATCH, *arrays(NONE, NONE), last=(count,))
     waits = n > _CAPTURED or workspaces.synchronizes or workspaces.nbytes > _MAX_SHARED
     if not waits:
         workspaces.shared = workspace(workspaces.nbytes)
-    given = _BATCH, 1, (0, 0, 0), arguments, workspaces
-    return _call(("a", "w", "status"), *given, capturable=not waits)
+    batch = _BATCH, 1, (0, 0, 0), arguments, workspaces
+    return _call(("a", "w", "status"), *batch, capturable=not waits)
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -117,8 +117,8 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
-    given = function, 1, (0, 0, 0), arguments, Workspaces(elements * element.size)
-    return _call(("a", "w", "status"), *given)
+    batch = function, 1, (0, 0, 0), arguments, Workspaces(elements * element.size)
+    return _call(("a", "w", "status"), *batch)
 
 
 def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
@@ -236,8 +236,8 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
         work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
     ) -> tuple[Any, ...]:
         """The arguments of gesvdp, at these addresses."""
-        given = solver_params(), *arrays(a, s, u, v), *workspaces.arguments(work)
-        return *given, info, ctypes.byref(perturbation)
+        leading = solver_params(), *arrays(a, s, u, v), *workspaces.arguments(work)
+        return *leading, info, ctypes.byref(perturbation)
 
     perturbation = ctypes.c_double()
     workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE, NONE))

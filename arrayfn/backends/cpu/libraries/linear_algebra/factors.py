@@ -221,8 +221,8 @@ unjitted_qr = by_reference(
     ("rows", "columns"),
     "q",
     "r",
-    params=lambda given: {
-        "full": given["inner"] > min(given["rows"], given["columns"])
+    params=lambda arguments: {
+        "full": arguments["inner"] > min(arguments["rows"], arguments["columns"])
     },
 )
 
@@ -238,7 +238,7 @@ PROVIDERS: Final = {
             "pivots",
             ("count",),
             "permutation",
-            params=lambda given: {"rows": int(given["rows"])},
+            params=lambda arguments: {"rows": int(arguments["rows"])},
         ),
     ),
     "geqp3": Provider(

@@ -366,7 +366,7 @@ unjitted_svd = by_reference(
     "u",
     "s",
     "vh",
-    params=lambda given: {"full": bool(given["full"])},
+    params=lambda arguments: {"full": bool(arguments["full"])},
 )
 unjitted_svdvals = by_reference(linalg_svd.svdvals, "x", ("columns", "rows"), "s")
 

@@ -51,7 +51,7 @@ def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int
 
 
 def leading(*names: str) -> Callable[..., tuple[int, ...]]:
-    """What gives the first arguments of a kernel, by dtype and, if given, library.
+    """Return a provider's ``leading_arguments``: a function of dtype and library.
 
     They are the addresses of the functions ``names``, as ``addresses`` takes them, and
     the number of parts of an element.

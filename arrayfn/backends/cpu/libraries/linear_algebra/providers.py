@@ -18,7 +18,7 @@ from arrayfn.primitives.base import Primitive
 Given = Mapping[str, Any]
 
 
-def _none(given: Given) -> dict[str, Any]:
+def _none(arguments: Given) -> dict[str, Any]:
     return {}
 
 
@@ -35,13 +35,15 @@ def by_reference(
     results are written in the order of the row's outputs.
     """
 
-    def run(given: Given, items: int) -> None:
-        """Compute all items by the reference; ``given`` has the arguments by name."""
-        shape = (items, *(int(given[name]) for name in extents))
-        parts = primitive.reference(given[operand].array(shape).copy(), **params(given))
+    def run(arguments: Given, items: int) -> None:
+        """Compute all items by the reference; ``arguments`` is a dict by name."""
+        shape = (items, *(int(arguments[name]) for name in extents))
+        parts = primitive.reference(
+            arguments[operand].array(shape).copy(), **params(arguments)
+        )
         parts = parts if isinstance(parts, tuple) else (parts,)
         for name, part in zip(results, parts, strict=True):
-            given[name].array(part.shape)[...] = part
+            arguments[name].array(part.shape)[...] = part
 
     return run
 

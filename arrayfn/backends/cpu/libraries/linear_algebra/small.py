@@ -283,11 +283,11 @@ def make_reflection(
         largest = 0.0
         for row in range(k + 1, rows):
             largest = max_f64(largest, abs_f64(column[row * GROUP + member]))
-        given = column[k * GROUP + member]
+        arguments = column[k * GROUP + member]
         tau[member] = 0.0
         total[member] = 1.0
         if largest != 0.0:
-            largest = max_f64(largest, abs_f64(given))
+            largest = max_f64(largest, abs_f64(arguments))
             scale = 1.0
             if largest < SMALL:
                 scale = SCALE
@@ -297,9 +297,9 @@ def make_reflection(
             for row in range(k, rows):
                 scaled = column[row * GROUP + member] * scale
                 squares = squares + scaled * scaled
-            reflected = -copysign_f64(sqrt_f64(squares) / scale, given)
-            tau[member] = (reflected - given) / reflected
-            total[member] = given - reflected
+            reflected = -copysign_f64(sqrt_f64(squares) / scale, arguments)
+            tau[member] = (reflected - arguments) / reflected
+            total[member] = arguments - reflected
             column[k * GROUP + member] = reflected
     for row in range(k + 1, rows):
         for member in range(GROUP):

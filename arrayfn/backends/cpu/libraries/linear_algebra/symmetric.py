@@ -254,7 +254,7 @@ def tridiagonal(
         )  # fmt: skip
 
 
-def unjitted_reflections(given: Mapping[str, Any], items: int) -> None:
+def unjitted_reflections(arguments: Mapping[str, Any], items: int) -> None:
     """Nothing: un-jitted, ``tridiagonal_eigh`` leaves the matrix's eigenvectors."""
 
 

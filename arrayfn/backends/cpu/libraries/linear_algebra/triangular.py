@@ -120,27 +120,27 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
     return *functions, constant(dtype, 1), parts_of(dtype)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
+def unjitted(arguments: Mapping[str, Any], items: int) -> None:
     """Solve for all right-hand sides, by NumPy.
 
-    ``given`` has the arguments by name; ``items`` is the number of chunks.
+    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
     """
     if not items:
         return
-    rows, columns = int(given["rows"]), int(given["columns"])
-    left = bool(given.get("left", 1))
+    rows, columns = int(arguments["rows"]), int(arguments["columns"])
+    left = bool(arguments.get("left", 1))
     n = rows if left else columns
-    batch = items // int(given.get("chunks", 1))
-    a = given["a"].array((batch, n, n))
-    b = given["b"].array((batch, rows, columns))
-    unit = bool(given["unit"])
+    batch = items // int(arguments.get("chunks", 1))
+    a = arguments["a"].array((batch, n, n))
+    b = arguments["b"].array((batch, rows, columns))
+    unit = bool(arguments["unit"])
     for matrix, sides in zip(a, b, strict=True):
-        triangle = np.tril(matrix) if given["lower"] else np.triu(matrix)
+        triangle = np.tril(matrix) if arguments["lower"] else np.triu(matrix)
         if unit:
             np.fill_diagonal(triangle, 1)
-        if given["transpose"]:
+        if arguments["transpose"]:
             triangle = triangle.T
-        if given["transpose"] == 2:
+        if arguments["transpose"] == 2:
             triangle = triangle.conj()
         if left:
             sides[...] = np.linalg.solve(triangle, sides)
