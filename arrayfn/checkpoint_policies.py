@@ -70,7 +70,11 @@ def save_any_names_but_these(*names: str) -> Policy:
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """A policy that keeps all values but those with one of these names."""
+    """A policy that keeps all values but those with one of these names.
+
+    ``checkpoint_name(x, "hidden")`` gives x a name. What is not kept is computed again
+    where the derivative needs it; a name that no value has changes nothing.
+    """
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
@@ -81,7 +85,11 @@ def save_anything_except_these_names(*names: str) -> Policy:
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """A policy that keeps a value if one of the two policies does."""
+    """A policy that keeps a value if one of the two policies does.
+
+    Both are functions of a primitive, the types of its operands and its parameters, as
+    all policies are; they return whether the results are kept.
+    """
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
         return first(primitive, *types, **params) or second(primitive, *types, **params)

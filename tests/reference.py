@@ -210,7 +210,7 @@ def further(namespace: str) -> list[tuple[str, Any]]:
 
 def facts(public: Public, call: str) -> list[str]:
     """Sentences about the function in the example ``call``, where it is one call."""
-    found = [_source(public)]
+    found = [_source(public), _sample(public)]
     parsed = ast.parse(call, mode="eval").body if "\n" not in call else None
     if isinstance(parsed, ast.Call) and _value(parsed.func) is public.value:
         kinds = KINDS_OF_SCIPY if ".scipy." in public.namespace else KINDS
@@ -219,8 +219,8 @@ def facts(public: Public, call: str) -> list[str]:
             found.append(probe.shapes())
         if probe.arrays and public.namespace != "arrayfn.scipy.stats":
             found += ["" if probe.nested else probe.dtypes(), probe.errors()]
-    if found[1:3] == [_SAME_SHAPE, f"{_SAME_DTYPE}."]:
-        found[1:3] = [_SAME_SHAPE.replace("shape", "shape and dtype")]
+    if found[2:4] == [_SAME_SHAPE, f"{_SAME_DTYPE}."]:
+        found[2:4] = [_SAME_SHAPE.replace("shape", "shape and dtype")]
     return [sentence for sentence in found if sentence]
 
 
@@ -243,6 +243,38 @@ def _source(public: Public) -> str:
     if why := DIFFERENT.get(public.name):
         return f"As ``{name}``, but {why}."
     return f"The same as ``{name}``."
+
+
+def _sample(public: Public) -> str:
+    """The shape and dtype of random numbers, where the docstring tells no shape."""
+    if public.namespace != "arrayfn.random":
+        return ""
+    parameters = dict(inspect.signature(public.value).parameters)
+    asked = {name: parameters.pop(name, None) for name in ("key", "shape", "dtype")}
+    own = inspect.getdoc(inspect.unwrap(public.value)) or ""
+    if None in asked.values() or "shape" in own.split("The result has ``shape``")[0]:
+        return ""
+    of_parameters = asked["shape"].default is None
+    given = [2.0] * sum(
+        p.default is inspect.Parameter.empty for p in parameters.values()
+    )
+    if of_parameters:
+        by_default = "by default the common shape of the parameters"
+        vectors = [np.full((3, 1), 2.0), *[np.full(4, 2.0)] * (len(given) - 1)]
+        given = vectors[: len(given)]
+    elif given:
+        return ""
+    else:
+        by_default = "by default ()"
+
+    def drawn(shape: tuple[int, ...] | None) -> Any:
+        options = {} if shape is None else {"shape": shape}
+        return public.value(af.random.key(0), *given, **options)
+
+    alone, several = drawn(None), drawn((2, 3, 4))
+    assert several.shape == (2, 3, 4), public.path
+    assert alone.shape == np.broadcast_shapes(*map(np.shape, given)), public.path
+    return f"The result has ``shape``, {by_default}, and is {alone.dtype} by default."
 
 
 class _Probe:

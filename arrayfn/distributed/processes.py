@@ -47,7 +47,9 @@ _HELLO: Final = 2
 _SENT: Final = 3
 _NAME: Final = 4
 _NAME_BYTES: Final = 128  # of ncclUniqueId
-_WHOLE: Final = 1 << 14  # elements that each member adds by itself
+_MAX_REDUCED_WHOLE: Final = (
+    1 << 14
+)  # elements of arrays that each member combines in full by itself
 _YIELDS: Final = 2000  # times to look for a message before sleeping
 _GRACE: Final = 2.0  # seconds in which others can say why they end
 
@@ -243,7 +245,7 @@ class MpiCommunicator:
 
         Small arrays are combined as a whole; of large ones each member combines a part.
         """
-        if x.size <= _WHOLE:
+        if x.size <= _MAX_REDUCED_WHOLE:
             combined(list(self._gathered(step, x)), out, op)
             return
         share = -(-x.size // self.size)

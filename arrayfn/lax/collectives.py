@@ -54,9 +54,9 @@ def psum(
 
     A Python number is multiplied by the number of members. With ``axis_index_groups``,
     here and in other collectives, the members of each group are combined by themselves:
-    ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member of one
-    axis once; else ArgumentError is raised. Each member gets the values of all to
-    choose from.
+    ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member once,
+    else ArgumentError is raised; members of several axes are counted in row-major
+    order. Each member gets the values of all to choose from.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -411,17 +411,9 @@ def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
 def _group(function: str, axis_name: AxisName, groups: Groups) -> Group:
     """The group of ``axis_index_groups`` that this member is in.
 
-    Raises ArgumentError, about ``function``, for several axes.
+    Members of several axes are counted in row-major order.
     """
-    names = _names(axis_name)
-    if len(names) != 1:
-        raise ArgumentError(
-            f"{function}: axis_index_groups groups the members of one axis, not of "
-            f"{names}",
-            user_location(),
-        )
-    axis = _axis(function, names[0])
-    return Group(function, axis.size, axis.index, groups)
+    return Group(function, axis_size(axis_name), axis_index(axis_name), groups)
 
 
 def _of_all(leaf: Any, names: Sequence[str]) -> Any:

@@ -18,7 +18,8 @@ def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
     and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
-    may itself give a ``ShapeDtypeStruct`` to functions, jitted ones too.
+    may itself give a ``ShapeDtypeStruct`` to functions that are jitted, mapped or
+    differentiated.
 
     >>> import numpy as np
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from arrayfn.backends.cpu.libraries import (
     provider_arguments,
@@ -60,8 +60,15 @@ def kernel_assembly(kernel: Kernel) -> str:
     return target.assembly(text, interleave=interleave)
 
 
-def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> tuple[str, bool]:
-    """The LLVM IR of a kernel whose entry is ``symbol``; whether to interleave loops.
+class KernelIR(NamedTuple):
+    """A kernel before optimization; its loops are interleaved if ``interleave``."""
+
+    text: str
+    interleave: bool
+
+
+def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> KernelIR:
+    """The LLVM IR of a kernel whose entry is ``symbol``.
 
     Raises BackendError for a library's kernel that calls functions at addresses.
     """
@@ -75,7 +82,7 @@ def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> tuple[str, bool]
         constants = provider_constants(kernel.provider)
         compiler = importlib.import_module(_PRINTED)
         text = compiler.function_ir(provider.kernel, parameters, symbol, constants)
-        return text, False
+        return KernelIR(text, interleave=False)
 
 
 def library_unit(library_kernel: LibraryKernel) -> Unit:
@@ -109,21 +116,23 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
     return partial(target.compile_vectorized, text, interleave=interleave)
 
 
-def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
-    """The LLVM IR of a kernel, and whether all its loops are to be interleaved.
+def _ir(kernel: Kernel, symbol: str) -> KernelIR:
+    """The LLVM IR of a kernel, whose entry is exported as ``symbol``.
 
-    It exports the kernel's entry as ``symbol``. An edited kernel is as a printed one,
-    if it uses no more of Python.
+    An edited kernel compiles as a printed one if it uses no more of Python; otherwise
+    Numba infers its types, and LLVM may interleave its loops.
     """
     definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     try:
-        return importlib.import_module(_PRINTED).kernel_ir(*definition), False
+        text = importlib.import_module(_PRINTED).kernel_ir(*definition)
+        return KernelIR(text, interleave=False)
     except UntypedKernelError as error:
         if kernel.from_file or not kernel.is_replaced:
             raise BackendError(
                 f"kernel {kernel.name} cannot be compiled: {error}"
             ) from error
-    return importlib.import_module(_WRITTEN).written_kernel_ir(*definition), True
+    text = importlib.import_module(_WRITTEN).written_kernel_ir(*definition)
+    return KernelIR(text, interleave=True)
 
 
 @cache

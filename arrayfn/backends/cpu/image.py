@@ -91,17 +91,17 @@ class _Tables:
         """The address of ``values`` as 64-bit integers; 0 if there are none."""
         if not values:
             return 0
-        made = array("q", values)
-        self.kept.append(made)
-        return made.buffer_info()[0]
+        table = array("q", values)
+        self.kept.append(table)
+        return table.buffer_info()[0]
 
     def structures(self, rows: Sequence[Struct]) -> int:
         """The address of structures, all of one type; 0 if there are none."""
         if not rows:
             return 0
-        made = (type(rows[0]) * len(rows))(*rows)
-        self.kept.append(made)
-        return ctypes.addressof(made)
+        table = (type(rows[0]) * len(rows))(*rows)
+        self.kept.append(table)
+        return ctypes.addressof(table)
 
 
 class _Arguments:
@@ -110,8 +110,8 @@ class _Arguments:
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
         """``constants`` are the addresses of the plan's constants.
 
-        A frame's bases are numbered: inputs, outputs, then moving buffers. ``bases``
-        has the base of each such buffer.
+        A frame holds the addresses of inputs, outputs and *moving* buffers (slices and
+        carries of loops), in this order. ``bases`` has the index of a buffer there.
         """
         self.plan = plan
         self.constants = constants
@@ -191,19 +191,23 @@ class _Steps:
         return self.tables.structures([self.step(step) for step in steps])
 
     def step(self, step: plans.Step) -> Step:
-        """One step: its arguments follow those that there are."""
+        """The structure of a step, whose arguments are appended to the template."""
         first = len(self.arguments.template)
         if isinstance(step, KernelCall):
-            made = self.call(step)
+            encoded = self.call(step)
         elif isinstance(step, plans.Loop):
-            made = self.loop(step)
+            encoded = self.loop(step)
         else:
-            made = self.branch(step)
-        made.arguments = first
-        return made
+            encoded = self.branch(step)
+        encoded.arguments = first
+        return encoded
 
     def moving(self) -> dict[str, int]:
-        """The patches to apply in each iteration to the arguments just added."""
+        """A Step's ``patches`` and ``patch_count``, for the arguments just added.
+
+        They are applied before each run of the step, since the addresses of slices and
+        carries differ from iteration to iteration.
+        """
         patches = self.arguments.take_moving()
         address = self.tables.structures(patches)
         return {"patches": address, "patch_count": len(patches)}
@@ -398,7 +402,7 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
 
 
 def _work(steps: Sequence[plans.Step]) -> float:
-    """The work of ``steps`` in grains; unknown numbers of iterations are many."""
+    """The work of ``steps`` in grains; an unknown trip count counts as ``MANY``."""
     total = 0.0
     for step in steps:
         if isinstance(step, KernelCall):

@@ -270,7 +270,10 @@ def pool_claim(pool: Pool) -> int:
 
 @native
 def pool_work(pool: Pool, worker: int) -> None:
-    """Claim and run chunks, as the thread ``worker``, until none is left."""
+    """Claim and run chunks in ascending order, as the thread ``worker``, until all are.
+
+    ``pool_claim`` counts the job's chunks down.
+    """
     remaining = pool_claim(pool)
     while remaining:
         pool_chunk(pool.job, worker, pool.job.chunks - remaining)

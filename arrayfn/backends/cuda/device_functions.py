@@ -6,7 +6,7 @@ instructions that want an address within shared memory get it from them.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from llvmlite import ir
 
@@ -162,23 +162,30 @@ def _subarray(c: Call) -> Any:
     return c.b.gep(array, [at])
 
 
-def _words(dtype: str, lanes: int) -> tuple[Any, int, int]:
+class _Words(NamedTuple):
+    """A vector in memory, as words of 1 to 8 bytes that are loaded and stored."""
+
+    type: Any  # LLVM's
+    number: int
+    max_per_access: int  # 16 bytes, the widest access of a thread
+
+
+def _words(dtype: str, lanes: int) -> _Words:
     """Split a vector of ``lanes`` elements into the words of its loads and stores.
 
-    Returns the words' LLVM type, how many there are, and at most how many in one
-    access.
+    Elements below 32 bits are combined to words of 32 bits, or to one narrower word.
     """
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
     bits = width(dtype)
     if is_float(dtype):
         word = ir.FloatType() if dtype == "f32" else ir.DoubleType()
-        return word, lanes, 128 // bits
+        return _Words(word, lanes, 128 // bits)
     if bits >= 32:
-        return ir.IntType(bits), lanes, 128 // bits
+        return _Words(ir.IntType(bits), lanes, 128 // bits)
     total = lanes * bits
     word = ir.IntType(min(32, total))
-    return word, total // word.width, 4
+    return _Words(word, total // word.width, 4)
 
 
 def _size(word: Any) -> int:
@@ -194,27 +201,27 @@ def _vector(c: Call) -> None:
     b, (array, at, tile, tile_at) = c.b, c.args
     if c.dtype in HALF_PRECISION:
         tile, tile_at = rounded_pairs(c, tile, tile_at), I32(0)
-    word, count, most = _words(c.dtype, c.function.lanes)
+    word, count, max_per_access = _words(c.dtype, c.function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())
     inner = b.bitcast(b.gep(tile, [tile_at]), word.as_pointer())
     source, target = (outer, inner) if c.function.kind == "load" else (inner, outer)
-    wide = min(count, most)
-    vector = ir.VectorType(word, wide) if wide > 1 else word
+    words = min(count, max_per_access)  # of one access
+    vector = ir.VectorType(word, words) if words > 1 else word
     size = _size(word)
-    for start in range(0, count, wide):
+    for start in range(0, count, words):
         if c.function.kind == "load":
             pointer = b.bitcast(b.gep(source, [I32(start)]), vector.as_pointer())
-            value = b.load(pointer, align=size * wide)
-            for k in range(wide):
-                part = b.extract_element(value, I32(k)) if wide > 1 else value
+            value = b.load(pointer, align=size * words)
+            for k in range(words):
+                part = b.extract_element(value, I32(k)) if words > 1 else value
                 b.store(part, b.gep(target, [I32(start + k)]))
         else:
             value = ir.Constant(vector, ir.Undefined)
-            for k in range(wide):
+            for k in range(words):
                 part = b.load(b.gep(source, [I32(start + k)]))
-                value = b.insert_element(value, part, I32(k)) if wide > 1 else part
+                value = b.insert_element(value, part, I32(k)) if words > 1 else part
             pointer = b.bitcast(b.gep(target, [I32(start)]), vector.as_pointer())
-            b.store(value, pointer, align=size * wide)
+            b.store(value, pointer, align=size * words)
 
 
 # Asynchronous copies.

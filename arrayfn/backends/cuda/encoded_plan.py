@@ -389,7 +389,11 @@ def _duration(nbytes: int) -> int:
 
 
 def _raise_status(status: int) -> None:
-    """Raise the error that the native runner's ``status`` says."""
+    """Raise the error that the native runner returned as ``status``.
+
+    That is 256 times the driver's or cuBLAS's error code, plus the stage that failed: 0
+    for setting the context, 1 + StepKind for a step.
+    """
     code, stage = status >> 8, status & 255
     if stage == StepKind.PRODUCT + 1:
         cublas.library().check(code)

@@ -226,8 +226,9 @@ def outputs_give(call: Call, count: int) -> None:
 def launch(call: Call) -> int:
     """Enqueue the plan on the buffers; not 0 if that fails.
 
-    If no plan was recorded for these addresses, each call after ``left`` others goes to
-    the fallback, which decides whether to record one.
+    If no plan was recorded for these addresses, ``call.plan``, which takes any, serves
+    the next ``calls_left`` calls. Then 1 makes the caller enter Python, which decides
+    whether to record a plan.
     """
     plan = recorded_find(call)
     if plan is None:
@@ -240,7 +241,11 @@ def launch(call: Call) -> int:
 
 @native
 def recorded_find(call: Call) -> LaunchPlan | None:
-    """The plan for the addresses of the buffers, which often alternate."""
+    """The plan recorded for the addresses of ``call.buffers``; None if there is none.
+
+    The search begins after the last plan found, since callers often alternate between
+    a few sets of addresses. A record is a plan's address and its buffers' addresses.
+    """
     number = call.last_recorded
     nbytes = size_of(int) * call.buffer_count
     for _ in range(call.recorded_count):

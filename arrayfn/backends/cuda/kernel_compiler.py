@@ -90,7 +90,11 @@ def _libdevice() -> bytes:
 
 
 def with_directives(ptx: str, kernel: Kernel) -> str:
-    """``ptx`` with what its entry says of launches, besides the threads of a block."""
+    """Add the kernel's launch directives to its entry in ``ptx``.
+
+    These are lines such as ".minnctapersm 2" and ".reqnctapercluster 4, 1, 1"; Numba
+    has written the one for the threads of a block.
+    """
     directives: list[str] = []
     if kernel.blocks_per_multiprocessor:
         directives.append(f".minnctapersm {kernel.blocks_per_multiprocessor}")

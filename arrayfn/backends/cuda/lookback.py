@@ -124,7 +124,11 @@ def _first_word(b: ir.IRBuilder) -> Any:
 
 @emits("dynamic_block_id")
 def _dynamic_block_id(c: Call) -> Any:
-    """Emit the block's number in the order in which blocks begin."""
+    """Emit the block's number in the order in which blocks begin.
+
+    It is the lower half of the flag buffer's first word; the upper half is the launch's
+    number.
+    """
     b, (flag_buffer, blocks) = c.b, c.args
     variable = _first_word(b)
     arguments = [global_address(b, flag_buffer), b.ptrtoint(variable, I32), blocks]

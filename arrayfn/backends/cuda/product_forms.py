@@ -115,7 +115,10 @@ def factor_of(bits: int | None, other: float, form: Form) -> np.ndarray[Any, Any
 
 
 def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parameters that the speed of a product may depend on: not its factors."""
+    """The parameters that the speed of a product may depend on, sorted by name.
+
+    The factors alpha and beta are left out, and strides of a batch of one.
+    """
     single = p["batch"] == 1
     return sorted(
         (k, v)

@@ -171,7 +171,7 @@ def _provider(kind: str) -> Provider:
     """The provider of the calls of a kind; its names end in their numbers."""
 
     def leading_arguments(number: str) -> tuple[int, ...]:
-        """The first argument of the call: its ``number``.
+        """The kernel's first argument, by which it finds the call: ``number``.
 
         Raises an error if this process has no such call.
         """

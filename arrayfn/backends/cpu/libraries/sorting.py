@@ -116,7 +116,7 @@ def merge_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def complex_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``argsort_complex`` for ``dtype``."""
+    """NumPy's stable argsort of ``dtype``, and the 8-byte words of an element."""
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
 
@@ -181,7 +181,7 @@ def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
         part = slice(2 * pair * run, 2 * (pair + 1) * run)
         out[:, part] = np.sort(runs[:, part], axis=-1)
     if int(arguments["unpack"]) and out.dtype == np.int64:
-        out &= 0xFFFFFFFF
+        out &= 0xFFFFFFFF  # the position; the upper half is the rank that was sorted by
 
 
 def top_k_unjitted(arguments: Mapping[str, Any], items: int) -> None:

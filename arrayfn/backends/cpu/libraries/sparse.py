@@ -1,8 +1,10 @@
 """Products with sparse matrices; ``lowering.libraries.sparse`` has the arguments.
 
-Positions are checked first, in a loop of vectors: it finds whether any is outside of
-the matrix. Only then each entry is tested, and left out if it is. So no memory outside
-of the arrays is touched whatever the indices are. Sums of one row are in float64.
+Positions are checked first, by a loop that LLVM vectorizes: it combines differences by
+``|``, so that ``sign`` is negative if any difference is, which is if any position is
+outside of the matrix. Only in this case is each entry tested, and skipped if it is
+outside. So no memory outside of the arrays is accessed, whatever the indices are. For
+CSR and one column of ``x``, the sum of a row is in float64.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
 
     That is, not from 0 to ``extent`` - 1.
     """
-    bits = 0
+    sign = 0
     for k in range(first, last):
         position = int(positions[k])
-        bits = bits | position | (extent - 1 - position)
-    return bits
+        sign = sign | position | (extent - 1 - position)
+    return sign
 
 
 def descending(starts: Array[Any], first: int, last: int) -> int:
@@ -37,10 +39,10 @@ def descending(starts: Array[Any], first: int, last: int) -> int:
 
     These are the pointers from ``first`` to ``last``.
     """
-    bits = 0
+    sign = 0
     for k in range(first, last):
-        bits = bits | (int(starts[k + 1]) - int(starts[k]))
-    return bits
+        sign = sign | (int(starts[k + 1]) - int(starts[k]))
+    return sign
 
 
 def csr(
@@ -62,10 +64,10 @@ def csr(
     Items ``begin`` to ``end`` are computed.
     """
     low, high = int(second[begin]), int(second[end])
-    bits = low | (entries - high) | descending(second, begin, end)
-    if bits >= 0:
-        bits = outside(first, low, high, columns)
-    if (bits >= 0) & (width == 1):
+    sign = low | (entries - high) | descending(second, begin, end)
+    if sign >= 0:
+        sign = outside(first, low, high, columns)
+    if (sign >= 0) & (width == 1):
         for row in range(begin, end):
             total = 0.0
             for k in range(int(second[row]), int(second[row + 1])):
@@ -106,10 +108,10 @@ def csc(
         for k in range(rows * width):
             out[k] = 0.0
         low, high = int(second[0]), int(second[columns])
-        bits = low | (entries - high) | descending(second, 0, columns)
-        if bits >= 0:
-            bits = outside(first, low, high, rows)
-        if (bits >= 0) & (width == 1):
+        sign = low | (entries - high) | descending(second, 0, columns)
+        if sign >= 0:
+            sign = outside(first, low, high, rows)
+        if (sign >= 0) & (width == 1):
             for column in range(columns):
                 factor = x[column]
                 for k in range(int(second[column]), int(second[column + 1])):
@@ -147,8 +149,8 @@ def coo(
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
-        bits = outside(first, 0, entries, rows) | outside(second, 0, entries, columns)
-        if (bits >= 0) & (width == 1):
+        sign = outside(first, 0, entries, rows) | outside(second, 0, entries, columns)
+        if (sign >= 0) & (width == 1):
             for k in range(entries):
                 row = int(first[k])
                 out[row] = out[row] + data[k] * x[int(second[k])]

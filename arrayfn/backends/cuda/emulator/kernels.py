@@ -113,6 +113,8 @@ def launch(
     EmulationError where the kernel does what is undefined on a GPU.
     """
     kernel = generator_of(source, name)
+    # Accesses are recorded by memory, or by (argument's number, 0). The former lets the
+    # emulator see that two arguments share memory.
     known: dict[tuple[int, int], Accesses] = {}
     passed: list[GlobalMemory | int] = []
     counts = Counter(_memory_of(a) for a in arguments if isinstance(a, Pointer))
@@ -139,7 +141,7 @@ def launch(
 
 
 def _memory_of(pointer: Pointer) -> tuple[int, int]:
-    """The memory of a pointer, and the size of its elements."""
+    """Identify a pointer's memory: its address and the bytes of an element."""
     return pointer.array.ctypes.data, pointer.array.itemsize
 
 

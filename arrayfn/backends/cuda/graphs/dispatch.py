@@ -192,7 +192,12 @@ class AddressCache:
         self.on_change: Callable[[dict[bytes, Plan]], None] = lambda _: None
 
     def find(self, addresses: bytes) -> Plan | None:
-        """The plan for ``addresses``, captured now if it is time; else None."""
+        """The plan for ``addresses``; None if the segment is to be launched directly.
+
+        It is captured after ``_direct_runs`` runs at these addresses. If there are
+        ``_MAX_PLANS`` already, the oldest is dropped for it, at most once in
+        ``_BETWEEN_CAPTURES`` runs.
+        """
         self._runs += 1
         plan = self._plans.get(addresses)
         if plan is not None:

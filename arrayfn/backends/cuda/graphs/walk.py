@@ -107,10 +107,12 @@ class Walk:
         origins: Sequence[int],
         stream: int,
     ) -> Sequence[int]:
-        """Enqueue iterations of a loop; the addresses of the carries' last values.
+        """Enqueue iterations of a loop; return the addresses of the carries' results.
 
-        Before them these are at ``values``. The slices of iteration 0 are at
-        ``origins``, even if that is not one of ``iterations``.
+        ``values`` are the addresses of the carries before the first of ``iterations``.
+        Iteration k writes them to the first (k even) or second buffer of each carry.
+        ``origins`` are the addresses of the slices in iteration 0, even if that is not
+        one of ``iterations``.
         """
         loop = node.loop
         pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]

@@ -130,7 +130,7 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
-    """trsm of each matrix: a lower triangle, and right-hand sides that it solves for.
+    """Solve ``A X = B`` by trsm for each lower triangular matrix; X overwrites B.
 
     ``integers`` are ``n``, ``sides``, ``matrices``, and ``unit``: whether the diagonal
     counts as ones. ``dtype`` is a short name. Matrices are column-major.

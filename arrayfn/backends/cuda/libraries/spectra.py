@@ -199,7 +199,7 @@ class _Svd:
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
-    """gesvdj of each matrix, which is lost: U, singular values, and V.
+    """gesvdj of each matrix, which is overwritten: U, singular values, and V.
 
     ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
     """
