@@ -39,7 +39,7 @@ from arrayfn.tracing import apply_program
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms import trace_function
 from arrayfn.transforms.arguments import is_array, name_of, short
-from arrayfn.transforms.mapping import with_leaves
+from arrayfn.transforms.mapping import with_fixed_leaves
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,10 +167,10 @@ def checkify(
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> tuple[Error, R]:
         """Trace the function with checks, and apply its Program."""
         leaves, structure = tree.flatten((args, kwargs))
-        held = {k: x for k, x in enumerate(leaves) if not is_array(x)}
-        arrays = [x for k, x in enumerate(leaves) if k not in held]
+        fixed = {k: x for k, x in enumerate(leaves) if not is_array(x)}
+        arrays = [x for k, x in enumerate(leaves) if k not in fixed]
         traced = trace_function(
-            with_leaves(f, structure, held),
+            with_fixed_leaves(f, structure, fixed),
             tuple(arrays),
             {},
             abstract=True,

@@ -9,7 +9,7 @@ import numpy as np
 from arrayfn import tree
 from arrayfn.array_likes import Elsewhere, Shared, adopted
 from arrayfn.backends.cuda import DeviceArray
-from arrayfn.backends.registry import choose
+from arrayfn.backends.registry import choose, is_backend_available
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
 from arrayfn.distributed.devices import Device
 from arrayfn.errors import ArgumentError, user_location
@@ -21,12 +21,13 @@ from arrayfn.transforms import check_leaf
 
 
 def device_put(
-    x: Any, device: str | Device | NamedSharding | PartitionSpec = "cuda"
+    x: Any, device: str | Device | NamedSharding | PartitionSpec | None = None
 ) -> Any:
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
     ``device`` is a backend's name, one of ``af.devices()``, a NamedSharding, or a
-    PartitionSpec over the mesh of ``set_mesh``.
+    PartitionSpec over the mesh of ``set_mesh``. None is the first GPU of a machine that
+    has one that can be used, and else the CPU.
 
     On "cuda", the first GPU, and "cuda:1" arrays keep their layout. Arrays of other
     libraries that are on this GPU already are not copied. On "cpu" the results are
@@ -39,6 +40,8 @@ def device_put(
     >>> device_put([1.0, np.arange(2)], "cpu")
     [array(1.), array([0, 1])]
     """
+    if device is None:
+        device = "cuda" if is_backend_available("cuda") else "cpu"
     where = over_mesh("device_put", device)
     if isinstance(where, NamedSharding):
         return tree.map(lambda leaf: _resharded(leaf, where), x)

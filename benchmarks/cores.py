@@ -34,7 +34,7 @@ Arguments = tuple[Any, ...]
 ENGINES: Final = "arrayfn", "jax"
 BLAS: Final = "NumPy", "SciPy"  # timed on products of two matrices
 ROUNDS: Final = 5  # turns of each library
-PAUSE_S: Final = 0.05  # before a turn: OpenBLAS's threads look for work that long
+PAUSE_S: Final = 0.3  # before a turn: threads of OpenBLAS look for work for so long
 WIDTH: Final = 30
 NHWC: Final = "NHWC", "HWIO", "NHWC"
 

@@ -277,3 +277,10 @@ def test_what_would_change_an_array_says_what_to_write(there):
     y += 1
     assert_there(y, X + 1)
     assert_there(x, X)
+
+
+def test_without_a_device_arrays_go_to_the_gpu_if_there_is_one():
+    put = af.device_put({"x": [1.0, X]})
+    has_gpu = af.is_backend_available("cuda")
+    assert isinstance(put["x"][1], ArrayOnDevice if has_gpu else np.ndarray)
+    np.testing.assert_array_equal(put["x"][1], X)

@@ -145,49 +145,49 @@ def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
             "indexing by a mask, whose number of true elements decides a shape,",
             "Write arrayfn.numpy.where(mask, x, y) to choose between values",
         )
-    mask = np.asarray(mask)
-    if mask.ndim == 0:
-        raise ArgumentError(
-            "a single bool cannot be combined with other indices; use "
-            "arrayfn.numpy.where",
-            user_location(),
-        )
-    return mask
+    return np.asarray(mask)
 
 
-def single_bool(index: Any) -> bool | None:
-    """``index`` if it is one bool whose value is known, else None."""
-    if isinstance(index, tuple) and len(index) == 1:
-        (index,) = index
-    if isinstance(index, ImmutableArray) and not index.ndim:
-        index = known_value(index)
-    if isinstance(index, (np.ndarray, np.generic)) and not index.ndim:
-        index = index.item()
-    return index if isinstance(index, bool) else None
+def without_bools(index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """``index`` in two steps: new axes, and an index of these for each single bool.
 
-
-def _bool_beside_slices(
-    index: Any, ndim: int
-) -> tuple[tuple[Any, ...], int, bool] | None:
-    """An index with one known bool beside slices, "..." and None.
-
-    It is returned with None, a new axis, in the bool's place, with the number of this
-    axis in the result, and with the bool: the axis has an element if it is true.
+    A bool takes the element of its new axis if it is true, and none if it is false.
+    None if there is no single bool whose value is known.
     """
-    if not isinstance(index, tuple):
+    entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    bools = [_single_bool(entry) for entry in entries]
+    if all(chosen is None for chosen in bools):
         return None
-    bools = {k: b for k, e in enumerate(index) if (b := single_bool(e)) is not None}
-    if len(bools) != 1:
-        return None
-    ((place, chosen),) = bools.items()
-    before, after = index[:place], index[place + 1 :]
-    if not all(
-        e is None or e is Ellipsis or isinstance(e, slice) for e in before + after
-    ):
-        return None
-    slices = sum(isinstance(entry, slice) for entry in before + after)
-    axis = sum(ndim - slices if entry is Ellipsis else 1 for entry in before)
-    return (*before, None, *after), axis, chosen
+    # One bool beside slices takes a part; others are broadcast with arrays of indices.
+    pairs = list(zip(entries, bools, strict=True))
+    others = [entry for entry, chosen in pairs if chosen is None]
+    is_alone = len(others) == len(entries) - 1 and all(
+        e is None or e is Ellipsis or isinstance(e, slice) for e in others
+    )
+    axes: list[Any] = []
+    taken: list[Any] = []
+    for entry, chosen in pairs:
+        if chosen is not None:
+            axes.append(None)
+            taken.append(
+                slice(0, int(chosen)) if is_alone else np.zeros(int(chosen), np.int64)
+            )
+            continue
+        taken.append(entry)
+        if entry is Ellipsis:
+            axes.append(Ellipsis)
+        elif entry is not None:
+            axes += [slice(None)] * (np.ndim(entry) if _is_mask(entry) else 1)
+    return tuple(axes), tuple(taken)
+
+
+def _single_bool(entry: Any) -> bool | None:
+    """An entry of an index if it is one bool whose value is known, else None."""
+    if isinstance(entry, ImmutableArray) and not entry.ndim:
+        entry = known_value(entry)
+    if isinstance(entry, (np.ndarray, np.generic)) and not entry.ndim:
+        entry = entry.item()
+    return entry if isinstance(entry, bool) else None
 
 
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
@@ -242,14 +242,10 @@ def getitem(
     """
     type = ops.type_of_operand("indexing", x)
     x = ops.as_array(x)
-    chosen = single_bool(index)
-    if chosen is not None:  # a new first axis, which has an element if it is true
-        return getitem(expand_dims(x, 0), slice(0, int(chosen)))
-    beside = _bool_beside_slices(index, len(type.shape))
-    if beside is not None:
-        index, axis, chosen = beside
-        viewed = getitem(x, index, mode, fill_value)
-        return getitem(viewed, (*(slice(None),) * axis, slice(0, int(chosen))))
+    steps = without_bools(index)
+    if steps is not None:
+        inserted, taken = steps
+        return getitem(getitem(x, inserted), taken, mode, fill_value)
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):

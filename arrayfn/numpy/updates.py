@@ -32,7 +32,7 @@ from arrayfn.numpy.indexing import (
     is_array,
     parse,
     place_of_arrays,
-    single_bool,
+    without_bools,
 )
 from arrayfn.numpy.manipulation import broadcast_to, reshape
 from arrayfn.numpy.rearrangement import flip
@@ -254,16 +254,14 @@ class IndexedUpdate:
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
-        chosen = single_bool(self._index)
-        if chosen is not None:  # x[True] has one more axis than x, of one element
-            if not chosen:
-                return ops.same(self._x)
-            if ops.type_of_operand("at", updates).ndim > type.ndim:
-                updates = getitem(updates, 0)
-            every = IndexedUpdate(self._x, ...)
-            return every._updated(
+        steps = without_bools(self._index)
+        if steps is not None:
+            axes, taken = steps
+            viewed = IndexedUpdate(getitem(self._x, axes), taken)
+            changed = viewed._updated(
                 scatter, in_place, combine, updates, unique_indices, mode
             )
+            return reshape(changed, type.shape)
         mask = _unknown_mask(self._index)
         if mask is not None and not _needs_value(mask, self._x, updates):
             new = updates if combine is None else combine(self._x, updates)
@@ -297,10 +295,12 @@ def _before_writing(mode: str | None) -> str | None:
 def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
     """Whether it is known that ``index`` has no element of ``x`` twice."""
     entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
-    if single_bool(index) is not None or all(
-        isinstance(e, (int, slice)) or e is None or e is ... for e in entries
-    ):
+    if all(isinstance(e, (int, slice)) or e is None or e is ... for e in entries):
         return True
+    steps = without_bools(index)
+    if steps is not None:
+        axes, taken = steps
+        return _never_repeats(getitem(x, axes), taken, mode)
     shape = ops.type_of_operand("at", x).shape
     bounded = _checked(mode, _WRITTEN) is None
     axes = [e for e in parse(index, shape, bounded) if e is not None]

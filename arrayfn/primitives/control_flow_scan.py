@@ -264,64 +264,91 @@ def _transpose(
     those of the slices.
     """
     is_linear = [isinstance(x, Linear) for x in inputs]
-    of_consts, _, of_xs = split_by_counts(is_linear, consts, carry)
-    linear = [
-        *of_consts,
-        *[True] * carry,
-        *of_xs,
-    ]  # the cotangent of a known carry is zero
+    consts_linear, _, xs_linear = split_by_counts(is_linear, consts, carry)
     ct_carry, ct_ys = split_by_counts(cotangents, carry)
-    from_ys = [ct is not None for ct in ct_ys]
-    carry_cotangents = [ct is not None for ct in ct_carry]
-    total, count = sum(of_consts), sum(of_xs)
-    body, has_cotangent = fixed_point(
-        lambda v: transpose(
-            program, linear, [*v[total:], *from_ys], [*v, *[False] * count]
-        ),
-        [*[False] * total, *carry_cotangents],
+    body, has_cotangent = _transposed_body(
+        transpose, program, consts_linear, xs_linear, ct_carry, ct_ys
     )
-    sums_exist, carry_cotangents, _ = split_by_counts(has_cotangent, total, carry)
+    linear_consts = sum(consts_linear)
+    sums_exist, carry_exists, _ = split_by_counts(has_cotangent, linear_consts, carry)
+    known_consts = not_linear(inputs[:consts])
+    known_xs = not_linear(inputs[consts + carry :])
     step = _backward_step(
         body,
-        len(linear) - sum(linear),
-        consts - total,
+        len(known_consts) + len(known_xs),
+        len(known_consts),
         sums_exist,
-        sum(carry_cotangents),
+        sum(carry_exists),
     )
-    known = not_linear(inputs[:consts])
-    known_xs = not_linear(inputs[consts + carry :])
-    sums = [
-        views.zeros(x.type)
-        for x in selected(selected(inputs[:consts], of_consts), sums_exist)
-    ]
+    summed = selected(selected(inputs[:consts], consts_linear), sums_exist)
+    sums = [views.zeros(x.type) for x in summed]
     carry_types = program.output_types[:carry]
     state = views.dense(
-        selected(ct_carry, carry_cotangents), selected(carry_types, carry_cotangents)
+        selected(ct_carry, carry_exists), selected(carry_types, carry_exists)
     )
     results = as_list(
         scan(
-            *known,
+            *known_consts,
             *sums,
             *state,
             *known_xs,
             *not_none(ct_ys),
             program=step,
-            consts=len(known),
+            consts=len(known_consts),
             carry=len(sums) + len(state),
             reverse=not reverse,
             **params,
         )
     )
-    flat = with_nones(results, has_cotangent)
-    to_consts, to_carry, to_xs = split_by_counts(flat, total, carry)
+    to_consts, to_carry, to_xs = split_by_counts(
+        with_nones(results, has_cotangent), linear_consts, carry
+    )
     return [
-        *with_nones(to_consts, of_consts),
+        *with_nones(to_consts, consts_linear),
         *[
             ct if isinstance(x, Linear) else None
             for ct, x in zip(to_carry, inputs[consts : consts + carry], strict=True)
         ],
-        *with_nones(to_xs, of_xs),
+        *with_nones(to_xs, xs_linear),
     ]
+
+
+def _transposed_body(
+    transpose: Transpose,
+    program: Program,
+    consts_linear: Sequence[bool],
+    xs_linear: Sequence[bool],
+    ct_carry: Tangents,
+    ct_ys: Tangents,
+) -> tuple[Program, list[bool]]:
+    """The transpose of a scan's body, for cotangents that no iteration adds to.
+
+    An iteration may give a cotangent to a carry or a constant that had none, so the
+    body is transposed until the flags of these stay the same.
+
+    Args:
+        transpose: transposes Programs.
+        program: the body.
+        consts_linear: which constants are linear.
+        xs_linear: which slices are linear.
+        ct_carry: the cotangents of the scan's last carries; None is a zero.
+        ct_ys: the cotangents of its stacked results; None is a zero.
+
+    Returns:
+        The transposed body, and a flag for each linear constant, each carry and each
+        linear slice: whether the body returns a cotangent of it.
+    """
+    # Every carry counts as linear: the cotangent of a known one is zero.
+    linear = [*consts_linear, *[True] * len(ct_carry), *xs_linear]
+    linear_consts = sum(consts_linear)
+    ys_exist = [ct is not None for ct in ct_ys]
+    no_xs = [False] * sum(xs_linear)
+    return fixed_point(
+        lambda exists: transpose(
+            program, linear, [*exists[linear_consts:], *ys_exist], [*exists, *no_xs]
+        ),
+        [*[False] * linear_consts, *(ct is not None for ct in ct_carry)],
+    )
 
 
 def _backward_step(

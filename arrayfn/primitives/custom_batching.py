@@ -9,6 +9,7 @@ maps other Programs, if the rule needs some.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
@@ -60,11 +61,11 @@ def _batch(
 ) -> Batched:
     """Batching rule: calls the Program that the custom rule gives for these inputs."""
     mapped = tuple(dim is not None for dim in dims)
-    program, given = FUNCTIONS.find(rule).function(axis_size, mapped, batch)
+    program, results_mapped = FUNCTIONS.find(rule).function(axis_size, mapped, batch)
     call = operator_call(
         *mapped_axes_first(inputs, dims), name=f"vmap_{name}", body=program
     )
-    return as_list(call), [0 if is_mapped else None for is_mapped in given]
+    return as_list(call), [0 if is_mapped else None for is_mapped in results_mapped]
 
 
 def _jvp(
@@ -79,59 +80,9 @@ def _jvp(
     """The jvp rule: the body's derivative, mapped by that of the custom rule."""
     varies = [t is not None for t in tangents]
     count = len(body.outputs)
-    derivative, given = jvp(body, varies, [False] * count)
-
-    def mapped_derivative(size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
-        """The derivative of the mapped function, for these mapped operands.
-
-        ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
-        and which of its outputs are mapped, as a custom rule does.
-        """
-        values, directions = split_by_counts(mapped, len(varies))
-        in_place = _flags_in_place(directions, varies)
-        of_values = FUNCTIONS.find(rule).function
-
-        def inlined(
-            inner: Program, have: Sequence[bool], operands: Atoms
-        ) -> list[Atom]:
-            """The outputs of ``inner``, a derivative, with the tangents ``given``."""
-            made = current_builder().inline(inner, operands)
-            return [
-                *made[:count],
-                *not_none(selected(with_nones(made[count:], have), given)),
-            ]
-
-        are_apart = not any(
-            value and (direction or not moves)
-            for value, direction, moves in zip(values, in_place, varies, strict=True)
-        )
-        if are_apart:
-            # No value is mapped with its direction: the rule is for none.
-            alone, results = of_values(size, (False,) * len(values), batch)
-            if not any(results):
-                inner, have = jvp(alone, varies, given)
-                builder = ProgramBuilder(inner.name)
-                with builder:
-                    operands = builder.inputs_of(inner)
-                    program = builder.build(inlined(inner, have, operands))
-                return batch(program, size, mapped, [False] * len(program.outputs))
-        together = elementwise_or(values, in_place)
-        # A value and its direction are mapped together.
-        alone, results = of_values(size, tuple(together), batch)
-        inner, have = jvp(alone, varies, given)
-        builder = ProgramBuilder(inner.name)
-        with builder:
-            wanted = [*together, *selected(together, varies)]
-            operands = []
-            for type, has, needs in zip(inner.input_types, mapped, wanted, strict=True):
-                lacks = needs and not has
-                given_type = type.with_shape(type.shape[1:]) if lacks else type
-                operand = builder.input(given_type)
-                operands.append(repeated(size, operand, None) if lacks else operand)
-            program = builder.build(inlined(inner, have, operands))
-        return program, [*results, *selected(results, given)]
-
-    made = as_list(
+    derivative, results_vary = jvp(body, varies, [False] * count)
+    mapped_derivative = _MappedDerivative(jvp, rule, varies, results_vary)
+    results = as_list(
         custom_vmap(
             *primals,
             *not_none(tangents),
@@ -140,13 +91,105 @@ def _jvp(
             rule=FUNCTIONS.name(mapped_derivative, f"jvp_{name}"),
         )
     )
-    return made[:count], with_nones(made[count:], given)
+    return results[:count], with_nones(results[count:], results_vary)
 
 
-def _flags_in_place(flags: Sequence[bool], there: Sequence[bool]) -> list[bool]:
-    """The next of ``flags`` where ``there`` is True, else False."""
-    rest = iter(flags)
-    return [next(rest) if is_there else False for is_there in there]
+@dataclass(frozen=True)
+class _MappedDerivative:
+    """The batching rule of the derivative of a ``custom_vmap``.
+
+    It differentiates the Program that the custom rule, named ``rule``, gives. The
+    derivative takes tangents of the operands marked in ``varies``, and returns those of
+    the results marked in ``results_vary``.
+    """
+
+    jvp: Jvp
+    rule: str
+    varies: list[bool]
+    results_vary: list[bool]
+
+    def __call__(self, size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
+        """The derivative of the mapped function, for these mapped operands.
+
+        ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
+        and which of its outputs are mapped, as a custom rule does.
+        """
+        custom_rule = FUNCTIONS.find(self.rule).function
+        operands_mapped, flags = split_by_counts(mapped, len(self.varies))
+        next_flag = iter(flags)
+        tangents_mapped = [varies and next(next_flag) for varies in self.varies]
+        if self.is_mapped_by_tangents(operands_mapped, tangents_mapped):
+            nothing = (False,) * len(operands_mapped)
+            program, results_mapped = custom_rule(size, nothing, batch)
+            if not any(results_mapped):
+                derivative, has_tangent = self.derivative(program)
+                builder = ProgramBuilder(derivative.name)
+                with builder:
+                    inputs = builder.inputs_of(derivative)
+                    outputs = self.results(derivative, inputs, has_tangent)
+                    unmapped = builder.build(outputs)
+                return batch(unmapped, size, mapped, [False] * len(outputs))
+        # The custom rule maps an operand and its tangent together.
+        together = elementwise_or(operands_mapped, tangents_mapped)
+        program, results_mapped = custom_rule(size, tuple(together), batch)
+        derivative, has_tangent = self.derivative(program)
+        builder = ProgramBuilder(derivative.name)
+        with builder:
+            wanted = [*together, *selected(together, self.varies)]
+            inputs = [
+                _mapped_input(builder, type, size, is_mapped, is_wanted)
+                for type, is_mapped, is_wanted in zip(
+                    derivative.input_types, mapped, wanted, strict=True
+                )
+            ]
+            mapped_program = builder.build(
+                self.results(derivative, inputs, has_tangent)
+            )
+        tangents_of_results = selected(results_mapped, self.results_vary)
+        return mapped_program, [*results_mapped, *tangents_of_results]
+
+    def is_mapped_by_tangents(
+        self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
+    ) -> bool:
+        """Whether only tangents, or operands whose tangents are not, are mapped.
+
+        The custom rule maps none of these operands together with its tangent.
+        """
+        return not any(
+            is_mapped and (tangent_mapped or not varies)
+            for is_mapped, tangent_mapped, varies in zip(
+                operands_mapped, tangents_mapped, self.varies, strict=True
+            )
+        )
+
+    def derivative(self, program: Program) -> tuple[Program, list[bool]]:
+        """The jvp of ``program``, and which of its outputs have a tangent."""
+        return self.jvp(program, self.varies, self.results_vary)
+
+    def results(
+        self, derivative: Program, inputs: Atoms, has_tangent: Sequence[bool]
+    ) -> list[Atom]:
+        """Emit ``derivative``: its primal outputs and the tangents that are asked for.
+
+        ``has_tangent`` says which outputs it returns a tangent of.
+        """
+        count = len(self.results_vary)
+        outputs = current_builder().inline(derivative, inputs)
+        tangents = with_nones(outputs[count:], has_tangent)
+        return [*outputs[:count], *not_none(selected(tangents, self.results_vary))]
+
+
+def _mapped_input(
+    builder: ProgramBuilder,
+    type: ArrayType,
+    size: int,
+    is_mapped: bool,
+    is_wanted: bool,
+) -> Atom:
+    """A new input of ``type``, repeated ``size`` times if it lacks the mapped axis."""
+    if is_mapped or not is_wanted:
+        return builder.input(type)
+    return repeated(size, builder.input(type.with_shape(type.shape[1:])), None)
 
 
 def mapped_type(type: ArrayType, size: int) -> ArrayType:

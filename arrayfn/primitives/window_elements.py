@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +48,7 @@ from arrayfn.primitives.windowed import (
 from arrayfn.primitives.windows import Windows
 
 _MAX_PHASES: Final = 16
+"""The most phases, and terms of an element's sum, that ``put_in_phases`` emits."""
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
@@ -256,53 +258,74 @@ def put_in_phases(
     config = [(0, 0, 0)] * type.ndim
     for axis, before, count in zip(axes, max_distance, counts, strict=True):
         config[axis] = (before, count - positions.type.shape[axis], 0)
-    compute_dtype = dtypes.compute_dtype(type.dtype)
-    zero, no_position = (
-        conversion.literal(0, compute_dtype),
-        conversion.literal(-1, dtypes.int32),
-    )
+    no_position = conversion.literal(-1, dtypes.int32)
     padded_positions = slicing.pad(positions, no_position, config=tuple(config))
-    values = slicing.pad(
-        values, conversion.literal(0, type.dtype), config=tuple(config)
+    no_value = conversion.literal(0, type.dtype)
+    padded_values = slicing.pad(values, no_value, config=tuple(config))
+    phases = _Phases(
+        padded_values, padded_positions, geometry, tuple(max_distance), tuple(counts)
     )
+    result = _interleaved(phases.sums, axes, strides)
+    if result.type.shape == type.shape:
+        return result
+    return slicing.block(result, (0,) * type.ndim, type.shape)
 
-    def at(x: Atom, distance: Sequence[int]) -> Atom:
-        """The elements of ``x`` of the windows that begin ``distance`` before."""
-        start, limit = [0] * type.ndim, list(x.type.shape)
-        for axis, before, count, n in zip(
-            axes, max_distance, counts, distance, strict=True
+
+@dataclass(frozen=True)
+class _Phases:
+    """What ``put_in_phases`` sums: values and positions, padded by windows of zeros.
+
+    An element of a phase is read by the window that begins last before it, and by up to
+    ``max_distance`` windows before that one, along each window axis. ``counts`` are the
+    elements of a phase along these axes.
+    """
+
+    values: Atom
+    positions: Atom
+    geometry: SlidingWindows
+    max_distance: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def of_windows_before(self, x: Atom, distance: Sequence[int]) -> Atom:
+        """For each element of a phase, ``x`` of the window ``distance`` before."""
+        start, limit = [0] * x.type.ndim, list(x.type.shape)
+        for axis, padding, count, n in zip(
+            self.geometry.axes, self.max_distance, self.counts, distance, strict=True
         ):
-            start[axis] = before - n
+            start[axis] = padding - n
             limit[axis] = start[axis] + count
         return slicing.block(x, start, limit)
 
-    def phase(position_in_window: Sequence[int]) -> Atom:
-        """The sums of the elements at this offset from the beginning of a window."""
+    def sums(self, offsets: Sequence[int]) -> Atom:
+        """The sums of the phase at ``offsets`` from the beginning of a window."""
+        sizes, strides = self.geometry.sizes, self.geometry.strides
+        compute_dtype = dtypes.compute_dtype(self.values.type.dtype)
+        zero = conversion.literal(0, compute_dtype)
         total: Atom | None = None
-        for distance in itertools.product(*(range(n + 1) for n in max_distance)):
-            tap = [
-                r + n * s
-                for r, n, s in zip(position_in_window, distance, strides, strict=True)
+        for distance in itertools.product(*(range(n + 1) for n in self.max_distance)):
+            position_in_window = [
+                offset + n * stride
+                for offset, n, stride in zip(offsets, distance, strides, strict=True)
             ]
-            if any(t >= size for t, size in zip(tap, sizes, strict=True)):
+            if any(
+                position >= size
+                for position, size in zip(position_in_window, sizes, strict=True)
+            ):
                 continue
-            number = int(np.ravel_multi_index(tap, sizes))
+            number = int(np.ravel_multi_index(position_in_window, sizes))
             is_hit = discrete.eq(
-                at(padded_positions, distance), conversion.literal(number, dtypes.int32)
+                self.of_windows_before(self.positions, distance),
+                conversion.literal(number, dtypes.int32),
             )
-            value = conversion.convert(at(values, distance), compute_dtype)
+            value = conversion.convert(
+                self.of_windows_before(self.values, distance), compute_dtype
+            )
             term = e.select(is_hit, value, zero)
             total = term if total is None else e.add(total, term)
-        if total is None:
-            shape = at(padded_positions, [0] * len(axes)).type.shape
-            total = views.zeros(ArrayType(shape, compute_dtype))
-        return conversion.convert(total, type.dtype)
-
-    result = _interleaved(phase, axes, strides)
-    limit = type.shape
-    if result.type.shape == limit:
-        return result
-    return slicing.block(result, (0,) * type.ndim, limit)
+        if total is None:  # the stride exceeds the window: no window has the element
+            nearest = self.of_windows_before(self.positions, [0] * len(sizes))
+            total = views.zeros(ArrayType(nearest.type.shape, compute_dtype))
+        return conversion.convert(total, self.values.type.dtype)
 
 
 def _interleaved(

@@ -213,9 +213,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "arrays are copied to a device; where they were does not matter": (
             "device_put.src device_put.donate device_put.may_alias"
         ),
-        "the default device is that of jit's argument device": (
-            "device_put.device jit.backend"
-        ),
+        "the default device is that of jit's argument device": "jit.backend",
         "options of XLA's compiler": "jit.compiler_options",
         "arguments are put onto devices, and results stay there": "jit.*_shardings",
         "make_program is its name here, and its options are by name": "make_jaxpr.*",

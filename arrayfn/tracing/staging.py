@@ -134,11 +134,7 @@ def trace(
         for position, type in enumerate(types)
     ]
     for axis, size in (axes or mesh_axes(mesh)).items():
-        typed = mesh is not None and varying
-        one = frozenset((axis,)) if typed else UNVARYING
-        index = frame.builder.input(ArrayType((), dtypes.int32, varying=one), axis)
-        tracer = Tracer(frame, index, None, location)
-        frame.axes[axis] = NamedAxis(size, tracer, mesh, typed)
+        _add_named_axis(frame, axis, size, mesh, varying, location)
     with frame.entered():
         try:
             results = function(*tracers)
@@ -153,19 +149,40 @@ def trace(
             raise too_deep(name) from error
         outputs = [frame.atom(x) for x in results]
     captured = frame.captured
-    builder = frame.builder
     depends = frame.asks_around or any(isinstance(v, Tracer) for v, _ in captured)
     if constants and not depends and (parent is None or whole):
         for value, var in captured:
-            builder.adopt_constant(var, value)
+            frame.builder.adopt_constant(var, value)
         captured = []
-    builder.inputs += [var for _, var in captured]
-    inlined = frozenset(frame.inlined)
-    values = tuple(v for v, _ in captured)
-    program = builder.build(outputs)
+    frame.builder.inputs += [var for _, var in captured]
     return Trace(
-        program, values, depends, inlined, frame.asks_platform, frame.asks_mesh
+        frame.builder.build(outputs),
+        tuple(value for value, _ in captured),
+        depends_on_frames=depends,
+        inlined=frozenset(frame.inlined),
+        asks_platform=frame.asks_platform,
+        asks_mesh=frame.asks_mesh,
     )
+
+
+def _add_named_axis(
+    frame: Frame,
+    name: str,
+    size: int,
+    mesh: Mesh | None,
+    varying: bool,
+    location: SourceLocation | None,
+) -> None:
+    """Add the axis ``name`` to ``frame``, and the input that is a member's index in it.
+
+    If it is an axis of a ``mesh``, and types say what is ``varying``, the index varies
+    along it.
+    """
+    is_typed = mesh is not None and varying
+    along = frozenset((name,)) if is_typed else UNVARYING
+    index = frame.builder.input(ArrayType((), dtypes.int32, varying=along), name)
+    tracer = Tracer(frame, index, None, location)
+    frame.axes[name] = NamedAxis(size, tracer, mesh, is_typed)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:

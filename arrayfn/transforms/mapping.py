@@ -21,7 +21,7 @@ from arrayfn.transforms.arguments import (
     name_of,
 )
 from arrayfn.transforms.batching import batch
-from arrayfn.transforms.flat_trace import trace_function
+from arrayfn.transforms.flat_trace import FlatTrace, trace_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,22 +70,22 @@ def vmap(
         name = name_of(fun)
         leaves, structure = tree.flatten((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs, leaves)
-        passed = {
+        objects = {
             k: x
             for k, (x, dim) in enumerate(zip(leaves, dims, strict=True))
             if dim is None and not is_array(x)
         }
-        if passed:  # objects that are no arrays are the same for all members
-            own = [k for k in range(len(leaves)) if k not in passed]
+        if objects:  # they are not arrays, and the same for all members
+            arrays = [k for k in range(len(leaves)) if k not in objects]
             mapped: Any = vmap(
-                with_leaves(fun, structure, passed),
-                tuple(dims[k] for k in own),
+                with_fixed_leaves(fun, structure, objects),
+                tuple(dims[k] for k in arrays),
                 out_axes,
                 axis_name,
                 axis_size,
                 spmd_axis_name,
             )
-            return mapped(*[leaves[k] for k in own])
+            return mapped(*[leaves[k] for k in arrays])
         size = _mapped_size(name, leaves, dims, axis_size)
         types = [
             _unmapped_type(leaf_type(x), dim)
@@ -96,25 +96,7 @@ def vmap(
             fun, args, kwargs, types=types, with_values=False, axes=axes
         )
         captured = traced.trace.captured
-        placeholder = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)
-        try:
-            out_dims = tree.broadcast_prefix(out_axes, placeholder)
-        except ValueError as error:
-            raise ArgumentError(
-                f"vmap: out_axes {out_axes} is not a prefix of the structure that "
-                f"{name} returns, {traced.out_tree}",
-                user_location(),
-            ) from error
-        _check_axes(out_axes, "out_axes", out_dims)
-        out_dims = [
-            _out_dim(name, dim, atom.type.ndim - of_key, atom.type)
-            for dim, atom, of_key in zip(
-                out_dims,
-                traced.program.outputs,
-                _are_words(placeholder, traced.program.output_types),
-                strict=True,
-            )
-        ]
+        out_dims = _out_dims(name, out_axes, traced)
         # The index of a member among all, and what the function closes over.
         indices = [] if axis_name is None else [np.arange(size, dtype=np.int32)]
         all_dims = [*dims, *[0] * len(indices), *[None] * len(captured)]
@@ -126,21 +108,26 @@ def vmap(
     return wrapper
 
 
-def with_leaves(
-    fun: Callable[..., R], structure: tree.TreeDef, held: Mapping[int, Any]
+def with_fixed_leaves(
+    fun: Callable[..., R], structure: tree.TreeDef, fixed: Mapping[int, Any]
 ) -> Callable[..., R]:
-    """``fun`` of the leaves of its arguments, without those that are ``held``."""
+    """``fun`` as a function of the leaves of its arguments that are not ``fixed``.
+
+    ``structure`` is that of ``(args, kwargs)``. ``fixed`` has the value of each fixed
+    leaf by its position among all leaves. The others are given one after the other.
+    """
 
     @functools.wraps(fun)
-    def of_others(*others: Any) -> R:
-        rest = iter(others)
-        places = range(structure.num_leaves)
-        args, kwargs = tree.unflatten(
-            structure, [held[k] if k in held else next(rest) for k in places]
-        )
+    def of_other_leaves(*others: Any) -> R:
+        next_other = iter(others)
+        leaves = [
+            fixed[k] if k in fixed else next(next_other)
+            for k in range(structure.num_leaves)
+        ]
+        args, kwargs = tree.unflatten(structure, leaves)
         return fun(*args, **kwargs)
 
-    return of_others
+    return of_other_leaves
 
 
 def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
@@ -158,14 +145,39 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
 
 
 def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
-    """Whether each leaf is the words of a Key, whose last axis is none of the Key's.
+    """Whether each leaf of ``arguments`` is the array of the words of a Key.
 
-    ``leaves`` has what the leaves of ``arguments`` stand for, with dtypes if arrays.
+    Its last axis, that of the words, is not an axis of the Key. ``leaves`` has the
+    leaves, or their types.
     """
     if not any(getattr(leaf, "dtype", None) == dtypes.uint32 for leaf in leaves):
         return [False] * len(leaves)
     nodes = tree.leaves(arguments, is_leaf=lambda x: isinstance(x, Key))
     return [isinstance(node, Key) for node in nodes]
+
+
+def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
+    """The mapped axis of each output of ``traced``, counted from the front, or None.
+
+    ``out_axes`` is a prefix of the structure that the function ``name`` returns. Raises
+    ArgumentError if it is not, and ShapeError for an axis that is out of bounds.
+    """
+    placeholder = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)
+    try:
+        dims = tree.broadcast_prefix(out_axes, placeholder)
+    except ValueError as error:
+        raise ArgumentError(
+            f"vmap: out_axes {out_axes} is not a prefix of the structure that "
+            f"{name} returns, {traced.out_tree}",
+            user_location(),
+        ) from error
+    _check_axes(out_axes, "out_axes", dims)
+    types = traced.program.output_types
+    are_words = _are_words(placeholder, types)
+    return [
+        _out_dim(name, dim, type.ndim - of_key, type)
+        for dim, type, of_key in zip(dims, types, are_words, strict=True)
+    ]
 
 
 def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | None:

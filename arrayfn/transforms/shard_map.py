@@ -28,6 +28,7 @@ from arrayfn.transforms.arguments import (
 )
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.flat_trace import trace_function
+from arrayfn.transforms.mapping import with_fixed_leaves
 
 OneDevice.batch = batch_varying
 
@@ -91,32 +92,34 @@ def shard_map(
             f"shard_map: mesh must be an arrayfn.Mesh, not {type(mesh).__name__}",
             user_location(),
         )
-    given = mesh
+    chosen_mesh = mesh
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
-        mesh = asked_mesh(f"shard_map of {name}") if given is None else given
+        mesh = (
+            asked_mesh(f"shard_map of {name}") if chosen_mesh is None else chosen_mesh
+        )
         _refuse_nesting(name, mesh)
         rest = _other_axes(mesh, axis_names)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
         specs = _spread("in_specs", prefix, args, mesh, name)
         _check_axes_of("in_specs", specs, rest)
-        leaves, structure = tree.flatten(args)
-        member, passed = _hiding(rest, function), args
-        if kept := _kept_as_they_are(prefix, args):
-            member = _with_objects(member, structure, kept)
-            specs = [spec for k, spec in enumerate(specs) if k not in kept]
-            leaves = [leaf for k, leaf in enumerate(leaves) if k not in kept]
-            passed = tuple(leaves)
+        leaves, structure = tree.flatten((args, {}))
+        member, member_args = _hiding(rest, function), args
+        if objects := _objects_without_spec(prefix, args):
+            member = with_fixed_leaves(member, structure, objects)
+            specs = [spec for k, spec in enumerate(specs) if k not in objects]
+            leaves = [leaf for k, leaf in enumerate(leaves) if k not in objects]
+            member_args = tuple(leaves)
         types = [
             _part(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
         traced = trace_function(
             member,
-            passed,
+            member_args,
             {},
             types=types,
             abstract=True,
@@ -126,8 +129,8 @@ def shard_map(
             varying=check_vma,
         )
         captured = traced.trace.captured
-        structure = traced.out_tree
-        placeholder = tree.unflatten(structure, [0] * structure.num_leaves)
+        out_tree = traced.out_tree
+        placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         outs = _spread("out_specs", out_specs, placeholder, mesh, name)
         _check_axes_of("out_specs", outs, rest)
         body = _captured_first(traced.program, len(leaves), len(mesh.axis_names))
@@ -142,8 +145,8 @@ def shard_map(
             body=row.with_specs(body, tuple(outs), check_vma),
             typed=check_vma,
         )
-        leaves = list(results) if isinstance(results, tuple) else [results]
-        return tree.unflatten(structure, leaves)
+        result_leaves = list(results) if isinstance(results, tuple) else [results]
+        return tree.unflatten(out_tree, result_leaves)
 
     return wrapper
 
@@ -211,7 +214,7 @@ def _refuse_nesting(name: str, mesh: Mesh) -> None:
         frame = frame.parent
 
 
-def _kept_as_they_are(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
+def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
     """The leaves without a spec that are no arrays, by their positions."""
     arrays = (np.ndarray, np.generic, ImmutableArray)
     pairs = zip(tree.broadcast_prefix(specs, args), tree.leaves(args), strict=True)
@@ -220,21 +223,6 @@ def _kept_as_they_are(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
         for position, (spec, leaf) in enumerate(pairs)
         if spec is None and not isinstance(leaf, arrays)
     }
-
-
-def _with_objects(
-    function: Function, structure: tree.TreeDef, kept: dict[int, Any]
-) -> Function:
-    """``function`` of the leaves of its arguments other than ``kept``."""
-
-    @functools.wraps(function)
-    def member(*moving: Any) -> Any:
-        rest = iter(moving)
-        count = range(structure.num_leaves)
-        leaves = [kept[k] if k in kept else next(rest) for k in count]
-        return function(*tree.unflatten(structure, leaves))
-
-    return member
 
 
 def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:

@@ -35,6 +35,7 @@ TRANSPOSITIONS: dict[str, Callable[[Any, Any], Any]] = {
 def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are as on a machine with AVX-512: LLVM splits vectors elsewhere."""
     monkeypatch.setattr(machine, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(machine, "blas_vector_bytes", lambda: 32)
 
 
 @contextmanager
@@ -111,6 +112,33 @@ def test_tiles_follow_from_shape_and_cores(
 ) -> None:
     monkeypatch.setattr(machine, "cores", lambda: cores)
     assert lowered(*shape, dtype) == expected
+
+
+@pytest.mark.usefixtures("avx512")
+def test_blas_multiplies_small_matrices_where_it_has_long_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "blas_vector_bytes", lambda: 64)
+    shapes = (100, 100, 100), (16, 512, 512), (128, 128, 128), (32, 512, 512)
+    kernels = [lowered(*shape)[0] for shape in shapes]
+    assert kernels == ["gemm_f32", "gemm_f32", "gemm_packed_f32", "gemm_packed_f32"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [(b"Haswell", 32), (b"Zen", 32), (b"SkylakeX", 64), (b"SapphireRapids", 64)],
+)
+def test_the_vectors_of_blas_follow_from_the_kernels_it_names(
+    kernels: bytes, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        @staticmethod
+        def scipy_openblas_get_corename64_() -> bytes:
+            return kernels
+
+    monkeypatch.setattr(machine, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Library)
+    assert machine.blas_vector_bytes.__wrapped__() == expected
 
 
 def test_without_vectors_of_512_bits_products_are_blas(

@@ -225,8 +225,6 @@ def test_updates_where_a_single_bool_is_true(chosen, traced):
     expected = X.copy()
     expected[chosen] += 1.0
     np.testing.assert_array_equal(anp.at(X)[chosen].add(1.0), expected)
-    with pytest.raises(ArgumentError, match="cannot be combined with other indices"):
-        anp.getitem(X, (chosen, 0))
 
 
 def test_indices_of_other_types_are_refused():
@@ -331,9 +329,15 @@ def test_lists_of_an_index_may_hold_traced_positions():
     [
         *((..., True), (..., False), (slice(None), True), (None, True, ...)),
         *((slice(1), False, slice(1, None)), (..., np.array(True))),
+        *((True, 0), (False, 1), (True, [0, 1, 0]), (0, True, np.array([1, 2]))),
+        *((np.array([1, 0]), None, True), (True, [True, False], True)),
     ],
     ids=str,
 )
-def test_a_bool_beside_slices_is_a_new_axis(index):
+def test_a_bool_beside_other_indices_is_a_new_axis(index):
     x = np.arange(6.0).reshape(2, 3)
-    np.testing.assert_array_equal(jit(lambda x: x[index])(x), x[index])
+    np.testing.assert_array_equal(jit(lambda x: x[index])(x), x[index], strict=True)
+    expected = x.copy()
+    expected[index] = 7.0
+    np.testing.assert_array_equal(jit(lambda x: x.at[index].set(7.0))(x), expected)
+    np.testing.assert_array_equal(anp.at(x)[index].set(7.0), expected)

@@ -5,6 +5,7 @@ What affects the bits of results must not depend on it.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import math
 import os
@@ -17,6 +18,9 @@ from arrayfn.errors import ArgumentError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 MAX_THREADS: Final = 256
+_NUMPY: Final = "numpy._core._multiarray_umath"
+_LONG_VECTORS: Final = b"SkylakeX", b"Cooperlake", b"SapphireRapids"
+"""OpenBLAS's kernels with vectors of 512 bits."""
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -52,16 +56,32 @@ def vector_bytes() -> int:
     It is 64 on x86 with AVX-512 as servers have it since Skylake (F, CD, BW, DQ, VL),
     else 32 at most. NumPy asks the processor when it is imported.
     """
-    module = importlib.import_module("numpy._core._multiarray_umath")
+    module = importlib.import_module(_NUMPY)
     features: Mapping[str, bool] = vars(module)["__cpu_features__"]
     # NumPy calls this group X86_V4 from 2.4 on.
     has_512_bits = features.get("X86_V4") or features.get("AVX512_SKX")
     return 64 if has_512_bits else 32
 
 
+@cache
+def blas_vector_bytes() -> int:
+    """The length of the vectors that NumPy's BLAS uses, at most ``vector_bytes``.
+
+    OpenBLAS names its kernels by the processor that it takes this one for. Another
+    library is taken to know the processor.
+    """
+    library = ctypes.CDLL(str(importlib.import_module(_NUMPY).__file__))
+    name = getattr(library, "scipy_openblas_get_corename64_", None)
+    if name is None:
+        return vector_bytes()
+    name.restype = ctypes.c_char_p
+    return vector_bytes() if name() in _LONG_VECTORS else 32
+
+
 def properties() -> tuple[str, ...]:
     """What plans depend on, as text: part of the key of each that is kept."""
-    return f"cores {cores()}", f"vectors {vector_bytes()}"
+    vectors = f"vectors {vector_bytes()}", f"BLAS's vectors {blas_vector_bytes()}"
+    return f"cores {cores()}", *vectors
 
 
 def _own_group() -> str:

@@ -1,18 +1,21 @@
 """Real matrix products by micro-kernels, on machines with vectors of 512 bits.
 
-There they take the place of BLAS's, unless an operand is a vector or has few rows. An
-element of such a product is the sum of blocks of ``PANEL_TERMS`` terms, each a chain of
-fused multiply-adds. So its bits follow from the operands' elements alone, and tiles may
-follow from the number of cores.
+There they take the place of BLAS's, unless an operand is a vector or has few rows.
+Where OpenBLAS uses vectors of 512 bits too, it keeps small products and narrow ones,
+for which it has kernels that do not pack.
+
+An element of a product by micro-kernels is the sum of blocks of ``PANEL_TERMS`` terms,
+each a chain of fused multiply-adds. So its bits follow from the operands' elements
+alone, and tiles may follow from the number of cores.
 
 A micro-kernel multiplies ``PANEL_ROWS`` rows by the columns of two vectors. Measured on
 an AMD Zen 5, one thread, GFLOP/s for products of 256, 512 and 1024, float32: 8x32 255,
 250, 251; 12x32 243, 243, 240; 14x32 243, 246, 241; 8x48 224, 243, 230; 6x64 253, 251,
 247; 28x16 216, 218, 224; float64: 8x16 122, 119, 112; 14x16 116, 116, 111. OpenBLAS
-0.3.31 has 123, 123, 127 with the kernels for AVX2 that it takes there, and 238, 250,
-244 with those for AVX-512; float64: 58, 57, 60 and 100, 106, 104. Processors whose
-clock falls where vectors are long were not measured: OpenBLAS uses such vectors there
-too.
+0.3.31 has 123, 123, 127 with its kernels for AVX2 (OPENBLAS_CORETYPE=Haswell), and 238,
+250, 244 with those for AVX-512; float64: 58, 57, 60 and 100, 106, 104. On 16 cores
+of an Intel Xeon, products of 256 to 2048 take 0.28 to 0.92 of the time that OpenBLAS's
+kernels for AVX-512 took on tiles.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ PANEL_TERMS: Final = 256
 PANEL_STRIDE: Final = PANEL_TERMS + 16  # from row to row, in different sets of a cache
 ITEM_SIZES: Final = {"gemm_f32": 4, "gemm_f64": 8}
 USED: Final = 0.6  # of the micro-kernels' work, at least; BLAS is faster with less
+BLAS_ROWS: Final = 32  # and columns: with fewer, BLAS's own long vectors are faster
+BLAS_WORK: Final = 1 << 21  # multiply-adds below which they are
 TILE_LANES: Final = 32  # a tile has so many vectors of columns, half of an L2 cache
 FEWEST_COLUMNS: Final = 64
 TILES_PER_CORE: Final = 4
@@ -42,7 +47,7 @@ def packed_product(call: LibraryCall) -> LibraryCall:
     if call.provider not in ITEM_SIZES:
         return call
     m, n, k, batch = (call.integers[name] for name in ("m", "n", "k", "batch"))
-    if not k or not is_packed(call.provider, m, n):
+    if not is_packed(call.provider, m, n, k):
         return call
     size = ITEM_SIZES[call.provider]
     columns = PANEL_VECTORS * VECTOR_BYTES // size
@@ -58,15 +63,19 @@ def packed_product(call: LibraryCall) -> LibraryCall:
     )
 
 
-def is_packed(provider: str, m: int, n: int) -> bool:
+def is_packed(provider: str, m: int, n: int, k: int) -> bool:
     """Whether micro-kernels multiply to ``m`` rows and ``n`` columns in place of BLAS.
 
-    ``provider`` is that of the product, as "gemm_f32".
+    ``provider`` is that of the product, as "gemm_f32"; ``k`` are the terms of a sum.
     """
     if provider not in ITEM_SIZES or machine.vector_bytes() < VECTOR_BYTES:
         return False
+    if machine.blas_vector_bytes() >= VECTOR_BYTES and (
+        min(m, n) < BLAS_ROWS or m * n * k < BLAS_WORK
+    ):
+        return False
     columns = PANEL_VECTORS * VECTOR_BYTES // ITEM_SIZES[provider]
-    return 0 < m * n >= USED * _up(m, PANEL_ROWS) * _up(n, columns)
+    return 0 < m * n * min(k, 1) >= USED * _up(m, PANEL_ROWS) * _up(n, columns)
 
 
 def packed_bytes(size: int, columns: int) -> int:

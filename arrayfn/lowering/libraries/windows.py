@@ -119,7 +119,7 @@ def _left_product(
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (integers[name] for name in "mnk")
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
-    suffix, room, library = _multiplied(call, tile, n)
+    suffix, room, library = _multiplied(call, tile, n, k)
     product = replace(
         call,
         provider=call.provider.replace("gemm", f"windows{suffix}"),
@@ -158,7 +158,7 @@ def _right_product(
     tiles = -(-extent // min(max_tile, extent))
     tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
     tile = max(-(-extent // tiles), min(smallest, -(-extent // 2)))
-    suffix, room, library = _multiplied(call, m, tile * inner)
+    suffix, room, library = _multiplied(call, m, tile * inner, k)
     product = replace(
         call,
         provider=call.provider.replace("gemm", f"windows_right{suffix}"),
@@ -214,7 +214,7 @@ def _sum_over_windows(
     pieces = -(-extent // piece)
     width = piece * inner * dtype.itemsize
     tile = min(part, max(PACKED_ROWS, SCRATCH // width))
-    suffix, room, library = _multiplied(call, piece * inner, n)
+    suffix, room, library = _multiplied(call, piece * inner, n, tile)
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
     calls: list[LibraryCall | Nest] = [
         replace(
@@ -247,13 +247,16 @@ def _sum_over_windows(
     return calls
 
 
-def _multiplied(call: LibraryCall, rows: int, columns: int) -> tuple[str, int, str]:
+def _multiplied(
+    call: LibraryCall, rows: int, columns: int, terms: int
+) -> tuple[str, int, str]:
     """What multiplies the windows of an item, to a result of ``rows`` and ``columns``.
 
+    Its sums have ``terms``.
     Returns what follows the provider's name, the bytes of scratch memory before the
     windows, and the library's name. ``call`` is the GEMM.
     """
-    if not is_packed(call.provider, rows, columns):
+    if not is_packed(call.provider, rows, columns, terms):
         return "", 0, "BLAS, of windows"
     size = call.writes["c"].array.type.dtype.itemsize
     return "_packed", packed_bytes(size, columns), "micro-kernels, of windows"

@@ -40,69 +40,93 @@ from arrayfn.lowering.scalars.trigonometric import sin as real_sin
 
 
 def _huge(m: Arithmetic, z: Complex) -> Value:
-    """Whether 1 is negligible beside the square of z."""
-    most = 2.0 ** (reals(m, z[0]).mantissa // 2 + 4)
-    return (m.abs(z[0]) > most) | (m.abs(z[1]) > most)
+    """Whether 1 is negligible beside the square of z.
+
+    The square exceeds about ``2**(mantissa + 8)``: 1 is far below its last bit.
+    """
+    x, y = z
+    limit = 2.0 ** (reals(m, x).mantissa // 2 + 4)
+    return (m.abs(x) > limit) | (m.abs(y) > limit)
 
 
 def _log_twice(m: Arithmetic, z: Complex) -> Value:
-    """log(2 |z|) for a huge z."""
-    modulus = hypot(m, 0.5 * z[0], 0.5 * z[1])
-    return real_log(m, modulus) + 2.0 * CONSTANTS[m.dtype(modulus)].ln2[0]
+    """log(2 |z|) for a huge z: of |z / 2|, which does not overflow, and 4."""
+    x, y = z
+    half_modulus = hypot(m, 0.5 * x, 0.5 * y)
+    return real_log(m, half_modulus) + 2.0 * CONSTANTS[m.dtype(half_modulus)].ln2[0]
 
 
-def _small(m: Arithmetic, z: Complex, huge: Value) -> Complex:
-    """z, or 1 where it is huge and the other formula's result is unused."""
-    one = m.constant(m.dtype(z[0]), 1.0)
-    return m.select(huge, one, z[0]), m.select(huge, one, z[1])
+def _one_if_huge(m: Arithmetic, z: Complex, huge: Value) -> Complex:
+    """z, or 1 + i where it is huge, so that formulas for other z do not overflow."""
+    x, y = z
+    one = m.constant(m.dtype(x), 1.0)
+    return m.select(huge, one, x), m.select(huge, one, y)
 
 
 def asinh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic sine."""
+    """The inverse hyperbolic sine.
+
+    Kahan's formulas: with ``a = sqrt(1 - i z)`` and ``b = sqrt(1 + i z)`` the real part
+    is ``asinh(im(conj(a) b))`` and the imaginary part ``atan2(y, re(a b))``. A huge z
+    gives ``log(2 |z|)`` with the sign of x, and the angle of ``|x| + i y``.
+    """
+    z_real, z_imaginary = z
     huge = _huge(m, z)
-    x, y = _small(m, z, huge)
-    first, second = sqrt(m, (1.0 + y, -x)), sqrt(m, (1.0 - y, x))
-    real = real_asinh(m, first[0] * second[1] - second[0] * first[1])
-    imaginary = atan2(m, y, first[0] * second[0] - first[1] * second[1])
-    far = with_sign_of(m, _log_twice(m, z), z[0])
-    real = m.select(huge, far, real)
-    imaginary = m.select(huge, atan2(m, z[1], m.abs(z[0])), imaginary)
+    x, y = _one_if_huge(m, z, huge)
+    a_real, a_imaginary = sqrt(m, (1.0 + y, -x))
+    b_real, b_imaginary = sqrt(m, (1.0 - y, x))
+    real = real_asinh(m, a_real * b_imaginary - b_real * a_imaginary)
+    imaginary = atan2(m, y, a_real * b_real - a_imaginary * b_imaginary)
+    real = m.select(huge, with_sign_of(m, _log_twice(m, z), z_real), real)
+    imaginary = m.select(huge, atan2(m, z_imaginary, m.abs(z_real)), imaginary)
     # A real NaN stays real.
-    return real, m.select((z[1] == 0.0) & (z[0] != z[0]), z[1], imaginary)
+    is_real_nan = (z_imaginary == 0.0) & (z_real != z_real)
+    return real, m.select(is_real_nan, z_imaginary, imaginary)
 
 
 def acosh(m: Arithmetic, z: Complex) -> Complex:
     """The inverse hyperbolic cosine, whose real part is not negative.
 
     Kahan's formulas: with ``a = sqrt(z - 1)`` and ``b = sqrt(z + 1)`` the real part is
-    ``asinh(re(conj(a) b))`` and the imaginary part ``2 atan(im(a) / re(b))``.
+    ``asinh(re(conj(a) b))`` and the imaginary part ``2 atan(im(a) / re(b))``. A huge z
+    gives ``log(2 |z|)`` and the angle of z.
     """
+    z_real, z_imaginary = z
     huge = _huge(m, z)
-    x, y = _small(m, z, huge)
-    first, second = sqrt(m, (x - 1.0, y)), sqrt(m, (x + 1.0, y))
-    real = real_asinh(m, first[0] * second[0] + first[1] * second[1])
-    imaginary = 2.0 * atan2(m, first[1], second[0])
+    x, y = _one_if_huge(m, z, huge)
+    a_real, a_imaginary = sqrt(m, (x - 1.0, y))
+    b_real, b_imaginary = sqrt(m, (x + 1.0, y))
+    real = real_asinh(m, a_real * b_real + a_imaginary * b_imaginary)
+    imaginary = 2.0 * atan2(m, a_imaginary, b_real)
     real = m.select(huge, _log_twice(m, z), real)
-    imaginary = m.select(huge, atan2(m, z[1], z[0]), imaginary)
-    # On the imaginary axis the imaginary part is known for every y.
+    imaginary = m.select(huge, atan2(m, z_imaginary, z_real), imaginary)
+    # On the imaginary axis the imaginary part is pi/2 for every y, also for NaN.
     half_pi = m.constant(m.dtype(x), 0.5 * pi)
-    unknown = (z[0] == 0.0) & (z[1] != z[1])
-    return real, m.select(unknown, half_pi, imaginary)
+    is_imaginary_nan = (z_real == 0.0) & (z_imaginary != z_imaginary)
+    return real, m.select(is_imaginary_nan, half_pi, imaginary)
 
 
 def acos(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse cosine, whose real part is in [0, pi]."""
+    """The inverse cosine, whose real part is in [0, pi].
+
+    Kahan's formulas: with ``a = sqrt(1 - z)`` and ``b = sqrt(1 + z)`` the real part is
+    ``2 atan(re(a) / re(b))`` and the imaginary part ``asinh(im(conj(b) a))``. A huge z
+    gives the angle of ``x + i |y|`` and ``-log(2 |z|)`` with the sign of y.
+    """
+    z_real, z_imaginary = z
     huge = _huge(m, z)
-    x, y = _small(m, z, huge)
-    first, second = sqrt(m, (1.0 - x, -y)), sqrt(m, (1.0 + x, y))
-    real = 2.0 * atan2(m, first[0], second[0])
-    imaginary = real_asinh(m, second[0] * first[1] - second[1] * first[0])
-    real = m.select(huge, atan2(m, m.abs(z[1]), z[0]), real)
-    far = with_sign_of(m, _log_twice(m, z), -z[1])
-    imaginary = m.select(huge, far, imaginary)
+    x, y = _one_if_huge(m, z, huge)
+    a_real, a_imaginary = sqrt(m, (1.0 - x, -y))
+    b_real, b_imaginary = sqrt(m, (1.0 + x, y))
+    real = 2.0 * atan2(m, a_real, b_real)
+    imaginary = real_asinh(m, b_real * a_imaginary - b_imaginary * a_real)
+    real = m.select(huge, atan2(m, m.abs(z_imaginary), z_real), real)
+    log_twice = with_sign_of(m, _log_twice(m, z), -z_imaginary)
+    imaginary = m.select(huge, log_twice, imaginary)
+    # On the imaginary axis the real part is pi/2 for every y, also for NaN.
     half_pi = m.constant(m.dtype(x), 0.5 * pi)
-    unknown = (z[0] == 0.0) & (z[1] != z[1])
-    return m.select(unknown, half_pi, real), imaginary
+    is_imaginary_nan = (z_real == 0.0) & (z_imaginary != z_imaginary)
+    return m.select(is_imaginary_nan, half_pi, real), imaginary
 
 
 def asin(m: Arithmetic, z: Complex) -> Complex:

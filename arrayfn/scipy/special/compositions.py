@@ -192,11 +192,7 @@ def rgamma(x: ArrayLike) -> Array:
 
 @quiet
 def binom(n: ArrayLike, k: ArrayLike) -> Array:
-    """The binomial coefficient of real numbers; NaN for negative integers n.
-
-    >>> binom(5.0, 2.0).round(12)
-    np.float64(10.0)
-    """
+    """The binomial coefficient of real numbers; NaN for negative integers n."""
     (n, k), dtype = in_float64("binom", n, k)
     whole = anp.floor(k) == k
     # A falling factorial over a factorial vanishes for integers k < 0 or k > n.

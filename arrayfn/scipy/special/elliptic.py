@@ -28,9 +28,6 @@ def ellipk(m: ArrayLike) -> Array:
 
     The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. Its relative error, like
     that of the next two functions, is below 2e-15.
-
-    >>> ellipk(0.5)
-    array(1.85407468)
     """
     (m,), dtype = in_float64("ellipk", m)
     return ops.convert(_first(1.0 - m), dtype)
@@ -38,11 +35,7 @@ def ellipk(m: ArrayLike) -> Array:
 
 @quiet
 def ellipkm1(p: ArrayLike) -> Array:
-    """ellipk(1 - p), also accurate near p = 0.
-
-    >>> ellipkm1(1e-20)
-    array(24.41214529)
-    """
+    """ellipk(1 - p), also accurate near p = 0."""
     (p,), dtype = in_float64("ellipkm1", p)
     return ops.convert(_first(p), dtype)
 
@@ -52,9 +45,6 @@ def ellipe(m: ArrayLike) -> Array:
     """The complete elliptic integral of the second kind; NaN for m > 1.
 
     The integral of sqrt(1 - m sin(t)**2) from 0 to pi / 2.
-
-    >>> ellipe(0.5)
-    array(1.35064388)
     """
     (m,), dtype = in_float64("ellipe", m)
     return ops.convert(_second(m), dtype)
@@ -65,9 +55,6 @@ def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
     """The incomplete elliptic integral of the first kind; NaN for m > 1.
 
     The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
-
-    >>> ellipkinc(1.0, 0.5)
-    array(1.08321677)
     """
     (phi, m), dtype = in_float64("ellipkinc", phi, m)
     periods, sine, cosine = _turned(phi)
@@ -84,9 +71,6 @@ def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
     """The incomplete elliptic integral of the second kind; NaN for m > 1.
 
     The integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
-
-    >>> ellipeinc(1.0, 0.5)
-    array(0.92732988)
     """
     (phi, m), dtype = in_float64("ellipeinc", phi, m)
     periods, sine, cosine = _turned(phi)

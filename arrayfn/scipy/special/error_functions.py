@@ -39,9 +39,6 @@ def erfcx(x: ArrayLike) -> Array:
     """exp(x**2) erfc(x), which neither underflows nor overflows for positive x.
 
     Its error is below 1e-15.
-
-    >>> erfcx(0.0)
-    array(1.)
     """
     (x,), dtype = in_float64("erfcx", x)
     return ops.convert(_erfcx(x), dtype)
@@ -57,9 +54,6 @@ def wofz(z: ArrayLike) -> Array:
 
     The rational approximation of Weideman, Computation of the complex error
     function, 1994: within 1e-13 relative in the upper half plane.
-
-    >>> wofz(1.0)
-    array(0.36787944+0.60715771j)
     """
     type = ops.type_of_operand("wofz", z)
     narrow = type.dtype in (dtypes.complex64, dtypes.float32)
@@ -99,11 +93,7 @@ def ndtr(x: ArrayLike) -> Array:
 @quiet
 @also_takes("series_order")
 def log_ndtr(x: ArrayLike) -> Array:
-    """The logarithm of ``ndtr``, accurate in both tails: within 1e-15.
-
-    >>> log_ndtr(-40.0)
-    array(-804.60844201)
-    """
+    """The logarithm of ``ndtr``, accurate in both tails: within 1e-15."""
     (x,), dtype = in_float64("log_ndtr", x)
     return ops.convert(_log_ndtr(x), dtype)
 
@@ -113,9 +103,6 @@ def ndtri(p: ArrayLike) -> Array:
     """The inverse of ``ndtr``: within 1e-15, also for tiny p.
 
     Infinite at 0 and 1, NaN outside of [0, 1].
-
-    >>> ndtri(0.975)
-    array(1.95996398)
     """
     (p,), dtype = in_float64("ndtri", p)
     return ops.convert(_ndtri(p), dtype)

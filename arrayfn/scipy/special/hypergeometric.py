@@ -49,9 +49,6 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     For larger arguments it is NaN if fewer than 6 digits are left, as for a = -86,
     b = 63, x = 59. It has derivatives by all three arguments; those by the parameters
     are derivatives of the series.
-
-    >>> hyp1f1(1.0, 2.0, 1.0)
-    array(1.71828183)
     """
     (a, b, x), dtype = in_float64("hyp1f1", a, b, x)
     return ops.convert(_hyp1f1(a, b, x), dtype)
@@ -79,9 +76,6 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     For larger parameters, such as 50, some results lose digits; a result is NaN if the
     series has lost ten. An element takes 0.1 to 10 microseconds. It has derivatives by
     all four arguments; those by the parameters are derivatives of the series.
-
-    >>> hyp2f1(1.0, 1.0, 2.0, 0.5)
-    array(1.38629436)
     """
     (a, b, c, x), dtype = in_float64("hyp2f1", a, b, c, x)
     return ops.convert(_hyp2f1(a, b, c, x), dtype)

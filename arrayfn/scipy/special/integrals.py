@@ -35,22 +35,14 @@ _DEBYE = (
 
 @quiet
 def exp1(x: ArrayLike) -> Array:
-    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN below.
-
-    >>> exp1(1.0)
-    array(0.21938393)
-    """
+    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN below."""
     (x,), dtype = in_float64("exp1", x)
     return ops.convert(_exp1(x), dtype)
 
 
 @quiet
 def expn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The integral of exp(-x t) / t**n from 1 to infinity, for integers n >= 0, x >= 0.
-
-    >>> expn(2, 1.0)
-    array(0.14849551)
-    """
+    """The integral of exp(-x t) / t**n over t > 1, for integers n >= 0 and x >= 0."""
     (n, x), dtype = in_float64("expn", n, x)
     return ops.convert(_expn(n, x), dtype)
 
@@ -60,9 +52,6 @@ def expi(x: ArrayLike) -> Array:
     """The integral of exp(t) / t from minus infinity to x (its principal value).
 
     Its relative error is 1e-15; near its zero at 0.3725 this is the absolute error.
-
-    >>> expi(1.0)
-    array(1.89511782)
     """
     (x,), dtype = in_float64("expi", x)
     return ops.convert(_expi(x), dtype)
@@ -73,10 +62,6 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
     The second is of abs(x), as in SciPy; -inf at 0, NaN at -inf.
-
-    >>> si, ci = sici(1.0)
-    >>> si, ci
-    (array(0.94608307), array(0.33740392))
     """
     (x,), dtype = in_float64("sici", x)
     return ops.convert(_si(x), dtype), ops.convert(_ci(x), dtype)
@@ -84,11 +69,7 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
 
 @quiet
 def spence(x: ArrayLike) -> Array:
-    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0.
-
-    >>> spence(0.0)
-    array(1.64493407)
-    """
+    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0."""
     (x,), dtype = in_float64("spence", x)
     return ops.convert(_spence(x), dtype)
 

@@ -31,9 +31,6 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
 
     Miller's backward recurrence (Abramowitz and Stegun 9.12) begins at order
     ``n_iter``, or, if that is too low, far above the largest argument.
-
-    >>> bessel_jn(1.0, v=1)
-    array([0.76519769, 0.44005059])
     """
     (z,), dtype = in_float64("bessel_jn", z)
     return ops.convert(_bessel_jn(z, int(v), int(n_iter)), dtype)
@@ -105,9 +102,6 @@ def sph_harm_y(
     ``theta`` is the polar angle, ``phi`` the azimuth. Harmonics are orthonormal, with
     the phase of Condon and Shortley; 0 for abs(m) > n. ``n_max`` is the largest degree,
     which is needed if n is traced.
-
-    >>> sph_harm_y(0, 0, 1.0, 2.0)
-    array(0.28209479+0.j)
     """
     if n_max is None:
         if isinstance(n, Tracer):
@@ -168,9 +162,6 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
     functions (DLMF 14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For
     degrees up to 20 the error is below 1e-13 times the largest value of a degree near
     v. It has derivatives by v and x.
-
-    >>> lpmv(1, 2, 0.5)
-    array(-1.29903811)
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)

@@ -170,11 +170,7 @@ _betaincinv = _inverse(betainc, _beta_inverse)
 
 @quiet
 def gammaincinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """x with gammainc(a, x) = y, for y between 0 and 1.
-
-    >>> gammaincinv(1.0, 0.5)
-    array(0.69314718)
-    """
+    """x with gammainc(a, x) = y, for y between 0 and 1."""
     (a, y), dtype = in_float64("gammaincinv", a, y)
     return ops.convert(_gammaincinv(a, y), dtype)
 
@@ -238,11 +234,7 @@ def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
-    """t with stdtr(df, t) = p.
-
-    >>> stdtrit(1.0, 0.75).round(12)
-    np.float64(1.0)
-    """
+    """t with stdtr(df, t) = p."""
     (df, p), dtype = in_float64("stdtrit", df, p)
     is_normal = df == math.inf
     d = anp.where(is_normal, 1.0, df)
