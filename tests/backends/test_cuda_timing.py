@@ -123,7 +123,7 @@ def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
 
 def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> None:
     three = ways(card, [1e-3], [1.001e-3], [1.1e-3])
-    times = timing.alternating(three, [0, 1, 2], 24, 1e-2, behind=timing.BEHIND)
+    times = timing.alternating(three, [0, 1, 2], 24, 1e-2, behind=timing.CLEAR_RATIO)
     assert [*times] == [0, 1]
     assert card.seconds < 0.6
 

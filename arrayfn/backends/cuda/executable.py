@@ -179,17 +179,19 @@ class Executable:
             fits = x.__arrayfn_type__ == wanted and x.gpu is self._gpu
             return x if fits else None
         if is_python_scalar(x):
-            known = self._numbers.get(number)
-            if known is not None and known[0] is x:
-                return known[1]
+            cached = self._numbers.get(number)
+            if cached is not None:
+                python_number, array = cached
+                if python_number is x:
+                    return array
             if type_of(x) != wanted:
                 return None
-            made = put(x, wanted)
+            array = put(x, wanted)
             if self._donors is None or number not in self._donors:
                 if self._entry is not None:
-                    self._entry.cache_address(number, x, made.pointer)
-                self._numbers[number] = (x, made)
-            return made
+                    self._entry.cache_address(number, x, array.pointer)
+                self._numbers[number] = (x, array)
+            return array
         if isinstance(x, (np.ndarray, np.generic)):
             return put(x, wanted) if type_of(x) == wanted else None
         return None

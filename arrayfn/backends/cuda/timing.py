@@ -15,22 +15,22 @@ from arrayfn.backends.cuda.driver import device
 FIRST_CALLS: Final = 3  # of each: another process may use the GPU during one of them
 LONG_SECONDS: Final = 5e-2  # a way that takes longer is called twice only
 BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
-WITHIN: Final = 1.5  # ways slower than the fastest by this factor are left out
-START: Final = 2e-5  # seconds to enqueue a call, which its measured time may include
+CANDIDATE_RATIO: Final = 1.5  # ways slower than the fastest by this factor are left out
+ENQUEUE_SECONDS: Final = 2e-5  # of a call, which its measured time may include
 # Rounds of repeated calls.
 ROUNDS: Final = 8
 CANDIDATES: Final = 12  # ways in them, at most
 ROUND_SECONDS: Final = 6e-4  # of a way in a round
-NEAR: Final = 1.06  # ways slower than the fastest by this factor are left out
+FINALIST_RATIO: Final = 1.06  # ways slower than the fastest by this factor are left out
 # Final rounds: more of them, since the card's clock goes up and down.
 FINAL_ROUNDS: Final = 24  # at most
 FINALISTS: Final = 4  # ways in them, at most
 FINAL_BUDGET: Final = 0.1  # seconds of a way in all of them
-HEATS: Final = 4e-5  # seconds of a call from which on it heats the card
-HOT_SECONDS: Final = 2e-3  # of such a way in a round
+HEATING_SECONDS: Final = 4e-5  # seconds of a call from which on it heats the card
+HOT_ROUND_SECONDS: Final = 2e-3  # of such a way in a round
 CLEAR_ROUNDS: Final = 6  # after so many, clearly slower ways are left out
-BEHIND: Final = 1.03  # clearly slower than the fastest: by this factor
-NOISE: Final = 1.003  # times that differ by less are equal
+CLEAR_RATIO: Final = 1.03  # clearly slower than the fastest: by this factor
+TIE_RATIO: Final = 1.003  # times that differ by less are equal
 
 
 Way = Callable[[int], int]
@@ -45,7 +45,7 @@ def fastest(ways: Sequence[Way], sets: int = 1) -> int:
     times = measured(ways, sets)
     if not times:
         return 0
-    return next(k for k, t in times.items() if t <= NOISE * min(times.values()))
+    return next(k for k, t in times.items() if t <= TIE_RATIO * min(times.values()))
 
 
 def measured(
@@ -74,21 +74,23 @@ def measured(
     if not first:
         return {}
     best = min(first.values())
-    near = [k for k, t in first.items() if t <= WITHIN * best + START]
-    near = sorted(sorted(near, key=first.__getitem__)[:CANDIDATES])
+    candidates = [
+        k for k, t in first.items() if t <= CANDIDATE_RATIO * best + ENQUEUE_SECONDS
+    ]
+    candidates = sorted(sorted(candidates, key=first.__getitem__)[:CANDIDATES])
     if best >= LONG_SECONDS:
-        again = alternating(ways, near, 1, 0.0)
+        again = alternating(ways, candidates, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = alternating(ways, near, ROUNDS, ROUND_SECONDS, sets)
+    found = alternating(ways, candidates, ROUNDS, ROUND_SECONDS, sets)
     best = min(found.values())
-    near = [k for k, t in found.items() if t <= NEAR * best]
-    near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
-    if len(near) == 1:
-        return {k: found[k] for k in near}
-    seconds = ROUND_SECONDS if best < HEATS else HOT_SECONDS
+    finalists = [k for k, t in found.items() if t <= FINALIST_RATIO * best]
+    finalists = sorted(sorted(finalists, key=found.__getitem__)[:FINALISTS])
+    if len(finalists) == 1:
+        return {k: found[k] for k in finalists}
+    seconds = ROUND_SECONDS if best < HEATING_SECONDS else HOT_ROUND_SECONDS
     rounds = int(FINAL_BUDGET / max(seconds, sets * best))
     rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
-    return alternating(ways, near, rounds, seconds, sets, BEHIND)
+    return alternating(ways, finalists, rounds, seconds, sets, CLEAR_RATIO)
 
 
 def alternating(

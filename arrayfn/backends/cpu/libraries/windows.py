@@ -64,6 +64,7 @@ def windows(
     for item in range(begin, end):
         first = item * tile
         last = min_i64(first + tile, m)
+        # All indices of the columns' last dimension (3), whose extent is number 16.
         copy_windows(x, own, first, last, dimensions, 3, dimensions[16], parts)
         target = c + first * ldc * parts
         multiply_by(

@@ -167,23 +167,23 @@ def _run_cluster(
             thread.resume(None)
     while any(thread.body is not None for block in running for thread in block):
         # Blocks go on until all of them stand at the cluster's barrier, or are done.
-        if not any(_go_on(block) for block in running):
+        if not any(_advance(block) for block in running):
             for known in accesses:
                 known.clear()
             _open_cluster(running)
 
 
-def _go_on(block: Sequence[Thread]) -> bool:
-    """Let the threads of a block do what they can: whether they could do anything."""
+def _advance(block: Sequence[Thread]) -> bool:
+    """Resume the threads of a block whose waits are over; return whether any were."""
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
-    found = ((thread, _come(thread)) for thread in block if _awaits(thread))
-    come = [pair for pair in found if pair[1] is not None]
-    for thread, value in come:
+    results = [(t, _wait_result(t)) for t in block if _awaits(t)]
+    over = [(thread, value) for thread, value in results if value is not None]
+    for thread, value in over:
         thread.resume(value)
     warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
     exchanged = [_shuffle(warp) for warp in warps if not any(map(_awaits, warp))]
-    if come or any(exchanged):
+    if over or any(exchanged):
         return True
     if any(map(_awaits, block)):
         return False
@@ -197,7 +197,7 @@ def _awaits(thread: Thread) -> bool:
     return waiting is not None and waiting.function.startswith(_BY_ITSELF)
 
 
-def _come(thread: Thread) -> Any:
+def _wait_result(thread: Thread) -> Any:
     """Result of the wait that ``thread`` is in; None while it is not over.
 
     These are waits without other threads: for an mbarrier or for look-back flags.
