@@ -83,7 +83,7 @@ def test_loading_without_a_gpu_says_what_is_missing():
 
 
 @pytest.mark.skipif(not missing_here(), reason="there is a GPU here")
-@pytest.mark.parametrize("use", [lambda: af.device_put(1.0), af.memory_stats])
+@pytest.mark.parametrize("use", [lambda: af.device_put(1.0, "cuda"), af.memory_stats])
 def test_arrays_of_a_gpu_that_is_not_there_are_refused_with_the_reason(
     use: Callable[[], object],
 ) -> None:
