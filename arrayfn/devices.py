@@ -34,8 +34,8 @@ def device_put(
     NumPy arrays. With a NamedSharding they are cut over the devices of its mesh; an
     array that lies over this mesh already is moved by collectives.
 
-    Raises BackendError if there is no such device here, and ShapeError if an axis is no
-    multiple of its parts.
+    Raises BackendError if there is no such device here, and ShapeError if an extent is
+    not a multiple of the number of parts.
 
     >>> device_put([1.0, np.arange(2)], "cpu")
     [array(1.), array([0, 1])]

@@ -128,8 +128,8 @@ def load(path: str | Path, like: Any) -> Any:
     sharding is taken, on any mesh; anything else, such as None, gives a NumPy array. A
     leaf that was saved as None is None. Each process reads the parts that it needs.
     Raises ArgumentError for a folder without a checkpoint and for leaves that it does
-    not have, and ShapeError if an axis is no multiple of its parts, or ``like`` has an
-    array of another shape.
+    not have, and ShapeError if an extent is not a multiple of the number of parts, or
+    ``like`` has an array of another shape.
     """
     folder = Path(path)
     stored = _read_index(folder)

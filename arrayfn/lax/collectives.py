@@ -336,7 +336,7 @@ def all_to_all(
 
 
 def pvary(x: Any, axis_name: AxisName) -> Any:
-    """x, or each leaf of a pytree, counted as one value for each member of a mesh.
+    """x, or each leaf of a pytree, marked as varying over the members of a mesh.
 
     Its derivative is the sum of the members' derivatives. Inside ``shard_map`` an
     operation on an invariant and a varying value does this implicitly. Values that

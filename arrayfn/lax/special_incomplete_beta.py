@@ -24,8 +24,8 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
 
     It is defined for positive a and b and x in [0, 1], with limits if a or b is 0 or
-    infinite; NaN elsewhere. The continued fraction of DiDonato and Morris (Algorithm
-    708, 1992, equation 9), which is also differentiated by a and b.
+    infinite; NaN elsewhere. It is computed by the continued fraction of DiDonato and
+    Morris (Algorithm 708, 1992, equation 9), which is also differentiated by a and b.
 
     >>> betainc(2.0, 3.0, 0.5)
     array(0.6875)

@@ -136,7 +136,7 @@ def dot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum over a's last axis and b's second to last (or only); scalars multiply.
+    """The sum of products over a's last axis and b's second to last (or only) one.
 
     ``precision`` and ``preferred_element_type`` are as in ``matmul``.
     """
@@ -215,7 +215,7 @@ def inner(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum over the last axes of ``a`` and b; scalars multiply."""
+    """The sum of products over the last axes of ``a`` and b; scalars are multiplied."""
     first, second = (ops.type_of_operand("inner", v) for v in (a, b))
     if not first.shape or not second.shape:
         return _scaled(a, b, preferred_element_type)
@@ -237,7 +237,7 @@ def tensordot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum over the last ``axes`` axes of a and the first of b, or over pairs."""
+    """The sum of products over the last ``axes`` axes of a and first of b, or pairs."""
     first, second = (ops.type_of_operand("tensordot", v) for v in (a, b))
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:

@@ -263,7 +263,7 @@ def all(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether no element over ``axis`` is 0 (False): bool."""
+    """Whether all elements over ``axis`` are true (not 0): bool."""
     ops.refuse_out("all", out)
     truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
     return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
@@ -277,7 +277,7 @@ def any(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether an element over ``axis`` is not 0 (False): bool."""
+    """Whether any element over ``axis`` is true (not 0): bool."""
     ops.refuse_out("any", out)
     truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
     return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)

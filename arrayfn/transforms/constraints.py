@@ -22,7 +22,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     What follows in the function is computed on the parts,
     as far as the primitives allow. Values do not change.
 
-    Raises ShapeError if an axis is no multiple of its parts.
+    Raises ShapeError if an extent is not a multiple of the number of parts.
 
     >>> import numpy as np
     >>> from arrayfn import Mesh, PartitionSpec as P, jit, set_num_devices

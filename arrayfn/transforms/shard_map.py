@@ -62,9 +62,9 @@ def shard_map(
     summed over the devices. With ``check_vma=False`` the types do not say this: each
     device's derivatives are its own, and ``out_specs`` are not checked.
 
-    Raises ShapeError if an axis is no multiple of its parts or an output's spec does
-    not name an axis along which it varies, and ArgumentError for specs that fit
-    neither the mesh nor the arguments.
+    Raises ShapeError if an extent is not a multiple of the number of parts or an
+    output's spec does not name an axis along which it varies, and ArgumentError for
+    specs that fit neither the mesh nor the arguments.
 
     >>> from arrayfn import lax, set_num_devices
     >>> from arrayfn import PartitionSpec as P

@@ -86,7 +86,7 @@ def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
             seconds[way] = _seconds(provider, integers, way)
         except (OutOfMemoryError, BackendError):
             continue
-    bound = timing.NOISE * min(seconds.values(), default=0.0)
+    bound = timing.TIE_RATIO * min(seconds.values(), default=0.0)
     fast = (way for way, time in seconds.items() if time <= bound)
     return next(fast, "library").encode()
 
