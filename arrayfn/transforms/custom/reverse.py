@@ -227,7 +227,7 @@ class _VjpCall(Call):
         count = len(self.structures)
         if not isinstance(given, (tuple, list)) or len(given) != count:
             raise ArgumentError(
-                f"{what} gives a tuple of {count} cotangents, one for each "
+                f"{what} must give a tuple of {count} cotangents, one for each "
                 f"argument, but gave {type(given).__name__}",
                 user_location(),
             )
