@@ -87,7 +87,7 @@ def from_dlpack(x: Any) -> Any:
 
 
 def to_dlpack(x: Any) -> Any:
-    """``x`` as an argument of other libraries' ``from_dlpack``, which share its memory.
+    """``x`` in a form that other libraries' ``from_dlpack`` takes, without a copy.
 
     NumPy's arrays of most dtypes and a DeviceArray need none of this. bfloat16 does,
     which NumPy does not export: ``torch.from_dlpack(af.to_dlpack(x))``.

@@ -241,7 +241,7 @@ def _source(public: Public) -> str:
         return ""
     name = ".".join([theirs.__name__, *path])
     if why := DIFFERENT.get(public.name):
-        return f"As ``{name}``, but {why}."
+        return f"Like ``{name}``, but {why}."
     return f"The same as ``{name}``."
 
 

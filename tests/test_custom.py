@@ -339,7 +339,11 @@ def rules(kind, *given):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (rules(custom_jvp, lambda p, t: p[0]), ArgumentError, "jvp rule gives a pair"),
+        (
+            rules(custom_jvp, lambda p, t: p[0]),
+            ArgumentError,
+            "jvp rule must give a pair",
+        ),
         (
             rules(custom_jvp, lambda p, t: ((p[0], 1.0), t[0])),
             ArgumentError,
@@ -353,12 +357,12 @@ def rules(kind, *given):
         (
             rules(custom_vjp, lambda x: x, lambda r, ct: (ct,)),
             ArgumentError,
-            "forward rule gives a pair (value, residuals)",
+            "forward rule must give a pair (value, residuals)",
         ),
         (
             rules(custom_vjp, lambda x: (x, ()), lambda r, ct: ct),
             ArgumentError,
-            "backward rule gives a tuple of 1 cotangents, one for each argument",
+            "backward rule must give a tuple of 1 cotangents, one for each argument",
         ),
         (
             rules(custom_vjp, lambda x: (x, ()), lambda r, ct: (ct[:2],)),

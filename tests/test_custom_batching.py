@@ -136,7 +136,7 @@ def test_errors_name_the_function_and_the_remedy():
         return x
 
     f.def_vmap(lambda size, batched, x: x)
-    with pytest.raises(ArgumentError, match="gives a pair"):
+    with pytest.raises(ArgumentError, match="must give a pair"):
         af.vmap(f)(X)
     f.def_vmap(lambda size, batched, x: (x, 1))
     with pytest.raises(ArgumentError, match="out_batched must be a bool"):

@@ -387,7 +387,9 @@ def test_argnums_that_do_not_exist():
 
 
 def test_has_aux_without_a_pair():
-    with pytest.raises(DifferentiationError, match=r"returns a pair \(value, aux\)"):
+    with pytest.raises(
+        DifferentiationError, match=r"must return a pair \(value, aux\)"
+    ):
         grad(lambda x: x, has_aux=True)(1.0)
 
 

@@ -130,7 +130,7 @@ def _device_of(signatures: Sequence[Any]) -> str:
     for signature in signatures or [None]:
         if not isinstance(signature, Lowered):
             raise ArgumentError(
-                f"save: the first argument is what jit(f).lower(*args) gives, not "
+                f"save: the first argument must be what jit(f).lower(*args) gives, not "
                 f"{type(signature).__name__}; give the arguments to lower() first",
                 user_location(),
             )

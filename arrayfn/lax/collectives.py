@@ -355,8 +355,8 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
 def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
     """``pvary``, under JAX's newer name; ``to`` is "varying".
 
-    Raises ArgumentError for another ``to``: a value becomes the same for all members
-    by a collective alone, such as ``psum``.
+    Raises ArgumentError for another ``to``: only a collective, such as ``psum``, makes
+    a value the same for all members.
     """
     if to != "varying":
         raise ArgumentError(

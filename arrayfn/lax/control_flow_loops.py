@@ -128,19 +128,21 @@ def _check_condition(condition: Closed) -> None:
     types = condition.out_types
     if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
         raise ArgumentError(
-            f"while_loop: {name}, the condition, gives a bool, but gave a structure "
+            f"while_loop: {name}, the condition, must give a bool, but gave a "
+            "structure "
             f"{condition.out_tree}",
             user_location(),
         )
     if types[0].shape:
         raise ShapeError(
-            f"while_loop: {name}, the condition, gives a scalar, but gave {types[0]}"
+            f"while_loop: {name}, the condition, must give a scalar, but gave "
+            f"{types[0]}"
             f"{condition.made_at(0)}; reduce it with .any() or .all()",
             user_location(),
         )
     if types[0].dtype != dtypes.bool_:
         raise DTypeError(
-            f"while_loop: {name}, the condition, gives a bool, but gave {types[0]}"
+            f"while_loop: {name}, the condition, must give a bool, but gave {types[0]}"
             f"{condition.made_at(0)}; compare it with something",
             user_location(),
         )
@@ -354,7 +356,7 @@ def _pair(f: Function, pair: Any) -> tuple[Any, Any]:
     """What ``f`` returned, if it is a pair."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ArgumentError(
-            f"scan: {described(f)} returns a pair (carry, y), but returned "
+            f"scan: {described(f)} must return a pair (carry, y), but returned "
             f"{_sized(pair)}; return (carry, None) if there is no y",
             user_location(),
         )

@@ -127,7 +127,7 @@ def check_function(
     """
     if not callable(function):
         raise ArgumentError(
-            f"{name}: {what} is a function, but was given {type(function).__name__}",
+            f"{name}: {what} must be a function, but is {type(function).__name__}",
             user_location(),
         )
     if takes is None:
@@ -241,7 +241,7 @@ def keep_types(
         given = carry_of(closed)
         if given != structure:
             raise ArgumentError(
-                f"{name}: {described(body)} gives a carry of structure "
+                f"{name}: {described(body)} returned a carry of structure "
                 f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
                 "return a carry with the same keys and lengths",
                 user_location(),

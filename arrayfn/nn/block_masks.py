@@ -131,8 +131,8 @@ def mask_of(mask_mod: MaskFunction, *places: Array) -> Array:
     kept = for_each(mask_mod, *places)
     if kept.dtype != dtypes.bool_:
         raise ArgumentError(
-            f"mask_mod {_name(mask_mod)} returns whether a query attends to a key, as "
-            f"one bool, not {kept.dtype.name}",
+            f"mask_mod {_name(mask_mod)} must return whether a query attends to a "
+            f"key, as one bool, not {kept.dtype.name}",
             user_location(),
         )
     return kept
@@ -143,8 +143,8 @@ def scores_of(score_mod: ScoreFunction, logits: Array, *places: Array) -> Array:
     scores = for_each(score_mod, logits, *places)
     if scores.dtype not in dtypes.FLOATS:
         raise ArgumentError(
-            f"score_mod {_name(score_mod)} returns a score, as one floating-point "
-            f"number, not {scores.dtype.name}",
+            f"score_mod {_name(score_mod)} must return a score, as one "
+            f"floating-point number, not {scores.dtype.name}",
             user_location(),
         )
     return anp.astype(scores, logits.dtype)

@@ -84,13 +84,14 @@ def minimize(
     x = anp.asarray(x0)
     if x.ndim != 1:
         raise ShapeError(
-            f"minimize begins at a vector, not at an array of shape {x.shape}; ravel "
+            f"minimize needs a vector to begin at, not an array of shape {x.shape}; "
+            "ravel "
             "it, and reshape it inside the function",
             user_location(),
         )
     if x.dtype not in (dtypes.float32, dtypes.float64):
         raise DTypeError(
-            f"minimize begins at float32 or float64 numbers, not {x.dtype}",
+            f"minimize takes float32 or float64 numbers, not {x.dtype}",
             user_location(),
         )
     given: dict[str, Any] = {

@@ -62,7 +62,7 @@ def jvp(
     for what, values in (("primals", primals), ("tangents", tangents)):
         if not isinstance(values, (tuple, list)):
             raise ArgumentError(
-                f"jvp: {what} are a tuple with an entry for each argument of the "
+                f"jvp: {what} must be a tuple with an entry for each argument of the "
                 f"function, not a {type(values).__name__}: write jvp(f, (x,), "
                 "(tangent,))",
                 user_location(),

@@ -295,7 +295,7 @@ def pair_with_aux(
     parts = out_tree.children()
     if len(parts) != 2:
         raise DifferentiationError(
-            f"{name_of(function)} with has_aux=True returns a pair (value, aux)",
+            f"{name_of(function)} with has_aux=True must return a pair (value, aux)",
             user_location(),
         )
     return parts[0], parts[1]

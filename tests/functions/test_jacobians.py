@@ -130,7 +130,9 @@ def test_arguments_that_do_not_fit():
         jacfwd(lambda x: x)(np.arange(2))
     with pytest.raises(ArgumentError, match="argnums names argument 3"):
         jacrev(lambda x: x, argnums=3)(X)
-    with pytest.raises(DifferentiationError, match=r"returns a pair \(value, aux\)"):
+    with pytest.raises(
+        DifferentiationError, match=r"must return a pair \(value, aux\)"
+    ):
         jacfwd(lambda x: x, has_aux=True)(X)
 
 

@@ -230,13 +230,13 @@ def test_a_carry_that_changes_structure() -> None:
     text = raised(
         ArgumentError, lambda: lax.scan(lambda c, x: ((c, c), None), 0.0, XS[:, 0])
     )
-    assert "gives a carry of structure (*, *), but was given" in text
+    assert "returned a carry of structure (*, *), but was given" in text
 
 
 def test_a_body_that_gives_no_pair() -> None:
     assert raised(ArgumentError, lambda: lax.scan(lambda c, x: c, 0.0, XS)) == (
-        "scan: <lambda> (test_control_flow.py:LINE) returns a pair (carry, y), but "
-        "returned Tracer; return (carry, None) if there is no y"
+        "scan: <lambda> (test_control_flow.py:LINE) must return a pair (carry, y), "
+        "but returned Tracer; return (carry, None) if there is no y"
     )
 
 
@@ -271,10 +271,10 @@ def test_a_predicate_that_is_no_scalar() -> None:
     text = raised(
         ShapeError, lambda: lax.while_loop(lambda x: x > 0, lambda x: x - 1, XS)
     )
-    assert "gives a scalar, but gave bool[3,2]" in text
+    assert "must give a scalar, but gave bool[3,2]" in text
     assert "reduce it with .any() or .all()" in text
     text = raised(DTypeError, lambda: lax.while_loop(lambda x: x, lambda x: x - 1, 3.0))
-    assert "gives a bool, but gave" in text
+    assert "must give a bool, but gave" in text
     text = raised(DTypeError, lambda: lax.switch(1.5, [lambda: 1, lambda: 2]))
     assert text == (
         "switch: the index is an integer, not ~f64[]; for a truth value use cond"
@@ -310,11 +310,14 @@ def test_a_number_to_be_scanned() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: lax.cond(True, 1.0, 2.0), "cond: true_fun is a function, but"),
-        (lambda: lax.while_loop(1, 2, 3), "while_loop: cond_fun is a function"),
-        (lambda: lax.scan(None, 0, XS), "scan: f is a function, but was given None"),
+        (lambda: lax.cond(True, 1.0, 2.0), "cond: true_fun must be a function, but"),
+        (lambda: lax.while_loop(1, 2, 3), "while_loop: cond_fun must be a function"),
+        (lambda: lax.scan(None, 0, XS), "scan: f must be a function, but is NoneType"),
         (lambda: lax.switch(0, []), "switch: there is no branch to choose"),
-        (lambda: lax.switch(0, [abs, 3], 1.0), r"switch: branches\[1\] is a function"),
+        (
+            lambda: lax.switch(0, [abs, 3], 1.0),
+            r"switch: branches\[1\] must be a function",
+        ),
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
         (lambda: lax.fori_loop(0, 1.5j, add, 0), "fori_loop: upper is a scalar, an"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),

@@ -130,7 +130,7 @@ def test_what_has_another_form_is_refused() -> None:
         lax.custom_linear_solve(lambda x: x, B, lambda m, b: (b, b))
     with pytest.raises(ArgumentError, match="pair"):
         lax.custom_linear_solve(lambda x: x, B, lambda m, b: b, has_aux=True)
-    with pytest.raises(ArgumentError, match="solve is a function"):
+    with pytest.raises(ArgumentError, match="solve must be a function"):
         lax.custom_root(lambda x: x, B, 1, lambda g, y: y)
 
 

@@ -203,14 +203,14 @@ MISTAKES = {
     "masks that are numbers": (
         lambda: nn.create_block_mask(lambda b, h, q, k: q - k, None, None, T, S),
         ArgumentError,
-        "mask_mod <lambda> returns whether a query attends to a key, as one bool",
+        "mask_mod <lambda> must return whether a query attends to a key, as one bool",
     ),
     "scores that are bools": (
         lambda: nn.dot_product_attention(
             Q, Q, Q, score_mod=lambda score, b, h, q, k: q >= k
         ),
         ArgumentError,
-        "score_mod <lambda> returns a score, as one floating-point number, not bool",
+        "<lambda> must return a score, as one floating-point number, not bool",
     ),
     "empty blocks": (
         lambda: nn.create_block_mask(window, None, None, T, S, 0),

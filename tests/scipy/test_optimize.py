@@ -101,7 +101,11 @@ def test_a_value_that_is_not_a_number_ends_the_search():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: minimize(matyas, np.zeros((2, 2))), ShapeError, "begins at a vector"),
+        (
+            lambda: minimize(matyas, np.zeros((2, 2))),
+            ShapeError,
+            "needs a vector to begin at",
+        ),
         (lambda: minimize(matyas, np.zeros(2, int)), DTypeError, "not int64"),
         (
             lambda: minimize(matyas, np.zeros(2), method="CG"),

@@ -281,7 +281,7 @@ def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
     """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ArgumentError(
-            f"{what} gives a pair {form}, but gave {type(value).__name__}",
+            f"{what} must give a pair {form}, but gave {type(value).__name__}",
             user_location(),
         )
     return value[0], value[1]

@@ -227,7 +227,7 @@ class _VjpCall(Call):
         count = len(self.structures)
         if not isinstance(result, (tuple, list)) or len(result) != count:
             raise ArgumentError(
-                f"{what} gives a tuple of {count} cotangents, one for each "
+                f"{what} must give a tuple of {count} cotangents, one for each "
                 f"argument, but gave {type(result).__name__}",
                 user_location(),
             )
