@@ -19,7 +19,7 @@ Groups = Sequence[Sequence[int]]
 class Group:
     """The group of members that this member is in, along one named axis.
 
-    ``size`` is the number of its members, ``place`` this member's number among them.
+    ``size`` is the number of its members, ``rank`` this member's number among them.
     """
 
     def __init__(self, function: str, size: int, index: Any, groups: Groups) -> None:
@@ -38,18 +38,18 @@ class Group:
                 user_location(),
             )
         self.size = len(rows[0])
-        own = np.zeros((size, self.size), np.int32)
-        place = np.zeros(size, np.int32)
+        members = np.zeros((size, self.size), np.int32)
+        ranks = np.zeros(size, np.int32)
         for row in rows:
-            own[row] = row
-            place[row] = np.arange(self.size)
-        self._members = anp.take(own, index, 0, mode="clip")
-        self.place = anp.take(place, index, mode="clip")
+            members[row] = row
+            ranks[row] = np.arange(self.size)
+        self._members = anp.take(members, index, 0, mode="clip")
+        self.rank = anp.take(ranks, index, mode="clip")
 
     def own(self, every: Any) -> Any:
-        """The values of the group's members, of those of all along axis 0."""
+        """The group's entries along axis 0 of ``every``, which has one a member."""
         return anp.take(every, self._members, 0, mode="clip")
 
     def mine(self, parts: Any, axis: int) -> Any:
-        """The part for this member, of one for each along ``axis``."""
-        return anp.take(parts, self.place, axis, mode="clip")
+        """This member's entry along ``axis`` of ``parts``, which has one a member."""
+        return anp.take(parts, self.rank, axis, mode="clip")

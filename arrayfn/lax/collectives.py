@@ -66,8 +66,8 @@ def psum(
     >>> vmap(in_pairs, axis_name="i")(np.arange(4.0))
     array([1., 1., 5., 5.])
     """
-    if axis_index_groups is not None:
-        group = _group("psum", axis_name, axis_index_groups)
+    group = _group("psum", axis_name, axis_index_groups)
+    if group is not None:
 
         def sum_in_group(leaf: Any) -> Any:
             if dtypes.is_python_scalar(leaf):
@@ -98,9 +98,8 @@ def pmean(
 
     ``axis_index_groups`` is as in ``psum``.
     """
-    size = axis_size(axis_name)
-    if axis_index_groups is not None:
-        size = _group("pmean", axis_name, axis_index_groups).size
+    group = _group("pmean", axis_name, axis_index_groups)
+    size = axis_size(axis_name) if group is None else group.size
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / size, total)
 
@@ -171,11 +170,7 @@ def all_gather(
     array([[0., 1.],
            [0., 1.]])
     """
-    group = (
-        None
-        if axis_index_groups is None
-        else _group("all_gather", axis_name, axis_index_groups)
-    )
+    group = _group("all_gather", axis_name, axis_index_groups)
 
     def gathered(leaf: Any) -> Any:
         """The leaves of all members, along ``axis``."""
@@ -199,14 +194,13 @@ def psum_scatter(
 ) -> Any:
     """The sum over all members; each gets one part of it along ``scatter_dimension``.
 
-    The members of several axes are in row-major order.
-
     That axis of x has as many elements as there are members, and is removed. With
-    ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise.
-    ``axis_index_groups`` is as in ``psum``.
+    ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise. The
+    members of several axes are in row-major order. ``axis_index_groups`` is as in
+    ``psum``.
     """
-    if axis_index_groups is not None:
-        group = _group("psum_scatter", axis_name, axis_index_groups)
+    group = _group("psum_scatter", axis_name, axis_index_groups)
+    if group is not None:
 
         def part_of_group(leaf: Any) -> Any:
             own = anp.sum(_of_group(group, leaf, axis_name), 0)
@@ -297,19 +291,13 @@ def all_to_all(
 ) -> Any:
     """Split x along ``split_axis``, and send part k to member k.
 
-    The members of several axes are in row-major order.
-
     Received parts are stacked along ``concat_axis``. With ``tiled`` they are
     concatenated, and ``split_axis`` has a multiple of the number of members. Raises
-    ShapeError otherwise. ``axis_index_groups`` is as in ``psum``; parts are then for
-    the members of a group.
+    ShapeError otherwise. The members of several axes are in row-major order.
+    ``axis_index_groups`` is as in ``psum``; parts are then for the members of a group.
     """
     names = _names(axis_name)
-    group = (
-        None
-        if axis_index_groups is None
-        else _group("all_to_all", axis_name, axis_index_groups)
-    )
+    group = _group("all_to_all", axis_name, axis_index_groups)
 
     def received(leaf: Any) -> Any:
         """The parts that this member gets, stacked along axis 0."""
@@ -408,11 +396,13 @@ def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
     return apply(collectives.pvary, x, axis_name=name)
 
 
-def _group(function: str, axis_name: AxisName, groups: Groups) -> Group:
-    """The group of ``axis_index_groups`` that this member is in.
+def _group(function: str, axis_name: AxisName, groups: Groups | None) -> Group | None:
+    """The group of ``axis_index_groups`` that this member is in; None without groups.
 
     Members of several axes are counted in row-major order.
     """
+    if groups is None:
+        return None
     return Group(function, axis_size(axis_name), axis_index(axis_name), groups)
 
 
@@ -435,8 +425,8 @@ def _extremum(
     op: str, x: Any, axis_name: AxisName, groups: Groups | None = None
 ) -> Any:
     """The extremum ``op``, "max" or "min", of each leaf over all members."""
-    if groups is not None:
-        group = _group(f"p{op}", axis_name, groups)
+    group = _group(f"p{op}", axis_name, groups)
+    if group is not None:
         reduce = anp.max if op == "max" else anp.min
         return tree.map(lambda leaf: reduce(_of_group(group, leaf, axis_name), 0), x)
 

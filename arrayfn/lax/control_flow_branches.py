@@ -63,8 +63,7 @@ def cond(
         index = ops.convert(pred, dtypes.int32)
     elif chosen.dtype in dtypes.COMPLEX:
         raise DTypeError(
-            f"cond: pred must be a truth value, not {chosen}; compare it with "
-            f"something",
+            f"cond: pred must be a truth value, not {chosen}; compare it with a value",
             user_location(),
         )
     else:
