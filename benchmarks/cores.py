@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import functools
 import importlib
 import importlib.util
@@ -24,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 import arrayfn as af
+from arrayfn.lowering.cpu.machine import openblas_kernels
 from benchmarks import cases, machine
 from benchmarks.engines import Engine, load
 from benchmarks.side_by_side import Row, Run, compare
@@ -305,15 +305,10 @@ def has(library: str) -> bool:
 
 def _vectors() -> str:
     """The kind of processor whose kernels NumPy's OpenBLAS runs."""
-    core = importlib.import_module("numpy._core._multiarray_umath")
-    try:
-        name = ctypes.CDLL(str(core.__file__)).scipy_openblas_get_corename64_
-    except AttributeError:
-        return "unknown"
-    name.restype = ctypes.c_char_p
+    kernels = openblas_kernels() or "unknown"
     forced = os.environ.get("OPENBLAS_CORETYPE")
     note = f" (OPENBLAS_CORETYPE={forced})" if forced else ""
-    return name().decode() + note
+    return kernels + note
 
 
 def main() -> None:

@@ -339,9 +339,8 @@ class ExecutionPlan:
 
     @override
     def __repr__(self) -> str:
-        calls = len(list(kernel_calls(self.steps)))
-        plural = "" if calls == 1 else "s"
-        return f"<ExecutionPlan: {calls} kernel call{plural}, arena {self.arena} bytes>"
+        calls = plural(len(list(kernel_calls(self.steps))), "kernel call")
+        return f"<ExecutionPlan: {calls}, arena {self.arena} bytes>"
 
     def _repr_html_(self) -> str:
         from arrayfn.display import markup

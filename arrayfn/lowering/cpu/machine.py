@@ -1,6 +1,7 @@
 """The machine: the cores that this process may use, and the length of vectors.
 
-What affects the bits of results must not depend on it.
+The bits of results must not depend on the number of cores. On the kind of processor,
+and so on the length of its vectors, they do, as BLAS's do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from arrayfn.errors import ArgumentError
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 MAX_THREADS: Final = 256
 _NUMPY: Final = "numpy._core._multiarray_umath"
-_LONG_VECTORS: Final = b"SkylakeX", b"Cooperlake", b"SapphireRapids"
+_LONG_VECTORS: Final = "SkylakeX", "Cooperlake", "SapphireRapids"
 """OpenBLAS's kernels with vectors of 512 bits."""
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -70,12 +71,22 @@ def blas_vector_bytes() -> int:
     OpenBLAS names its kernels by the processor that it takes this one for. Another
     library is taken to know the processor.
     """
-    library = ctypes.CDLL(str(importlib.import_module(_NUMPY).__file__))
-    name = getattr(library, "scipy_openblas_get_corename64_", None)
+    kernels = openblas_kernels()
+    return vector_bytes() if not kernels or kernels in _LONG_VECTORS else 32
+
+
+def openblas_kernels() -> str:
+    """The processor whose kernels NumPy's OpenBLAS runs; empty for another library."""
+    name = getattr(numpy_library(), "scipy_openblas_get_corename64_", None)
     if name is None:
-        return vector_bytes()
+        return ""
     name.restype = ctypes.c_char_p
-    return vector_bytes() if name() in _LONG_VECTORS else 32
+    return str(name().decode())
+
+
+def numpy_library() -> ctypes.CDLL:
+    """NumPy's extension module, through which the BLAS that it links to is found."""
+    return ctypes.CDLL(str(importlib.import_module(_NUMPY).__file__))
 
 
 def properties() -> tuple[str, ...]:

@@ -75,7 +75,8 @@ def is_packed(provider: str, m: int, n: int, k: int) -> bool:
     ):
         return False
     columns = PANEL_VECTORS * VECTOR_BYTES // ITEM_SIZES[provider]
-    return 0 < m * n * min(k, 1) >= USED * _up(m, PANEL_ROWS) * _up(n, columns)
+    computed = _up(m, PANEL_ROWS) * _up(n, columns)
+    return m * n * k > 0 and m * n >= USED * computed
 
 
 def packed_bytes(size: int, columns: int) -> int:

@@ -250,11 +250,11 @@ def _sum_over_windows(
 def _multiplied(
     call: LibraryCall, rows: int, columns: int, terms: int
 ) -> tuple[str, int, str]:
-    """What multiplies the windows of an item, to a result of ``rows`` and ``columns``.
+    """What multiplies the windows of an item: BLAS or micro-kernels.
 
-    Its sums have ``terms``.
-    Returns what follows the provider's name, the bytes of scratch memory before the
-    windows, and the library's name. ``call`` is the GEMM.
+    ``call`` is the GEMM. The item's result has ``rows`` and ``columns``, and its sums
+    have ``terms``. Returns the suffix of the provider's name, the bytes of scratch
+    memory before the windows, and the library's name.
     """
     if not is_packed(call.provider, rows, columns, terms):
         return "", 0, "BLAS, of windows"

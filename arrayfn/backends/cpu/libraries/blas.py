@@ -34,6 +34,7 @@ import numpy as np
 
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
+from arrayfn.lowering.cpu.machine import numpy_library
 
 _THREAD_FUNCTIONS: Final = (
     ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
@@ -66,9 +67,7 @@ class Blas:
 @cache
 def blas() -> Blas:
     """The library for work that our threads divide: NumPy's OpenBLAS, or SciPy's."""
-    module = importlib.import_module("numpy._core._multiarray_umath")
-    # What the module is linked with is found through it.
-    library = ctypes.CDLL(str(module.__file__))
+    library = numpy_library()
     if not hasattr(library, "scipy_dgemm_64_"):
         return scipy_blas()
 
