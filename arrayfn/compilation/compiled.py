@@ -116,10 +116,7 @@ class Compiled:
         """Raise ArgumentError unless arguments of ``types`` fit."""
         pairs = zip(types, self.compiled.input_types, strict=True)
         for number, (have, wanted) in enumerate(pairs):
-            if (have.shape, have.dtype) != (
-                wanted.shape,
-                wanted.dtype,
-            ):
+            if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
                 raise ArgumentError(
                     f"argument {number} must be {wanted}, not {have}: this was "
                     "compiled for one signature; the jitted function takes any",

@@ -35,7 +35,7 @@ from arrayfn.compilation.static_arguments import (
     StaticParameters,
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, plural, user_location
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.pickling import pickled
@@ -152,7 +152,7 @@ class Jitted(Generic[P, R]):
         backend, function = self._compiler.backend, self._compiler.function
         device = "" if backend is None else f" for {backend.name}"
         count = len(self._cache)
-        signatures = f"{count} signature{'' if count == 1 else 's'}"
+        signatures = plural(count, "signature")
         state = f"compiled for {signatures}" if count else "not compiled yet"
         name = getattr(function, "__qualname__", self._compiler.name)
         return f"<jitted {name}{device}, {state}>"

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-# The first that has a name is told.
+# In the order in which they are searched.
 _NAMESPACES: Final = (
     *("arrayfn", "arrayfn.numpy", "arrayfn.nn", "arrayfn.random", "arrayfn.lax"),
     *("arrayfn.numpy.linalg", "arrayfn.numpy.fft", "arrayfn.scipy.special"),

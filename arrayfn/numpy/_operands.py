@@ -24,6 +24,7 @@ from arrayfn.errors import (
     DTypeError,
     RangeError,
     ShapeError,
+    plural,
     user_location,
 )
 from arrayfn.ir import (
@@ -362,8 +363,8 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     position = whole(axis)
     if not -ndim <= position < ndim:
         raise AxisError(
-            f"{name}: axis {position} is out of bounds for an array with {ndim} "
-            f"{'axis' if ndim == 1 else 'axes'}",
+            f"{name}: axis {position} is out of bounds for an array with "
+            f"{plural(ndim, 'axis')}",
             user_location(),
         )
     return position % ndim

@@ -97,13 +97,13 @@ def _jvp_rule(
             tuple(t is not None for t in tangents)
         )
         rule, varies = made
-        given = not_none(tangents)
+        directions = not_none(tangents)
     else:
         rule, varies = jvp_body, (True,) * count
-        given = views.dense(tangents, [p.type for p in primals])
-    results = current_builder().inline(rule, [*primals, *given])
-    directions = iter(results[count:])
-    return results[:count], [next(directions) if v else None for v in varies]
+        directions = views.dense(tangents, [p.type for p in primals])
+    results = current_builder().inline(rule, [*primals, *directions])
+    out_tangents = iter(results[count:])
+    return results[:count], [next(out_tangents) if v else None for v in varies]
 
 
 def _jvp_batch(
