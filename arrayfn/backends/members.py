@@ -35,6 +35,10 @@ class EnqueuingMember(Protocol):
         """Return a function that enqueues ``step`` together with the other members."""
         ...
 
+    def meet(self) -> None:
+        """Wait until all members in this process are here, and their GPUs are idle."""
+        ...
+
 
 class _Running(threading.local):
     member: Member | None = None

@@ -1,8 +1,9 @@
 """The plan of one device, loaded on each GPU of a mesh that is in this process.
 
-Where a call's graphs are known its plan is enqueued on all GPUs by the calling thread,
+Where a plan has been captured its graph is enqueued on all GPUs by the calling thread,
 without entering Python in between. What Python enqueues (the first runs, which connect
-the GPUs and capture graphs) is done by a thread for each GPU, as NCCL asks for.
+the GPUs and capture graphs, and plans of large arrays) is done by a thread for each
+GPU, as NCCL asks for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any
+from threading import Barrier, Lock
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from arrayfn.distributed.nccl import GROUPS, NcclMember, Watch, gpu_of
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.compiled import CompiledProgram
+
+_ENQUEUING: Final = Lock()
+"""Held by a call while it enqueues: all GPUs get the collectives in the same order."""
 
 
 class GpuPlans:
@@ -42,12 +47,13 @@ class GpuPlans:
     ) -> None:
         """``places`` are the GPUs of this process, by their members."""
         self.generation = GROUPS.generation
+        self._barrier = Barrier(len(places))
         self._executables: list[Executable | TimedExecutable] = []
         self._indices: list[list[Any]] = []
         for member, place in places.items():
             here = gpu_of(place)
             here.watch = partial(Watch, compiled.name)
-            LOADING.member = NcclMember(mesh, member)
+            LOADING.member = NcclMember(mesh, member, self._barrier)
             try:
                 with on(here):
                     through = partial(_submitted, place)
@@ -59,6 +65,7 @@ class GpuPlans:
                     )
             finally:
                 LOADING.member = None
+        GROUPS.plans.add(self)
 
     def __call__(self, arguments: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """The results of each member, of the parts of the arguments that it is given.
@@ -67,8 +74,9 @@ class GpuPlans:
         """
         calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
-            pending = [run.call(*parts, *indices) for run, parts, indices in calls]
-            results = _completed(pending)
+            with _ENQUEUING:
+                pending = [run.call(*parts, *indices) for run, parts, indices in calls]
+                results = _completed(pending)
         except BaseException:
             GROUPS.abort()
             raise
@@ -79,6 +87,14 @@ class GpuPlans:
                 text = run.mismatch([*parts, *indices], result - 1)
                 raise ArgumentError(text, user_location())
         return results
+
+    def drop(self) -> None:
+        """Destroy the graphs, for which the end of a communicator waits.
+
+        A member that waits for the others has an error.
+        """
+        self._barrier.abort()
+        self._executables = []
 
     def times_of_steps(self) -> list[Mapping[int, tuple[int, float]]]:
         """Wait for all GPUs; return ``TimedExecutable.times_of_steps`` of each."""

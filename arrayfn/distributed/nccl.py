@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda.driver import Device as Gpu
-from arrayfn.backends.cuda.driver import gpu, on
+from arrayfn.backends.cuda.driver import device, gpu, on
 from arrayfn.backends.members import Enqueue
 from arrayfn.distributed.communicators import source_of, timeout
 from arrayfn.distributed.devices import DEVICES, Device
@@ -26,6 +27,9 @@ from arrayfn.distributed.processes import broadcast_among
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import Equation, Mesh
 from arrayfn.lowering.libraries.collectives import Collective
+
+if TYPE_CHECKING:
+    from arrayfn.distributed.gpus import GpuPlans
 
 # ncclDataType_t and ncclRedOp_t of nccl.h.
 _BYTES: Final = 1
@@ -45,6 +49,7 @@ _KINDS: Final[dict[Any, tuple[int, int]]] = {  # of a dtype: NCCL's, and how man
 }
 _OPERATIONS: Final = {"sum": 0, "max": 2, "min": 3}
 _IN_PROGRESS: Final = 7  # of ncclResult_t
+_ABORT_SECONDS: Final = 10.0
 
 
 def reduces(equation: Equation) -> bool:
@@ -113,13 +118,6 @@ class Group:
                     f"{', '.join(map(str, self.devices))}"
                 )
 
-    def abort(self) -> None:
-        """End all collectives that are running or enqueued."""
-        nccl = bindings()
-        for communicator in self.communicators.values():
-            nccl.comm_abort(communicator)
-        self.communicators.clear()
-
 
 def _as_communicator(nccl: Any, handle: Any) -> Any:
     return handle if isinstance(handle, nccl.Comm) else nccl.Comm(int(handle))
@@ -136,6 +134,7 @@ class _Groups:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.known: dict[tuple[int, ...], Group] = {}
+        self.plans: WeakSet[GpuPlans] = WeakSet()
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:
@@ -148,12 +147,28 @@ class _Groups:
             return known
 
     def abort(self) -> None:
-        """End what is running in all groups; they are made again when needed."""
+        """End what is running in all groups; they are made again when needed.
+
+        The end of a communicator waits for all graphs with its collectives, so that
+        plans drop theirs. This waits for it up to ``_ABORT_SECONDS``.
+        """
         with self.lock:
-            for group in self.known.values():
-                group.abort()
+            groups, plans = list(self.known.values()), list(self.plans)
             self.known.clear()
+            self.plans.clear()
             self.generation += 1
+        communicators = [c for group in groups for c in group.communicators.values()]
+        threads = [
+            threading.Thread(target=bindings().comm_abort, args=(c,), daemon=True)
+            for c in communicators
+        ]
+        for thread in threads:
+            thread.start()
+        for plan in plans:
+            plan.drop()
+        end = time.monotonic() + _ABORT_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 GROUPS: Final = _Groups()
@@ -166,8 +181,11 @@ class Watch:
         self.what = what
         self.limit = timeout()
         self.end = time.monotonic() + self.limit
+        self.generation = GROUPS.generation
 
     def __call__(self) -> None:
+        if GROUPS.generation != self.generation:
+            raise CollectiveError(f"{self.what} has ended with an error of another GPU")
         for group in list(GROUPS.known.values()):
             group.check()
         if time.monotonic() > self.end:
@@ -183,9 +201,25 @@ class Watch:
 class NcclMember:
     """A GPU as a member of a mesh."""
 
-    def __init__(self, mesh: Mesh, member: int) -> None:
+    def __init__(self, mesh: Mesh, member: int, barrier: threading.Barrier) -> None:
+        """``barrier`` is of the members in this process."""
         self.mesh = mesh
         self.member = member
+        self._barrier = barrier
+
+    def meet(self) -> None:
+        """Wait until all members in this process are here, and their GPUs are idle.
+
+        Raises CollectiveError if one of them does not come.
+        """
+        device().synchronize()
+        try:
+            self._barrier.wait(timeout())
+        except threading.BrokenBarrierError:
+            raise CollectiveError(
+                "a GPU of the mesh has not come to where the others are",
+                user_location(),
+            ) from None
 
     def enqueuing(self, step: Collective) -> Enqueue:
         """What enqueues ``step`` with the other members of its axis."""

@@ -49,7 +49,7 @@ class LoggingLibrary:
         self._numbers = itertools.count(1)
         self._kept = []
         self.native = {
-            name: ctypes.PYFUNCTYPE(I32, *kinds)(getattr(self, name))
+            name: ctypes.CFUNCTYPE(I32, *kinds)(getattr(self, name))
             for name, kinds in {
                 "cuCtxSetCurrent": [I64],
                 "cuCtxSynchronize": [],
@@ -116,6 +116,15 @@ class LoggingLibrary:
 
     def cuStreamCreate(self, stream, flags):
         return self._new(stream, "cuStreamCreate")
+
+    def cuEventCreate(self, event, flags):
+        return self._new(event, "cuEventCreate")
+
+    def cuEventRecord(self, event, stream):
+        return self._note("cuEventRecord", _number(event), "on", _number(stream))
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        return self._note("cuStreamWaitEvent", _number(event), "on", _number(stream))
 
     def cuStreamQuery(self, stream):
         return self._note("cuStreamQuery")

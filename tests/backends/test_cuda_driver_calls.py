@@ -97,6 +97,14 @@ PLANS = {
     "collective": compiled(
         step(X, TEMPORARY), step(TEMPORARY, SECOND, "sum"), *[step(SECOND)] * 3
     ),
+    "long_collective": compiled(
+        step(X, TEMPORARY),
+        step(TEMPORARY, SECOND, "sum"),
+        *[step(X)] * 3,
+        step(SECOND),
+        step(X),
+        shape=LARGE,
+    ),
     "while_loop": compiled(step(X, FLAG), WHILE),
     "while_loop_on_the_host": compiled(
         step(X, FLAG), replace(WHILE, body=(*WHILE.body, step(X, X, "callback")))
@@ -127,7 +135,7 @@ def gpu(monkeypatch):
             enqueue,
             ("x", "y"),
             capturable=provider != "callback",
-            channel="i" if provider == "sum" else "",
+            is_collective=provider == "sum",
         )
 
     monkeypatch.setattr(libraries, "call", call)

@@ -131,6 +131,7 @@ def test_large_and_backward_arrays_are_not_staged():
     assert staged_buffers([F32, F32], *numbers, three, 1 << 26) is None
     more = buffers("input", "input", "output", nbytes=6 << 20)
     assert staged_buffers([F32, F32], *numbers, more, 0) is None
+    assert staged_buffers([F32, F32], *numbers, more, 0, has_collectives=True)
     backwards = ArrayType((5,), np.dtype("float32"), layout.from_strides((5,), [-1]))
     assert staged_buffers([F32, backwards], *numbers, three, 0) is None
 

@@ -14,6 +14,7 @@ from arrayfn.backends.cuda.plan_nodes import (
 from arrayfn.lowering.plan import Loop
 
 RUN, HOST = NativeRun(0, 1), HostCall(print, (), False, StepAccesses((), ()))
+SUM = HostCall(print, (), True, StepAccesses((), (), is_collective=True))
 SOLVE = HostCall(print, (), True, StepAccesses((), (), duration=5))
 DIRECT, UPDATED, STAGED = AnyAddress
 
@@ -25,6 +26,7 @@ def chosen(*nodes, ordinary=(), long=0, can_stage=False):
     """
     encoded = SimpleNamespace(
         nodes=nodes,
+        has_collectives=SUM in nodes,
         is_native=len(nodes) == 1 and isinstance(nodes[0], NativeRun),
         kernels=lambda nodes: range(nodes[0].count) if nodes in ordinary else None,
         duration=lambda step: (
@@ -45,6 +47,18 @@ def test_graphs_end_at_steps_that_need_the_host():
         Strategy((HOST, RUN, by_host)),
         Strategy((many,), DIRECT, True, 1),
     ]
+
+
+def test_how_a_plan_with_collectives_runs_does_not_depend_on_addresses():
+    many = NativeRun(1, 70)
+    repeat = LoopNode(Loop((), None, 0), (RUN,))
+    for nodes in ((SUM,), (RUN, SUM, many), (RUN, HOST, SUM, repeat)):
+        assert chosen(*nodes) == [Strategy(nodes)]
+    assert chosen(SUM, can_stage=True) == [Strategy((SUM,), STAGED, False, 1)]
+    nodes = (RUN, SUM, many)
+    assert chosen(*nodes, can_stage=True) == [Strategy(nodes, STAGED, False, 2)]
+    nodes = (RUN, SUM, HOST)
+    assert chosen(*nodes, can_stage=True) == [Strategy(nodes)]
 
 
 @pytest.mark.parametrize(

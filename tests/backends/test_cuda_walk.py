@@ -94,7 +94,7 @@ class Graph:
         enqueue(stream)
         return lambda: [step() for step in steps]
 
-    def concurrent(self, stream, most):
+    def concurrent(self, stream):
         return InOrder()
 
     def create_handle(self, stream):

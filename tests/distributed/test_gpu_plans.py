@@ -13,14 +13,13 @@ import arrayfn as af
 from arrayfn import Mesh, NamedSharding, lax, nn, shard_map
 from arrayfn import PartitionSpec as P
 from arrayfn.backends.cuda.emulator import plan
-from arrayfn.backends.cuda.graphs.capture import Hazards
-from arrayfn.backends.cuda.graphs.walk import CapturingWalk
+from arrayfn.backends.cuda.graphs.overlap import overlapping
 from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
 from arrayfn.backends.members import RUNNING
 from arrayfn.distributed import gpus, nccl
 from arrayfn.distributed.devices import DEVICES, Device
 from arrayfn.distributed.threads import Run, ThreadMember
-from arrayfn.errors import ArgumentError, BackendError
+from arrayfn.errors import ArgumentError, BackendError, CollectiveError
 from tests.distributed.program_of_processes import BODIES
 
 X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
@@ -145,7 +144,8 @@ def enqueued(engine, body, member=0):
 
     (number,) = [int(s.partition("_")[2]) for s in steps if s.startswith("collective")]
     step = COLLECTIVES.find(number)
-    nccl.NcclMember(PAIR, member).enqueuing(step)(7, 1000, 2000)
+    barrier = threading.Barrier(1)
+    nccl.NcclMember(PAIR, member, barrier).enqueuing(step)(7, 1000, 2000)
     return engine.calls
 
 
@@ -201,6 +201,7 @@ def plans(monkeypatch, runs):
     """GpuPlans whose executables call ``runs``."""
     made = object.__new__(gpus.GpuPlans)
     made.generation = 0
+    made._barrier = threading.Barrier(len(runs) or 1)
     made._executables = [
         SimpleNamespace(call=run, mismatch=lambda x, n: f"no {n}") for run in runs
     ]
@@ -248,48 +249,177 @@ def test_an_argument_that_does_not_fit_is_named(monkeypatch):
         made([["a"], ["b"]])
 
 
-# Graphs.
+def test_calls_of_several_threads_reach_all_gpus_in_the_same_order(monkeypatch):
+    orders = [[], []]
+    made, _ = plans(monkeypatch, [lambda x, k: orders[k].append(x) for _ in "ab"])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: made([[n], [n]]), range(200)))
+    assert sorted(orders[0]) == list(range(200))
+    assert orders[0] == orders[1]
 
 
-def test_a_collective_in_a_graph_waits_only_for_what_it_reads():
-    """Two large steps, a sum of the first one's result, and what reads the sum."""
-    order = []
+# Waiting for each other.
 
-    class Capture:
-        def __init__(self, most):
-            self.hazards = Hazards()
 
-        def add(self, accesses, enqueue):
-            order.append(self.hazards.add(accesses))
+def member(number, barrier, monkeypatch, waits):
+    card = SimpleNamespace(synchronize=lambda: waits.append(number))
+    monkeypatch.setattr(nccl, "device", lambda: card)
+    return nccl.NcclMember(PAIR, number, barrier)
 
-        def join(self):
-            pass
 
-    def step(reads, writes):
-        return [(k, k + 1, False) for k in reads] + [(k, k + 1, True) for k in writes]
+def test_members_meet_when_their_gpus_are_idle(monkeypatch):
+    barrier, waits = threading.Barrier(2), []
+    members = [member(k, barrier, monkeypatch, waits) for k in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda m: m.meet(), members))
+    assert len(waits) == 2
 
-    collective = HostCall(print, (), True, StepAccesses((), (), is_collective=True))
-    table = {
-        0: step([0], [1]),
-        1: step([0], [2]),
-        2: step([2], [4]),
-        3: step([3], [5]),
-    }
-    encoded = SimpleNamespace(
-        has_collectives=True,
-        is_small=lambda node: False,
-        accesses=lambda node, _: (
-            (*step([1], [3]), (-3, -2, True))
-            if node is collective
-            else table[node.first]
-        ),
-        processor_access=lambda node: () if node is collective else ((-2, -1, True),),
-        launch=lambda *a: None,
+
+def test_a_member_does_not_wait_for_one_that_has_failed(monkeypatch):
+    barrier = threading.Barrier(2)
+    first = member(0, barrier, monkeypatch, [])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.meet)
+        made, _ = plans(monkeypatch, [])
+        made._barrier = barrier
+        made.drop()
+        with pytest.raises(CollectiveError, match="has not come"):
+            waiting.result(10)
+
+
+def test_communicators_end_once_plans_have_dropped_their_graphs(monkeypatch):
+    """As NCCL's do: the end of a communicator waits for graphs that refer to it."""
+    dropped, ended = threading.Event(), []
+
+    def comm_abort(communicator):
+        assert dropped.wait(10)
+        ended.append(communicator)
+
+    groups = nccl._Groups()
+    monkeypatch.setattr(nccl, "GROUPS", groups)
+    engine = SimpleNamespace(comm_abort=comm_abort)
+    monkeypatch.setattr(nccl, "bindings", lambda: engine)
+    groups.known[(0, 1)] = SimpleNamespace(
+        communicators={0: "first", 1: "second"}, check=lambda: None
     )
-    graph = SimpleNamespace(concurrent=lambda stream, most: Capture(most))
-    nodes = [NativeRun(0, 1), collective, NativeRun(1, 3)]
-    CapturingWalk(encoded, [], graph).run(nodes, 0)
-    assert order == [[], [0], [0], [2], [3, 1]]
+    plan, _ = plans(monkeypatch, [lambda: 1])
+    monkeypatch.setattr(plan, "drop", dropped.set)
+    groups.plans.add(plan)
+    watch = nccl.Watch("f")
+    watch()
+    groups.abort()
+    assert sorted(ended) == ["first", "second"]
+    assert not groups.known
+    with pytest.raises(CollectiveError, match="f has ended with an error of another"):
+        watch()
+
+
+# Overlap.
+
+
+class Steps:
+    """A plan of steps that read and write buffers of one byte, at their numbers.
+
+    Large steps are native, and numbered from 0; collectives are host calls.
+    """
+
+    has_collectives = True
+
+    def __init__(self, *steps):
+        """Each of ``steps`` is (kind, what it reads, what it writes)."""
+        self.nodes, self.kinds, self.table = [], [], {}
+        native = 0
+        for kind, reads, writes in steps:
+            accesses = StepAccesses(reads, writes, is_collective=kind == "sum")
+            if kind == "sum":
+                node = HostCall(print, (), True, accesses)
+            else:
+                node, native = NativeRun(native, 1), native + 1
+            self.nodes.append(node)
+            self.table[node] = kind, accesses
+
+    def is_small(self, node):
+        return self.table[node][0] != "large"
+
+    def accesses(self, node, addresses):
+        _, step = self.table[node]
+        return (
+            *((k, k + 1, False) for k in step.reads),
+            *((k, k + 1, True) for k in step.writes),
+        )
+
+
+def launches(*steps):
+    """What is enqueued: native steps, or "sum"; "beside" if on the second stream."""
+    made = []
+    plan = Steps(*steps)
+    for launch in overlapping(plan, plan.nodes, []):
+        node = launch.node
+        is_run = isinstance(node, NativeRun)
+        name = range(node.first, node.first + node.count) if is_run else "sum"
+        where = ["beside"] if launch.concurrent else []
+        after = [f"after {launch.waits_for}"] if launch.waits_for >= 0 else []
+        made.append((name, *where, *after))
+    return made
+
+
+def test_a_collective_runs_beside_the_large_steps_before_its_first_use():
+    have = launches(
+        ("large", (0,), (1,)),
+        ("sum", (1,), (2,)),
+        ("large", (0,), (3,)),
+        ("large", (3,), (4,)),
+        ("small", (2,), (5,)),
+        ("large", (4,), (6,)),
+    )
+    # The last two steps are one run.
+    assert have == [
+        (range(1),),
+        ("sum", "beside"),
+        (range(1, 3),),
+        (range(3, 5), "after 0"),
+    ]
+
+
+def test_a_collective_that_nothing_hides_is_one_more_step():
+    have = launches(
+        ("large", (0,), (1,)),
+        ("sum", (1,), (2,)),
+        ("small", (0,), (3,)),
+        ("large", (2,), (4,)),
+    )
+    assert have == [(range(1),), ("sum",), (range(1, 3),)]
+
+
+def test_collectives_run_in_the_order_of_the_plan():
+    have = launches(
+        ("sum", (0,), (1,)),
+        ("sum", (1,), (2,)),
+        ("large", (0,), (3,)),
+        ("sum", (3,), (4,)),
+        ("large", (2,), (5,)),
+        ("large", (4,), (6,)),
+        ("large", (1,), (7,)),
+    )
+    assert have == [
+        ("sum", "beside"),
+        ("sum", "beside"),
+        (range(1),),
+        ("sum", "beside"),
+        (range(1, 2), "after 1"),
+        # The first sum has ended before the second one.
+        (range(2, 4), "after 2"),
+    ]
+
+
+def test_memory_that_a_collective_reads_is_not_overwritten_before_its_end():
+    have = launches(
+        ("sum", (1,), (2,)),
+        ("large", (0,), (3,)),
+        ("large", (0,), (1,)),
+        ("large", (2,), (4,)),
+    )
+    assert have == [("sum", "beside"), (range(1),), (range(1, 3), "after 0")]
 
 
 def test_meshes_are_of_one_platform():

@@ -85,7 +85,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     places = tuple(Device(k, platform="cuda") for k in range(2))
     monkeypatch.setattr(DEVICES, "known_gpus", places)
     monkeypatch.setattr(gpus, "TimedExecutable", EmulatedGpu)
-    monkeypatch.setattr(gpus, "NcclMember", lambda mesh, member: member)
+    monkeypatch.setattr(gpus, "NcclMember", lambda mesh, member, barrier: member)
     monkeypatch.setattr(gpus, "gpu_of", lambda place: SimpleNamespace())
     monkeypatch.setattr(gpus, "on", lambda gpu: nullcontext())
     monkeypatch.setattr(gpus, "device_put", np.asarray)

@@ -38,7 +38,9 @@ class Context:
     """The primary context of the GPU ``number``, with one stream for all of its work.
 
     ``library`` has the driver's functions, which are called with the GIL held, for
-    calls that only enqueue; ``waiting`` has the same, called without the GIL.
+    calls that take no time; ``waiting`` has the same, called without the GIL. What a
+    plan with collectives enqueues may wait until another thread has enqueued its part,
+    as a full queue of a stream does.
     """
 
     def __init__(self, number: int) -> None:
@@ -138,13 +140,30 @@ class Context:
 
     def _after(self, later: int, earlier: int) -> None:
         """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
+        event = self.new_event()
+        self.record(event, earlier)
+        self.wait_for_event(later, event)
+        self.destroy_event(event)
+
+    def new_event(self) -> ctypes.c_void_p:
+        """A new event, which cannot be used to measure times."""
         self.make_current()
         event = ctypes.c_void_p()
         self.check(
             self.library.cuEventCreate(ctypes.byref(event), _EVENT_WITHOUT_TIMING)
         )
-        self.check(self.library.cuEventRecord(event, ctypes.c_void_p(earlier)))
-        self.check(self.library.cuStreamWaitEvent(ctypes.c_void_p(later), event, 0))
+        return event
+
+    def record(self, event: ctypes.c_void_p, stream: int) -> None:
+        """Have ``event`` take place once what is enqueued on ``stream`` has run."""
+        self.check(self.waiting.cuEventRecord(event, ctypes.c_void_p(stream)))
+
+    def wait_for_event(self, stream: int, event: ctypes.c_void_p) -> None:
+        """Have later work of ``stream`` wait for the last record of ``event``."""
+        self.check(self.waiting.cuStreamWaitEvent(ctypes.c_void_p(stream), event, 0))
+
+    def destroy_event(self, event: ctypes.c_void_p) -> None:
+        """Destroy ``event``; work that waits for it still does."""
         self.check(self.library.cuEventDestroy_v2(event))
 
 

@@ -170,7 +170,7 @@ class Device(Context):
         """Set ``nbytes`` at ``pointer`` to ``byte``; on ``stream`` if one is given."""
         self.make_current()
         self.check(
-            self.library.cuMemsetD8Async(
+            self.waiting.cuMemsetD8Async(
                 ctypes.c_uint64(pointer),
                 ctypes.c_ubyte(byte),
                 ctypes.c_size_t(nbytes),
@@ -247,7 +247,7 @@ class Device(Context):
         """Copy ``nbytes`` within the GPU's memory; on ``stream`` if one is given."""
         self.make_current()
         self.check(
-            self.library.cuMemcpyDtoDAsync_v2(
+            self.waiting.cuMemcpyDtoDAsync_v2(
                 ctypes.c_uint64(target),
                 ctypes.c_uint64(source),
                 ctypes.c_size_t(nbytes),

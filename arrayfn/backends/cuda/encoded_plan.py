@@ -30,6 +30,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     writes_of,
 )
 from arrayfn.backends.cuda.runner import Plan, StepKind
+from arrayfn.backends.members import LOADING
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -44,17 +45,17 @@ from arrayfn.lowering.plan import (
 
 _MAX_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
-# Addresses of no memory, at which steps that must not run concurrently conflict: in a
-# library's handle, on the multiprocessors, in a channel of collectives.
+# Addresses of no memory, at which steps that must not run concurrently conflict: calls
+# of libraries that share a handle, and collectives, whose order is that of all members.
 _HANDLES: Final = (-1, 0)
-_PROCESSORS: Final = (-2, -1)
-_FIRST_CHANNEL: Final = -3
+_COLLECTIVES: Final = (-2, -1)
 
 
 class EncodedPlan:
     """A plan for the native runner: its steps, and the memory that these point to.
 
     ``nodes`` are the plan's steps in order; ``plan`` is the runner's.
+    ``has_collectives`` says whether some of them are done together with other members.
     """
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
@@ -72,7 +73,8 @@ class EncodedPlan:
         self._accesses: list[StepAccesses] = []  # by the steps
         self._kept: list[object] = []
         self._has_products = False
-        self._channels: dict[str, tuple[int, int]] = {}
+        self.has_collectives = False
+        self._member = LOADING.member
         self._slice_steps = dict(_slice_steps(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
@@ -90,7 +92,8 @@ class EncodedPlan:
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
         self._partial_plan = self.plan.variant(self._steps)
-        self._run = runner.runner()
+        # A GPU's queue may be full until another member's thread has enqueued its part.
+        self._run = runner.runner(with_gil=not self.has_collectives)
 
     @property
     def is_native(self) -> bool:
@@ -130,19 +133,16 @@ class EncodedPlan:
                 found.append((begin, begin + self._buffers[number].nbytes, written))
         return (*found, (*step.workspace, True))
 
-    @property
-    def has_collectives(self) -> bool:
-        """Whether the plan has collectives, which run concurrently with other steps."""
-        return bool(self._channels)
+    def meet(self) -> None:
+        """Wait until all that was enqueued has run, on the GPUs of all local members.
 
-    def processor_access(self, node: NativeRun | HostCall) -> tuple[Access, ...]:
-        """One step's use of the multiprocessors, as an access of memory.
-
-        It is a write if the step fills the GPU: then no other step, but a collective,
-        runs concurrently with it.
+        Each of them calls this as often. So no collective runs while a member does what
+        may wait for the GPU: the first launch of a kernel, a capture, an allocation.
         """
-        step = self._accesses_of(node)
-        return () if step.is_collective else ((*_PROCESSORS, not step.small),)
+        if self._member is None:
+            device().synchronize()
+        else:
+            self._member.meet()
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
         """Whether one step leaves room on the GPU for another one."""
@@ -361,26 +361,17 @@ class EncodedPlan:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
-        is_collective = bool(call.channel)
-        duration = 0 if is_collective else _duration(self._bytes(step))
+        self.has_collectives |= call.is_collective
+        duration = 0 if call.is_collective else _duration(self._bytes(step))
         accesses = StepAccesses(
             step.reads,
             writes_of(step),
-            self._channel(call.channel) if is_collective else _HANDLES,
+            _COLLECTIVES if call.is_collective else _HANDLES,
             small=not duration,
             duration=duration,
-            is_collective=is_collective,
+            is_collective=call.is_collective,
         )
         return HostCall(call.enqueue, arguments, call.capturable, accesses)
-
-    def _channel(self, name: str) -> tuple[int, int]:
-        """The range of addresses that represents the channel ``name`` of collectives.
-
-        No memory has these addresses. Two collectives of a channel are thus kept in
-        order, as two writes of the same memory are.
-        """
-        begin = _FIRST_CHANNEL - len(self._channels)
-        return self._channels.setdefault(name, (begin, begin + 1))
 
 
 def _duration(nbytes: int) -> int:

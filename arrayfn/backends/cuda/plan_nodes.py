@@ -40,8 +40,8 @@ class StepAccesses:
         small: whether it leaves room on the GPU for another step. Two steps that do not
             would be slower if they ran concurrently.
         duration: the step runs at least as long as so many launches take the host.
-        is_collective: other steps run concurrently with it, whether small or not, as it
-            needs no multiprocessor.
+        is_collective: large steps run concurrently with it too, as it needs few
+            multiprocessors.
     """
 
     reads: tuple[int, ...]

@@ -6,7 +6,8 @@ each run. Steps are structures that begin with their kind.
 
 The result is 0, or ``status * 256 + stage`` of the first call that failed: a stage is
 0 for making the context current, else 1 + the step's kind.
-The caller holds the GIL, so slots are not written by two threads at once.
+Slots are not written by two threads at once: the caller holds the GIL, or a lock of the
+plan's.
 """
 
 from __future__ import annotations
@@ -350,7 +351,11 @@ class Plan:
 
 
 @cache
-def runner() -> Callable[[int, int], int]:
-    """The runner as a function of the addresses of plan and buffers."""
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    return kind(native_address(run))
+def runner(*, with_gil: bool = True) -> Callable[[int, int], int]:
+    """The runner as a function of the addresses of plan and buffers.
+
+    A launch waits while the stream's queue is full. ``with_gil`` says whether other
+    Python threads wait then too; callers without it hold a lock of the plan's.
+    """
+    kind = ctypes.PYFUNCTYPE if with_gil else ctypes.CFUNCTYPE
+    return kind(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(native_address(run))

@@ -15,7 +15,6 @@ from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.plan_nodes import Access
 
 MAX_STEPS: Final = 64  # that are compared with each other
-MAX_ORDERED: Final = 1 << 12  # where most steps wait for the one before
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 
 
@@ -72,7 +71,7 @@ class Hazards:
         found: list[int] = []
         before = 0
         for k in range(len(self._accesses) - 1, -1, -1):
-            if not before >> k & 1 and _conflict(self._accesses[k], accesses):
+            if not before >> k & 1 and conflict(self._accesses[k], accesses):
                 found.append(k)
                 before |= 1 << k | self._before[k]
         self._accesses.append(accesses)
@@ -80,7 +79,7 @@ class Hazards:
         return found
 
 
-def _conflict(first: Sequence[Access], second: Sequence[Access]) -> bool:
+def conflict(first: Sequence[Access], second: Sequence[Access]) -> bool:
     """Whether two steps access the same memory, and one of them writes it."""
     return any(
         (wrote or writes) and begin < stop and start < end
@@ -92,10 +91,8 @@ def _conflict(first: Sequence[Access], second: Sequence[Access]) -> bool:
 class ConcurrentCapture:
     """Captures the steps of one ``stream``, each after its dependencies only."""
 
-    def __init__(self, stream: int, most: int = MAX_STEPS) -> None:
-        """Capture on ``stream``, comparing at most ``most`` steps with each other."""
+    def __init__(self, stream: int) -> None:
         self._stream = stream
-        self._most = most
         self.restart()
 
     def restart(self) -> None:
@@ -111,7 +108,7 @@ class ConcurrentCapture:
         In the graph it waits for the earlier steps that access the same memory, if one
         of both writes it; ``accesses`` are the step's.
         """
-        if len(self._hazards) == self._most:
+        if len(self._hazards) == MAX_STEPS:
             self.join()
             self.restart()
         found = self._hazards.add(accesses)

@@ -71,9 +71,9 @@ class ConditionalNodes:
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
-    def concurrent(self, stream: int, most: int) -> ConcurrentCapture:
+    def concurrent(self, stream: int) -> ConcurrentCapture:
         """Captures steps into a stream, each after its dependencies only."""
-        return ConcurrentCapture(stream, most)
+        return ConcurrentCapture(stream)
 
     def create_handle(self, stream: int) -> int:
         """A new conditional handle of the graph that ``stream`` is captured into."""

@@ -15,6 +15,7 @@ from arrayfn.backends.cuda.call_entry import ALWAYS, CallEntry
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs.conditional import conditional_nodes
+from arrayfn.backends.cuda.graphs.overlap import OverlappingLaunches
 from arrayfn.backends.cuda.graphs.replay import graph_or_launches, updated_graph
 from arrayfn.backends.cuda.graphs.staging import Staging, staged_buffers
 from arrayfn.backends.cuda.graphs.strategy import AnyAddress, Strategy, strategies
@@ -44,7 +45,7 @@ class Dispatch:
         plan = compiled.plan
         encoded = EncodedPlan(compiled, len(plan.buffers))
         given = compiled.input_types, inputs, outputs, plan.buffers, plan.arena
-        buffers = staged_buffers(*given)
+        buffers = staged_buffers(*given, has_collectives=encoded.has_collectives)
         chosen = strategies(encoded, can_stage=buffers is not None)
         staging = Staging(*buffers, plan.arena) if buffers is not None else None
         self.is_single = len(chosen) == 1
@@ -80,7 +81,11 @@ class SegmentDispatch:
         """
         self._encoded = encoded
         self._strategy = strategy
-        self._walk = Walk(encoded, addresses)
+        self._walk = walk = Walk(encoded, addresses)
+        self._enqueue_nodes = partial(walk.run, strategy.nodes)
+        if encoded.has_collectives:
+            launches = OverlappingLaunches(encoded, strategy.nodes, walk)
+            self._enqueue_nodes = launches.run
         self._entry: CallEntry | None = None
         self._runs = 0
         self._calls_allowed = 0  # of the entry before it enters Python again
@@ -92,14 +97,16 @@ class SegmentDispatch:
 
         capture = partial(_capture, encoded, strategy.nodes)
         if strategy.any_address is AnyAddress.UPDATED:
-            self._capture_plan = _when_idle(
-                encoded, partial(updated_graph, encoded, strategy.nodes, addresses)
+            self._capture_plan = partial(
+                updated_graph, encoded, strategy.nodes, addresses
             )
         elif strategy.any_address is AnyAddress.STAGED:
             assert staging is not None
-            self._capture_plan = _when_idle(
-                encoded, partial(staging.capture, addresses, encoded.plan, capture)
+            self._capture_plan = partial(
+                staging.capture, addresses, encoded.plan, capture
             )
+            if encoded.has_collectives:
+                self._capture_plan = partial(_together, encoded, self._capture_plan)
         if strategy.by_address:
             make = partial(
                 graph_or_launches,
@@ -107,7 +114,7 @@ class SegmentDispatch:
                 partial(capture, addresses),
                 max_launches=strategy.max_recorded,
             )
-            self._plans = AddressCache(_when_idle(encoded, make), strategy.direct_runs)
+            self._plans = AddressCache(make, strategy.direct_runs)
 
     def attach(self, entry: CallEntry) -> None:
         """Keep ``entry`` informed of what it may run without entering Python."""
@@ -126,7 +133,7 @@ class SegmentDispatch:
         if plan is not None:
             self._encoded.run(plan, self._walk.addresses)
         else:
-            self._walk.run(self._strategy.nodes, device().stream)
+            self._enqueue_nodes(device().stream)
         if self._entry is not None and self._plan is not None:
             self._allow(self._entry, self._plan)
 
@@ -157,20 +164,15 @@ def _capture(
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
-def _when_idle(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Callable[[], Plan]:
-    """``capture``; of a plan with collectives, once none of them runs.
+def _together(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
+    """The graph of ``capture``, which all members of a mesh capture now.
 
-    A capture loads kernels and makes a graph, for which the driver may wait for the GPU
-    with a lock of the process held (see ``Walk.wait_for_collectives``).
+    NCCL asks that a collective is captured by all members or by none.
     """
-    if not encoded.has_collectives:
-        return capture
-
-    def captured() -> Plan:
-        device().synchronize()
-        return capture()
-
-    return captured
+    encoded.meet()
+    plan = capture()
+    encoded.meet()
+    return plan
 
 
 class AddressCache:

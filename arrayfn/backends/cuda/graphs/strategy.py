@@ -19,6 +19,10 @@ that is a whole plan with small arrays   graph on staging         a graph for ea
 all else                                 direct launches          a graph for each set
 =======================================  =======================  ======================
 
+A plan with collectives is one segment: a graph on staging buffers if its arrays are
+small, else direct launches. All members of a mesh have to capture a collective in the
+same call, and their addresses repeat in different ones.
+
 The first ``direct_runs`` runs are direct launches in any case. A graph for one set of
 addresses that holds a few long kernels only is not launched: its kernels are launched
 one by one, as they were recorded.
@@ -98,6 +102,8 @@ def strategies(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
     The segments are as few and as long as possible: direct launches that follow each
     other are one.
     """
+    if encoded.has_collectives:
+        return [_strategy_of_members(encoded.nodes, can_stage)]
     groups = [(c, tuple(group)) for c, group in groupby(encoded.nodes, is_capturable)]
     is_whole = len(groups) == 1
     made: list[Strategy] = []
@@ -132,7 +138,7 @@ def _strategy(
     ):
         return Strategy(nodes)
 
-    delay = 0 if at_once else 1 + min(count // _LAUNCHES_PER_RUN, _MAX_DELAY)
+    delay = 0 if at_once else _delay(count)
     kernels = encoded.kernels(nodes)
     if kernels is not None and len(kernels) <= _MAX_UPDATED:
         return Strategy(nodes, AnyAddress.UPDATED, False, delay)
@@ -142,6 +148,19 @@ def _strategy(
     staged = can_stage and count >= _MIN_STAGED
     any_address = AnyAddress.STAGED if staged else AnyAddress.DIRECT
     return Strategy(nodes, any_address, True, delay, duration)
+
+
+def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
+    """The strategy of a plan with collectives: it must not depend on addresses."""
+    count = launches(nodes)
+    if not can_stage or count > _MAX_GRAPH or not all(map(is_capturable, nodes)):
+        return Strategy(nodes)
+    return Strategy(nodes, AnyAddress.STAGED, False, _delay(count))
+
+
+def _delay(count: int) -> int:
+    """The direct runs before the capture of a graph of ``count`` launches."""
+    return 1 + min(count // _LAUNCHES_PER_RUN, _MAX_DELAY)
 
 
 def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> int:

@@ -18,11 +18,7 @@ from typing_extensions import override
 
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
-from arrayfn.backends.cuda.graphs.capture import (
-    MAX_ORDERED,
-    MAX_STEPS,
-    ConcurrentCapture,
-)
+from arrayfn.backends.cuda.graphs.capture import ConcurrentCapture
 from arrayfn.backends.cuda.graphs.conditional import (
     ConditionalNodes,
     Scalar,
@@ -52,28 +48,33 @@ class Walk:
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
         """Enqueue ``nodes`` on ``stream``."""
-        addresses = self.addresses
         for node in nodes:
             if self.encoded.has_collectives:
                 self.wait_for_collectives(node)
-            if isinstance(node, NativeRun):
-                self.encoded.launch(node, addresses, stream)
-            elif isinstance(node, HostCall):
-                pointers = (addresses[b] + offset for b, offset in node.arguments)
-                node.enqueue(stream, *pointers)
-            elif isinstance(node, BranchNode):
-                self.branch(node, stream)
-            elif node.loop.count is None:
-                self.while_loop(node, stream)
-            else:
-                self.counted_loop(node, stream)
+            self.enqueue(node, stream)
+
+    def enqueue(self, node: Node, stream: int) -> None:
+        """Enqueue ``node`` on ``stream``."""
+        addresses = self.addresses
+        if isinstance(node, NativeRun):
+            self.encoded.launch(node, addresses, stream)
+        elif isinstance(node, HostCall):
+            pointers = (addresses[b] + offset for b, offset in node.arguments)
+            node.enqueue(stream, *pointers)
+        elif isinstance(node, BranchNode):
+            self.branch(node, stream)
+        elif node.loop.count is None:
+            self.while_loop(node, stream)
+        else:
+            self.counted_loop(node, stream)
 
     def wait_for_collectives(self, node: Node) -> None:
         """Wait for what runs on the GPU, before ``node`` is enqueued the first time.
 
         The first launch of a library's kernel loads it, and may wait for the GPU with a
         lock of the process held. If a collective ran meanwhile, it could wait for a
-        member whose thread waits for that lock.
+        member whose thread waits for that lock. A node that is not in a loop or branch
+        is enqueued the first time by all members together (see ``overlap``).
         """
         key = node if isinstance(node, NativeRun) else id(node)
         if key not in self._enqueued:
@@ -196,18 +197,13 @@ class CapturingWalk(Walk):
     ) -> None:
         """Enqueue ``nodes``; small steps that are independent run concurrently.
 
-        In a plan with collectives this holds for large steps too, which wait for each
-        other, but not for collectives. ``condition`` is set at the end, and waits only
-        for what writes its scalar.
+        ``condition`` is set at the end, and waits only for what writes its scalar.
         """
-        all_steps = self.encoded.has_collectives
-        steps = self.graph.concurrent(stream, MAX_ORDERED if all_steps else MAX_STEPS)
+        steps = self.graph.concurrent(stream)
         for node in one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
-            if is_step and (all_steps or self.encoded.is_small(node)):
+            if is_step and self.encoded.is_small(node):
                 accesses = self.encoded.accesses(node, self.addresses)
-                if all_steps:
-                    accesses += self.encoded.processor_access(node)
                 steps.add(accesses, partial(super().run, (node,), stream))
             elif isinstance(node, BranchNode):
                 self._switch(node, stream, steps)

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 class Call:
     """``enqueue(stream, *addresses)`` of ``arrays``, by their names in the call.
 
-    ``capturable`` says whether a stream capture can include it. A collective has a
-    ``channel``: calls of one channel run one after the other. In a graph a collective
-    waits for what writes its arrays and for its channel, and runs concurrently with all
-    other steps, as it needs no multiprocessor.
+    ``capturable`` says whether a stream capture can include it. Collectives run one
+    after the other, in the order of the plan, as the other members' do; they run
+    concurrently with other steps that do not access their arrays.
     """
 
     enqueue: Callable[..., None]
     arrays: tuple[str, ...]
     capturable: bool = True
-    channel: str = ""
+    is_collective: bool = False

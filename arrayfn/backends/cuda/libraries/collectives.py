@@ -19,4 +19,4 @@ def collective(number: str, integers: Mapping[str, int]) -> Call:
     if LOADING.member is None:
         raise BackendError(f"{step} is computed by the members of a mesh, not by one")
     enqueue = LOADING.member.enqueuing(step)
-    return Call(enqueue, ("x0", "y0"), channel=step.params["axis_name"])
+    return Call(enqueue, ("x0", "y0"), is_collective=True)
