@@ -37,7 +37,7 @@ from arrayfn.lowering.plan import (
 from tests.backends.logging_driver import LoggingGpu
 
 NUMBERS = itertools.count(1000)  # of GPUs: what is kept for each is not shared
-SMALL, LARGE = (16, 16), (1536, 2048)
+SMALL, LARGE, HUGE = (16, 16), (1536, 2048), (3072, 4096)
 POINTERS = tuple(Parameter(name, "f32*") for name in "xy")
 KERNELS = (
     Kernel("k", "", "k", POINTERS, threads=64),
@@ -103,7 +103,7 @@ PLANS = {
         *[step(X)] * 3,
         step(SECOND),
         step(X),
-        shape=LARGE,
+        shape=HUGE,
     ),
     "while_loop": compiled(step(X, FLAG), WHILE),
     "while_loop_on_the_host": compiled(
