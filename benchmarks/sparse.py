@@ -1,11 +1,12 @@
 """Sparse matrices beside SciPy's: ``python -m benchmarks.sparse``.
 
 Results are compared first. SciPy's gradients are written by hand; its factorizations
-are SuperLU's, as arrayfn's are. A million entries, unless a row says otherwise.
+are SuperLU's, as arrayfn's on a CPU are. A million entries, unless a row says otherwise.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 import arrayfn as af
+from arrayfn.backends.cuda.driver import gpu_count
 from arrayfn.scipy.sparse.linalg import cg, spsolve
 from arrayfn.sparse import COO, CSC, CSR, jacobian
 from arrayfn.sparse.solves import FACTORS
@@ -93,6 +95,33 @@ def gradients() -> Iterator[Row]:
     )
 
 
+def solutions_on_gpu() -> Iterator[Row]:
+    """cuDSS on a GPU beside SuperLU on a CPU; the arrays are on the GPU."""
+    side = 3 * GRID
+    theirs = laplacian(side).tocsr()
+    b = np.ones(side**2)
+    matrix, there = af.device_put((CSR(theirs), b), "cuda")
+    entries = [matrix.data, af.jit(lambda x: 2 * x)(matrix.data)]
+    solve = af.jit(lambda data, b: spsolve(matrix.with_data(data), b))
+    columns, turns = theirs.tocsc(), itertools.count()
+    factors = scipy.sparse.linalg.splu(columns)
+
+    def with_other_entries() -> Any:
+        turn = next(turns) % 2
+        return solve(entries[turn], there) * (1 + turn)
+
+    runs = {
+        "arrayfn": with_other_entries,
+        "SciPy": lambda: scipy.sparse.linalg.splu(columns).solve(b),
+    }
+    yield Row(f"spsolve on a GPU, Laplace {side} x {side}, new entries", runs, 1e-9)
+    runs = {
+        "arrayfn": lambda: solve(entries[0], there),
+        "SciPy": lambda: factors.solve(b),
+    }
+    yield Row("spsolve on a GPU, factors kept", runs, 1e-9)
+
+
 def solutions() -> Iterator[Row]:
     theirs = laplacian(GRID)
     ours, b = CSC(theirs), np.ones(GRID**2)
@@ -110,6 +139,8 @@ def solutions() -> Iterator[Row]:
     yield Row(f"spsolve, Laplace {GRID} x {GRID}", runs, 1e-10)
     runs = {"arrayfn": lambda: solve(ours, b), "SciPy": lambda: factors.solve(b)}
     yield Row("spsolve, factors kept", runs, 1e-10)
+    if gpu_count():
+        yield from solutions_on_gpu()
     by_rows = CSR(theirs)
     iterate = af.jit(lambda a, b: cg(a, b, tol=1e-8)[0])
     runs = {

@@ -1,4 +1,4 @@
-"""Sparse systems solved directly, by SciPy's SuperLU, on the host.
+"""Sparse systems solved directly: by SciPy's SuperLU on a CPU, by cuDSS on a GPU.
 
 The factors of the last few matrices are kept: the systems of derivatives, and others
 with the same matrix, take substitutions alone.
@@ -20,22 +20,15 @@ from arrayfn import dtypes, lax
 from arrayfn.caches import forgets
 from arrayfn.callbacks import pure_callback
 from arrayfn.compilation.operators import operator
-from arrayfn.errors import ArgumentError, BackendError, ShapeError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 from arrayfn.sparse.array import SparseArray
 from arrayfn.sparse.products import in_scipy
-from arrayfn.tracing import device_of
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type
 
 _ORDERINGS: Final = (None, "NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
 _KEPT: Final = 4
-_ON_HOST: Final = (
-    "spsolve is computed on a CPU alone: no library that factors sparse matrices on a "
-    "GPU (cuDSS) is used yet; solve with cg, gmres or bicgstab there, or jit the "
-    "function for the CPU"
-)
 
 
 class _Factored(NamedTuple):
@@ -91,14 +84,15 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
         A: a sparse matrix (n, n).
         b: right-hand sides (n,) or (n, k), dense.
         permc_spec: how columns are ordered to keep factors sparse: "NATURAL",
-            "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default).
+            "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default). On a GPU cuDSS orders
+            them itself.
 
     Returns:
         x, of the shape of b; NaN, with a MatrixRankWarning, for a singular matrix.
 
     Raises:
         ShapeError: A is not square, or b does not match it.
-        BackendError: for arrays on a GPU.
+        BackendError: on a GPU, if cuDSS is missing, or ``permc_spec`` is given.
 
     Source: Li, An overview of SuperLU (2005).
 
@@ -124,8 +118,6 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
             f"spsolve: a matrix (n, n) and b (n,) or (n, k), not {A.shape} and {right}",
             user_location(),
         )
-    if device_of((A.data, b)) == "cuda":
-        raise BackendError(_ON_HOST, user_location())
     (data, b), _, dtype = ops.promoted("spsolve", (A.data, b))
     if dtype not in dtypes.INEXACT or dtype.itemsize < 4:
         dtype = dtypes.float64
@@ -138,13 +130,15 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
         """What solves systems with the matrix, or with its transpose."""
-        return lambda _, b: sparse_solve(
-            matrix.data,
-            first,
-            second,
-            b,
-            ordering=permc_spec,
-            transposed=transposed != by_rows,
+        return lambda _, b: (
+            sparse_solve(
+                matrix.data,
+                first,
+                second,
+                b.T,
+                ordering=permc_spec,
+                transposed=transposed != by_rows,
+            ).T
         )
 
     # The product with the matrix is there for derivatives by A.
@@ -164,8 +158,8 @@ def sparse_solve(
 ) -> Array:
     """The solution for a CSC matrix, or for its transpose.
 
-    The matrix is ``data``, ``indices`` and ``indptr``; ``ordering`` is SuperLU's of
-    columns.
+    The matrix is ``data``, ``indices`` and ``indptr``. ``b`` is a vector, or has a
+    right-hand side in each row; ``ordering`` is SuperLU's of columns.
     """
     type = leaf_type(b)
     return pure_callback(
@@ -174,15 +168,6 @@ def sparse_solve(
         *(data, indices, indptr, b),
         vmap_method="expand_dims",
     )
-
-
-def _refuse(*types: ArrayType, **static: Any) -> bool:
-    raise BackendError(_ON_HOST)
-
-
-@sparse_solve.kernel("cuda", when=_refuse, check=False)
-def _by_cudss(*arrays: Any, **static: Any) -> None:
-    raise BackendError(_ON_HOST)
 
 
 def _solutions(
@@ -198,17 +183,16 @@ def _solutions(
     turned = "T" if transposed else "N"
     if all(x.shape[:axes] == (1,) * axes for x in matrix):
         data, indices, indptr = (x.reshape(x.shape[axes:]) for x in matrix)
-        sides = np.moveaxis(b.reshape(-1, *b.shape[axes:]), 0, -1)
-        flat = sides.reshape(len(sides), -1)
-        x = FACTORS.of((data, indices, indptr), ordering).solve(flat, turned)
-        return np.moveaxis(x.reshape(sides.shape), -1, 0).reshape(b.shape)
+        sides = b.reshape(-1, b.shape[-1]).T
+        x = FACTORS.of((data, indices, indptr), ordering).solve(sides, turned)
+        return np.ascontiguousarray(x.T).reshape(b.shape)
     lead = np.broadcast_shapes(*(x.shape[:axes] for x in arrays))
     out = np.empty((*lead, *b.shape[axes:]), b.dtype)
     whole = [np.broadcast_to(x, (*lead, *x.shape[axes:])) for x in arrays]
     for member in np.ndindex(lead):
         data, indices, indptr, side = (x[member] for x in whole)
         factors = FACTORS.of((data, indices, indptr), ordering)
-        out[member] = factors.solve(np.ascontiguousarray(side), turned)
+        out[member] = factors.solve(np.ascontiguousarray(side.T), turned).T
     return out
 
 

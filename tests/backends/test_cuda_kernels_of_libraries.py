@@ -170,3 +170,51 @@ def test_numba_cuda_computes_on_the_stream_of_the_plan():
         x = X + np.float32(k)
         wanted = np.cos(2 * np.sin(x))
         np.testing.assert_allclose(np.asarray(f(x)), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def product_by_tilelang():
+    tilelang = pytest.importorskip("tilelang")
+    pytest.importorskip("torch")
+    import tilelang.language as T  # noqa: N812 (TileLang's own name for it)
+
+    def product_of(M, K, N):
+        @T.prim_func
+        def main(
+            a: T.Tensor((M, K), "float16"),
+            b: T.Tensor((K, N), "float16"),
+            c: T.Tensor((M, N), "float16"),
+        ):
+            with T.Kernel(T.ceildiv(N, 64), T.ceildiv(M, 64), threads=128) as (bx, by):
+                rows = T.alloc_shared((64, 32), "float16")
+                columns = T.alloc_shared((32, 64), "float16")
+                sums = T.alloc_fragment((64, 64), "float")
+                T.clear(sums)
+                for k in T.Pipelined(T.ceildiv(K, 32), num_stages=2):
+                    T.copy(a[by * 64, k * 32], rows)
+                    T.copy(b[k * 32, bx * 64], columns)
+                    T.gemm(rows, columns, sums)
+                T.copy(sums, c[by * 64, bx * 64])
+
+        return main
+
+    return tilelang.jit(product_of)
+
+
+def test_a_tilelang_kernel_multiplies(product_by_tilelang):
+    @af.operator
+    def product(a, b):
+        return a @ b
+
+    def sizes(a, b, out):
+        return *a.shape, b.shape[1]
+
+    product.kernel("cuda")(af.adapters.tilelang(product_by_tilelang, sizes))
+    f = af.jit(lambda a, b: product(a, b) + 1, device="cuda")
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        a = random.normal(size=(192, 96)).astype(np.float16)
+        b = random.normal(size=(96, 128)).astype(np.float16)
+        wanted = np.float64(a) @ np.float64(b) + 1
+        have = np.float64(np.asarray(f(a, b)))
+        np.testing.assert_allclose(have, wanted, rtol=4e-3, atol=4e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,9 +125,11 @@ def test_norms() -> None:
         norm(a, 2)
 
 
-def test_a_gpu_has_no_factors_of_sparse_matrices() -> None:
-    with pytest.raises(BackendError, match="cuDSS"):
-        lowered(spsolve, CSR(DENSE), B)
+def test_the_order_of_columns_is_not_chosen_on_a_gpu() -> None:
+    with pytest.raises(BackendError, match="leave out permc_spec='NATURAL' there"):
+        lowered(partial(spsolve, permc_spec="NATURAL"), CSR(DENSE), B)
+    kernels = str(lowered(spsolve, CSR(DENSE), B).kernels)
+    assert "solve_by_cudss" in kernels
 
 
 def test_a_singular_matrix_gives_nan_and_what_does_not_fit_is_refused() -> None:

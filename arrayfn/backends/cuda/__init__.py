@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
-from arrayfn.backends.cuda import attention
+from arrayfn.backends.cuda import attention, sparse_systems
 from arrayfn.backends.cuda.checked_run import try_plan
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
 from arrayfn.backends.cuda.driver import device, gpu, gpu_count, on, per_device
@@ -32,6 +32,7 @@ __all__ = [
 
 RUNNERS["cuda"] = try_plan
 attention.register()
+sparse_systems.register()
 
 _HOPPER: Final = (9, 0)
 

@@ -25,11 +25,18 @@ class Library:
     """
 
     def __init__(
-        self, title: str, name: str, what: str, create: str = "", set_stream: str = ""
+        self,
+        title: str,
+        name: str,
+        what: str,
+        create: str = "",
+        set_stream: str = "",
+        package: str = "",
     ) -> None:
         self.title = title
         self._name = name
         self._what = what
+        self._package = package or f"nvidia-{name.lower()}"
         self._create = create
         self._set_stream = set_stream
         self._made: dict[tuple[int, str], ctypes.c_void_p] = {}
@@ -37,7 +44,7 @@ class Library:
     @cached_property
     def functions(self) -> Any:
         """The library's functions."""
-        return open_library(self._name, self._what, f"nvidia-{self._name.lower()}")
+        return open_library(self._name, self._what, self._package)
 
     def has(self, function: str) -> bool:
         """Whether this version of the library has a function."""
@@ -79,7 +86,7 @@ def open_library(name: str, what: str, package: str) -> Any:
         return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib(name).abs_path))
     except (ImportError, OSError, RuntimeError):
         pass
-    for version in (".so.13", ".so.12", ".so"):
+    for version in (".so.13", ".so.12", ".so.1", ".so"):
         try:
             return ctypes.CDLL(f"lib{name}{version}")
         except OSError:
