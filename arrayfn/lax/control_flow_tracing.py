@@ -20,7 +20,6 @@ from arrayfn.errors import (
     ArrayfnError,
     DTypeError,
     ShapeError,
-    SourceLocation,
     user_location,
 )
 from arrayfn.ir import ArrayType, Program, Var
@@ -28,8 +27,8 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lax.collectives import pvary
 from arrayfn.primitives import conversion
 from arrayfn.tracing import Tracer, apply
-from arrayfn.transforms import ShapeDtypeStruct, leaf_type, name_of, trace_function
-from arrayfn.transforms.arguments import check_leaf
+from arrayfn.transforms import ShapeDtypeStruct, leaf_type, trace_function
+from arrayfn.transforms.arguments import check_leaf, described
 
 Function = Callable[..., Any]
 
@@ -150,16 +149,6 @@ def check_arrays(name: str, what: str, value: Any) -> None:
     """Raise ArgumentError unless every leaf of ``value`` is an array or a number."""
     for path, leaf in zip(tree.paths(value), tree.leaves(value), strict=True):
         check_leaf(leaf, f"{name}: {what}{path}")
-
-
-def described(function: Function) -> str:
-    """A function in messages: its name and its first line."""
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__name__", type(function).__name__)
-    if code is None:
-        return name
-    return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"
 
 
 def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
@@ -329,5 +318,5 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
 def renamed(function: Function, inner: Function) -> Function:
     """``inner`` with the name and signature of ``function``."""
     named = functools.wraps(function)(inner)
-    named.__name__ = name_of(function)
+    named.__name__ = getattr(function, "__name__", type(function).__name__)
     return named

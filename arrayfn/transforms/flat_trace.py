@@ -22,6 +22,7 @@ from arrayfn.transforms.arguments import (
     name_of,
     raise_mismatch,
     short,
+    shown_name,
     value_of,
     with_own_arrays,
 )
@@ -111,12 +112,12 @@ def trace_function(
 
 def _check_result(function: Function, leaf: Any) -> None:
     """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
-    check_not_returned(name_of(function), leaf)
+    check_not_returned(shown_name(function), leaf)
     try:
         check_leaf(leaf, "")
     except ArgumentError:
         raise ArgumentError(
-            f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
+            f"{shown_name(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "
             "the function",
             user_location(),

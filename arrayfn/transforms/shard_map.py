@@ -24,7 +24,7 @@ from arrayfn.transforms.arguments import (
     check_function,
     check_leaf,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.flat_trace import trace_function
@@ -97,7 +97,7 @@ def shard_map(
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
-        name = name_of(function)
+        name = shown_name(function)
         mesh = (
             asked_mesh(f"shard_map of {name}") if chosen_mesh is None else chosen_mesh
         )
