@@ -25,7 +25,7 @@ from arrayfn.errors import (
 from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lax.collectives import pvary
-from arrayfn.primitives import conversion
+from arrayfn.primitives import collectives, conversion
 from arrayfn.tracing import Tracer, apply
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type, trace_function
 from arrayfn.transforms.arguments import check_leaf, described
@@ -152,7 +152,11 @@ def check_arrays(name: str, what: str, value: Any) -> None:
 
 
 def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
-    """``program`` with its first outputs converted to these types."""
+    """``program`` with its first outputs converted to these types.
+
+    Over a mesh they are also marked as varying along the axes of those types: a result
+    that all members share, where another way gives each its own, counts for each.
+    """
     pairs = list(zip(program.outputs, wanted, strict=False))
     if all(a.type == t for a, t in pairs):
         return program
@@ -167,6 +171,8 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
                 )
             elif not type.weak:
                 results[k] = conversion.convert(results[k], type.dtype)
+            for axis in sorted(type.varying - have.varying):
+                results[k] = collectives.pvary(results[k], axis_name=axis)
         return builder.build(results)
 
 

@@ -46,6 +46,14 @@ COLLECTIVES = {
     "cond": lambda x: (
         lax.cond(lax.psum(x.sum(), "i") > 0, lambda x: lax.pmax(x, "i"), np.sin, x) + x
     ),
+    "cond of a shared result": lambda x: (
+        lax.cond(lax.psum(x.sum(), "i") > -99, lambda x: lax.pmax(x, "i"), np.sin, x)
+        * x
+    ),
+    "scan to a shared carry": lambda x: (
+        lax.scan(lambda c, _: (lax.psum(np.sin(c), "i"), None), x, None, length=2)[0]
+        * x
+    ),
     "checkpoint": af.checkpoint(lambda y: np.sin(lax.psum(np.sin(y), "i") * y)),
 }
 FORWARD_ONLY = ("while",)
