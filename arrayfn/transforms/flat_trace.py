@@ -66,9 +66,9 @@ def trace_function(
     values are always inputs; with ``whole`` they become constants of the Program inside
     another trace, too, unless they depend on it. ``checks`` are those of ``jit``.
     Without ``with_values`` the inputs have no values, but operations on captured arrays
-    alone are computed at once; if ``abstract``, those are staged, too. ``mesh`` adds an
-    input for each of its axes, the member's index; ``varying`` says whether types have
-    the axes along which a value varies. ``platform`` is the backend that the Program is
+    alone are computed at once; if ``abstract``, those are staged, too. The ``axes`` may
+    be those of a ``mesh``; ``varying`` says whether types have the axes of it along
+    which a value varies. ``platform`` is the backend that the Program is
     compiled for. ``types_only`` says that the Program is never run, so that the
     function may use a ``ShapeDtypeStruct`` for an array.
     """
