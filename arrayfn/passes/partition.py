@@ -30,7 +30,7 @@ from arrayfn.ir import (
     Var,
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.ir.sharding import spec_of
+from arrayfn.ir.sharding import UNVARYING, spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
@@ -84,7 +84,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 
 
 def _with_indices(
-    mesh: Mesh, builder: ProgramBuilder, within: bool = False
+    mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
     """A Partition whose indices are new inputs of the Program under construction."""
     index = ArrayType((), dtypes.int32)
@@ -99,8 +99,8 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
-        within: whether the equations are in the body of a shard_map. Its devices have
-            values of their own, of which shard_maps inside it cut parts.
+        within: the axes of shard_maps whose body has the equations. Devices along them
+            have values of their own, of which shard_maps in the body cut parts.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
         sums: the sum of each part that was pending, once it is computed.
@@ -108,7 +108,10 @@ class Partition:
     """
 
     def __init__(
-        self, mesh: Mesh, indices: Mapping[str, Atom], within: bool = False
+        self,
+        mesh: Mesh,
+        indices: Mapping[str, Atom],
+        within: frozenset[str] = UNVARYING,
     ) -> None:
         self.mesh = mesh
         self.sizes = mesh.shape
@@ -211,7 +214,11 @@ class Partition:
         if primitive is shard_map:
             return member(self, params, operands)
         if primitive is reshard:
-            spec = params["spec"].entries(operands[0].part.type.ndim)
+            entries = params["spec"].entries(operands[0].part.type.ndim)
+            spec = tuple(
+                tuple(name for name in entry if name not in self.within)
+                for entry in entries
+            )
             return [Placed(self.move(operands[0], spec), spec)]
         if primitive.family == "callback" and primitive.effect and not self.within:
             return once(self, equation, operands)
@@ -280,12 +287,6 @@ class Partition:
     ) -> Sequence[Atom]:
         """Emit the primitive of ``equation``; return its outputs."""
         return current_builder().emit(equation.primitive, operands, params)
-
-    def in_member(self) -> Partition:
-        """A Partition of the body of a shard_map, for the same device."""
-        emitter = Partition(self.mesh, self.indices, within=True)
-        emitter.not_cut = self.not_cut
-        return emitter
 
     def composition(
         self, equation: Equation, operands: Sequence[Placed]

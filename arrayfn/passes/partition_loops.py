@@ -137,8 +137,10 @@ def member(
     ]
     operands += [emitter.indices[name] for name in params["axis_names"]]
     if has_shard_map(body):
-        inside = emitter.in_member()
+        within = emitter.within.union(params["axis_names"])
+        inside = type(emitter)(emitter.mesh, emitter.indices, within)
         parts = inside.run(body, [inside.whole(x) for x in operands])
+        emitter.not_cut += inside.not_cut
         results = [inside.move(x, ((),) * len(x.spec)) for x in parts]
     else:
         results = current_builder().inline(body, operands)

@@ -17,8 +17,7 @@ from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.shard_map_alone import OneDevice
 from arrayfn.primitives.shard_map_types import part_type
 from arrayfn.tracing import ImmutableArray, apply
-from arrayfn.tracing.frames import current_frame
-from arrayfn.tracing.meshes import asked_mesh
+from arrayfn.tracing.meshes import asked_mesh, axes_around
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
@@ -158,15 +157,7 @@ def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
     Without one it is the mesh around, or else that of ``set_mesh``. ArgumentError if
     ``chosen`` is not the mesh around.
     """
-    axes: set[str] = set()
-    mesh: Mesh | None = None
-    frame = current_frame()
-    while frame is not None:
-        for axis, named in frame.axes.items():
-            if named.mesh is not None:
-                mesh = named.mesh
-                axes.add(axis)
-        frame = frame.parent
+    axes, mesh = axes_around()
     if chosen is None:
         chosen = asked_mesh(f"shard_map of {name}") if mesh is None else mesh
     elif mesh not in (None, chosen):
@@ -175,7 +166,7 @@ def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
             f"that its mesh must be the same, and not ({chosen}); leave mesh out",
             user_location(),
         )
-    return frozenset(axes), chosen
+    return axes, chosen
 
 
 def _own_axes(

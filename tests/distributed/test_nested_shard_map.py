@@ -209,6 +209,20 @@ def test_results_stay_cut_between_inner_functions() -> None:
     assert str(lowered.compiled_program.partitioned.program).count("all_gather(") == 1
 
 
+def test_a_constraint_is_along_axes_that_are_left() -> None:
+    def outer(x: Any, spec: P) -> Any:
+        y = shard_map(anp.sin, in_specs=P("i"), out_specs=P("i"))(x)
+        return lax.with_sharding_constraint(y, af.NamedSharding(MESH, spec)) * 2
+
+    def cut(spec: P) -> Any:
+        options = {"in_specs": P("o"), "out_specs": P("o"), **OUTER}
+        return af.jit(shard_map(lambda x: outer(x, spec), **options))(X)
+
+    np.testing.assert_allclose(cut(P(None, "i")), 2 * np.sin(X))
+    with pytest.raises(ArgumentError, match="names 'o', along which a shard_map"):
+        cut(P("o"))
+
+
 def test_each_device_calls_back_as_without_an_inner_one() -> None:
     seen: list[int] = []
 
