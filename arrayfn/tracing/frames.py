@@ -29,7 +29,7 @@ INDEX: Final = "index"
 
 
 class Frame:
-    """A function being traced.
+    """A function being traced; messages call it ``name``.
 
     ``abstract`` frames, and those inside them, stage every operation. Other frames
     compute operations on arrays alone at once. ``checks`` are the checks of the
@@ -58,7 +58,7 @@ class Frame:
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.inlined: set[str] = set() if parent is None else parent.inlined
-        self.builder = ProgramBuilder(name)
+        self.builder = ProgramBuilder(name if name.isidentifier() else "function")
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.uses_outer_axis = False
         # The values that Refs from outside hold inside this frame.

@@ -112,14 +112,15 @@ def trace(
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
-    ``name`` is the Program's, ``hints`` are names for its inputs. With ``values`` the
-    Tracers carry them (None where one is unknown), unless the frame is ``abstract``.
-    With ``constants`` captured arrays become the Program's constants at top level;
-    inside another trace they do if the Program is to be ``whole`` and does not depend
-    on that trace. For each of ``axes``, names and extents, there is one more input, the
-    index of a member. If they are axes of ``mesh``, types may say what is ``varying``
-    along them. ``checks`` are those of ``jit``; ``platform`` is the backend that it
-    compiles for. ``types_only`` says that the Program is never run.
+    Messages call it ``name``, and so does the Program if that is an identifier;
+    ``hints`` are names for its inputs. With ``values`` the Tracers carry them (None
+    where one is unknown), unless the frame is ``abstract``. With ``constants`` captured
+    arrays become the Program's constants at top level; inside another trace they do if
+    the Program is to be ``whole`` and does not depend on that trace. For each of
+    ``axes``, names and extents, there is one more input, the index of a member. If they
+    are axes of ``mesh``, types may say what is ``varying`` along them. ``checks`` are
+    those of ``jit``; ``platform`` is the backend that it compiles for. ``types_only``
+    says that the Program is never run.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform, types_only)

@@ -19,7 +19,6 @@ from arrayfn.transforms.arguments import (
     check_leaves,
     hints,
     leaf_type,
-    name_of,
     raise_mismatch,
     short,
     shown_name,
@@ -94,7 +93,7 @@ def trace_function(
     traced = trace(
         flat,
         types or [leaf_type(x) for x in leaves],
-        name=name_of(function),
+        name=shown_name(function),
         hints=hints(function, args, kwargs),
         values=[value_of(x) for x in leaves] if with_values else None,
         abstract=abstract,
