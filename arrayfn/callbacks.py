@@ -13,7 +13,7 @@ from arrayfn.primitives import callbacks
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.tracing import ImmutableArray, apply, is_made_of_equations
 from arrayfn.tracing.frames import current_frame
-from arrayfn.transforms import check_leaf, leaf_type, name_of
+from arrayfn.transforms import check_leaf, leaf_type, name_of, shown_name
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 
@@ -109,7 +109,7 @@ def _called(
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
-                f"{name_of(callback)} returned the structure "
+                f"{shown_name(callback)} returned the structure "
                 f"{tree.text_of(structure)}, which is declared as "
                 f"{tree.text_of(result_tree)}"
             )

@@ -139,8 +139,10 @@ def checkify(
     are left as they are. The Error is about the first check of the function that
     failed; the result is computed all the same. A ``while_loop`` ends where one failed.
 
-    ``f`` is traced: it sees no values, as under ``jit``. Compile the result:
-    ``jit(checkify(f))``. Arguments that are no arrays or numbers reach it as they are.
+    ``f`` is traced: it sees no values of arrays, as under ``jit``. Compile the result:
+    ``jit(checkify(f))``. Arguments that are no arrays or numbers reach it as they are;
+    so do ``True`` and ``False``, and in a traced function all numbers of Python, such
+    as static arguments of ``jit``.
     Raises ArgumentError for unknown kinds.
 
     >>> import arrayfn.numpy as anp
@@ -167,7 +169,12 @@ def checkify(
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> tuple[Error, R]:
         """Trace the function with checks, and apply its Program."""
         leaves, structure = tree.flatten((args, kwargs))
-        fixed = {k: x for k, x in enumerate(leaves) if not is_array(x)}
+        known = bool if current_frame() is None else (bool, int, float, complex)
+        fixed = {
+            k: x
+            for k, x in enumerate(leaves)
+            if isinstance(x, known) or not is_array(x)
+        }
         arrays = [x for k, x in enumerate(leaves) if k not in fixed]
         traced = trace_function(
             with_fixed_leaves(f, structure, fixed),

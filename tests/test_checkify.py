@@ -136,6 +136,25 @@ def test_arguments_that_are_no_arrays_reach_the_function() -> None:
     assert (error.get(), y) == (None, 3.0)
 
 
+def test_static_arguments_of_jit_reach_the_function_as_they_are() -> None:
+    @ck.checkify
+    def power(x: Any, count: int, logarithm: bool) -> Any:
+        for _ in range(count):
+            x = x * x
+        return positive(x) if logarithm else x
+
+    error, y = af.jit(power, static_argnums=(1, 2))(2.0, 3, False)
+    assert (error.get(), y) == (None, 256.0)
+    error, _ = af.jit(power, static_argnums=(1, 2))(-1.0, 0, True)
+    assert error.get() == "-1.0 is not positive"
+
+
+def test_true_and_false_reach_the_function_and_numbers_are_checked() -> None:
+    quotient = ck.checkify(lambda x, y, up: x / y if up else y, errors=ck.div_checks)
+    assert "divides by zero" in str(quotient(1.0, 0.0, True)[0].get())
+    assert quotient(1.0, 0.0, False)[0].get() is None
+
+
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ArgumentError, match="unknown kinds"):
         ck.checkify(positive, errors={"overflow"})

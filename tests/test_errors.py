@@ -343,21 +343,37 @@ def test_numpy_functions_that_cannot_be_traced(function, message):
 @pytest.mark.parametrize(
     ("function", "argument", "message"),
     [
-        (lambda x: x * 2, X, "returns a scalar, but function returned f64[3]; sum it"),
-        (lambda x: (x, x), 1.0, "returns one scalar, but function returned 2 arrays"),
-        (lambda x: None, 1.0, "returns one scalar, but function returned 0 arrays"),
+        (
+            lambda x: x * 2,
+            X,
+            "returns a scalar, but <lambda> ... returned f64[3]; sum it",
+        ),
+        (
+            lambda x: (x, x),
+            1.0,
+            "returns one scalar, but <lambda> ... returned 2 arrays",
+        ),
+        (lambda x: None, 1.0, "returns one scalar, but <lambda> ... returned 0 arrays"),
         (
             lambda x: x.sum(),
             np.arange(3),
             "by argument 0, which is i64[3]: only floating",
         ),
         (lambda x: x, 3, "by argument 0, which is ~i64[]: only floating"),
-        (lambda x: x > 0, 3.0, "returns a real scalar, but function returned ~bool[]"),
-        (lambda x: x * 1j, 3.0, "returns a real scalar, but function returned ~c128[]"),
+        (
+            lambda x: x > 0,
+            3.0,
+            "returns a real scalar, but <lambda> ... returned ~bool[]",
+        ),
+        (
+            lambda x: x * 1j,
+            3.0,
+            "returns a real scalar, but <lambda> ... returned ~c128[]",
+        ),
         (
             lambda x: x.astype(int),
             3.0,
-            "returns a real scalar, but function returned i64",
+            "returns a real scalar, but <lambda> ... returned i64",
         ),
     ],
 )
@@ -365,7 +381,7 @@ def test_gradients_that_do_not_exist(function, argument, message):
     for transform in (grad, value_and_grad):
         with pytest.raises(DifferentiationError) as caught:
             transform(function)(argument)  # no-grad
-        assert_says(caught, "no-grad", message)
+        assert_says(caught, "no-grad", *message.split(" ... "))
 
 
 def test_a_primitive_without_a_derivative_names_the_line_that_used_it():

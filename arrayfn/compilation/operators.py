@@ -41,7 +41,7 @@ from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, is_staged
 from arrayfn.tracing.frames import current_frame
-from arrayfn.transforms import name_of, trace_function
+from arrayfn.transforms import name_of, shown_name, trace_function
 from arrayfn.transforms.custom import closed_over, with_inputs
 
 P = ParamSpec("P")
@@ -430,7 +430,7 @@ def operator(
         if parameter.kind in variadic:
             raise ArgumentError(
                 f"an operator's parameters have names; {parameter} of "
-                f"{name_of(function)} has none to call it by",
+                f"{shown_name(function)} has none to call it by",
                 user_location(),
             )
     if static_argnames is None:
@@ -440,7 +440,7 @@ def operator(
     unknown = [k for k in static if k not in parameters]
     if unknown:
         raise ArgumentError(
-            f"{name_of(function)} has no parameters {unknown} that could be static",
+            f"{shown_name(function)} has no parameters {unknown} that could be static",
             user_location(),
         )
     chosen = name or name_of(function)

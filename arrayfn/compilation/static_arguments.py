@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, plural, user_location
-from arrayfn.transforms.arguments import Function, as_numbers, name_of
+from arrayfn.transforms.arguments import Function, as_numbers, shown_name
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class StaticParameters:
         except (TypeError, ValueError):
             if prefix == "donate" and named:
                 raise ArgumentError(
-                    f"{name_of(function)} has no signature that tells which arguments "
-                    "donate_argnames are; give donate_argnums",
+                    f"{shown_name(function)} has no signature that tells which "
+                    "arguments donate_argnames are; give donate_argnums",
                     user_location(),
                 ) from None
             return StaticParameters(tuple(positions), tuple(named))
@@ -98,7 +98,7 @@ class StaticParameters:
                 hash(value)
             except TypeError:
                 raise ArgumentError(
-                    f"{name_of(function)}: static argument {parameter!r} is a "
+                    f"{shown_name(function)}: static argument {parameter!r} is a "
                     f"{type(value).__name__}, which is not hashable; pass a tuple "
                     "for a list, or make the argument an array and not static",
                     user_location(),
@@ -156,7 +156,8 @@ def _check_positions(
 
 def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
     """The text of a function's signature."""
-    return f"{name_of(function)}({', '.join(map(str, parameters))})"
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{name}({', '.join(map(str, parameters))})"
 
 
 _UNKNOWN = "has no parameter of that name"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +16,7 @@ from arrayfn.distributed.pictures import html_picture, text_picture
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, NamedSharding, in_place, type_of
 from arrayfn.tracing import ArrayOnDevice
+from arrayfn.tracing.keys import WORDS, Key
 
 Array = np.ndarray[Any, Any]
 
@@ -204,8 +205,8 @@ def make_array_from_callback(
     """An array whose parts ``data_callback(index)`` gives, for each device here.
 
     ``index`` is a tuple of slices of the whole array. Devices with the same part share
-    one call. Parts are converted to ``dtype``, if one is given. Raises ShapeError if a
-    part has another shape.
+    one call. Parts are converted to ``dtype``, if one is given; parts of keys make an
+    array of keys. Raises ShapeError if a part has another shape.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((1,), ("x",)), PartitionSpec("x"))
@@ -216,6 +217,7 @@ def make_array_from_callback(
     """
     shape = tuple(int(n) for n in shape)
     wanted = sharding.shard_shape(shape)
+    are_keys = False
     made: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: dict[int, Any] = {}
     places = devices_of(sharding.mesh)
@@ -223,20 +225,25 @@ def make_array_from_callback(
         index = sharding.index(shape, member)
         key = tuple((part.start, part.stop) for part in index)
         if key not in made:
-            data = np.asarray(data_callback(index), dtype)
+            given = data_callback(index)
+            are_keys = isinstance(given, Key)
+            data = np.asarray(given.data if are_keys else given, dtype)
             part = np.array(data, order="C")
-            if part.shape != wanted:
+            if np.shape(given) != wanted:
                 raise ShapeError(
                     f"make_array_from_callback: the part {index} of an array of shape "
-                    f"{shape} has shape {wanted}, but data_callback gave {part.shape}",
+                    f"{shape} has shape {wanted}, but data_callback gave "
+                    f"{np.shape(given)}",
                     user_location(),
                 )
             part.flags.writeable = False
             made[key] = part
         parts[member] = placed(made[key], places[member])
     first = next(iter(parts.values()))
-    type = ArrayType(shape, type_of(first).dtype, sharding=sharding)
-    return ShardedArray(type, parts)
+    words = (WORDS,) if are_keys else ()
+    type = ArrayType((*shape, *words), type_of(first).dtype, sharding=sharding)
+    array = ShardedArray(type, parts)
+    return cast(ShardedArray, Key(array)) if are_keys else array
 
 
 def placed(x: Array, device: Device) -> Any:

@@ -10,10 +10,11 @@ from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.lax.control_flow_tracing import check_arrays, check_function, described
+from arrayfn.lax.control_flow_tracing import check_arrays, check_function
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate, flip, stack
 from arrayfn.transforms import leaf_type
+from arrayfn.transforms.arguments import described
 
 Function = Callable[..., Any]
 Leaves = list[Any]

@@ -14,7 +14,6 @@ from arrayfn.lax.control_flow_tracing import (
     check_arrays,
     check_function,
     close,
-    described,
     renamed,
     sharing,
     varying_along,
@@ -29,6 +28,7 @@ from arrayfn.primitives.control_flow_cond import cond as cond_primitive
 from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import Tracer, apply
 from arrayfn.tracing.references import Ref, discharged, held, within, write_back
+from arrayfn.transforms.arguments import described
 
 Function = Callable[..., Any]
 _NOTHING: Final = object()

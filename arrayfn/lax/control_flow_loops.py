@@ -16,7 +16,6 @@ from arrayfn.lax.control_flow_tracing import (
     check_arrays,
     check_function,
     close,
-    described,
     keep_types,
     plain_type,
     renamed,
@@ -32,6 +31,7 @@ from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.tracing.references import Ref, adopt, discharged, held, write_back
 from arrayfn.transforms import vmap
+from arrayfn.transforms.arguments import described
 
 Function = Callable[..., Any]
 

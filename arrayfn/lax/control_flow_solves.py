@@ -17,7 +17,6 @@ from arrayfn.lax.control_flow_tracing import (
     check_arrays,
     check_function,
     close,
-    described,
     plain_type,
     renamed,
     sharing,
@@ -27,6 +26,7 @@ from arrayfn.primitives.linear_solve import linear_solve
 from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, apply_program
 from arrayfn.transforms import jvp, leaf_type, linearize
+from arrayfn.transforms.arguments import described
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 from arrayfn.transforms.transposition import transpose
 

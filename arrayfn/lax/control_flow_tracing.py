@@ -20,16 +20,15 @@ from arrayfn.errors import (
     ArrayfnError,
     DTypeError,
     ShapeError,
-    SourceLocation,
     user_location,
 )
 from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lax.collectives import pvary
-from arrayfn.primitives import conversion
+from arrayfn.primitives import collectives, conversion
 from arrayfn.tracing import Tracer, apply
-from arrayfn.transforms import ShapeDtypeStruct, leaf_type, name_of, trace_function
-from arrayfn.transforms.arguments import check_leaf
+from arrayfn.transforms import ShapeDtypeStruct, leaf_type, trace_function
+from arrayfn.transforms.arguments import check_leaf, described
 
 Function = Callable[..., Any]
 
@@ -152,18 +151,12 @@ def check_arrays(name: str, what: str, value: Any) -> None:
         check_leaf(leaf, f"{name}: {what}{path}")
 
 
-def described(function: Function) -> str:
-    """A function in messages: its name and its first line."""
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__name__", type(function).__name__)
-    if code is None:
-        return name
-    return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"
-
-
 def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
-    """``program`` with its first outputs converted to these types."""
+    """``program`` with its first outputs converted to these types.
+
+    Over a mesh they are also marked as varying along the axes of those types: a result
+    that all members share, where another way gives each its own, counts for each.
+    """
     pairs = list(zip(program.outputs, wanted, strict=False))
     if all(a.type == t for a, t in pairs):
         return program
@@ -178,6 +171,8 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
                 )
             elif not type.weak:
                 results[k] = conversion.convert(results[k], type.dtype)
+            for axis in sorted(type.varying - have.varying):
+                results[k] = collectives.pvary(results[k], axis_name=axis)
         return builder.build(results)
 
 
@@ -329,5 +324,5 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
 def renamed(function: Function, inner: Function) -> Function:
     """``inner`` with the name and signature of ``function``."""
     named = functools.wraps(function)(inner)
-    named.__name__ = name_of(function)
+    named.__name__ = getattr(function, "__name__", type(function).__name__)
     return named

@@ -12,7 +12,6 @@ from arrayfn.lax.control_flow_tracing import (
     check_arrays,
     check_function,
     close,
-    described,
     plain_type,
     sharing,
     with_types,
@@ -20,6 +19,7 @@ from arrayfn.lax.control_flow_tracing import (
 from arrayfn.primitives.linear_call import linear_call as row
 from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
+from arrayfn.transforms.arguments import described
 
 
 def linear_call(

@@ -314,8 +314,7 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     decimals = ops.whole(decimals)
     dtype = ops.type_of_operand("round", a).dtype
     if dtype in dtypes.COMPLEX:
-        parts = round(real(a), decimals), round(imag(a), decimals)
-        return apply(c.make_complex, *parts)
+        return apply(c.make_complex, *(round(p, decimals) for p in (real(a), imag(a))))
     if dtype not in dtypes.FLOATS:
         return ops.same(a) if decimals >= 0 else _rounded_integers(a, decimals)
     if decimals == 0:
@@ -331,7 +330,9 @@ around = round
 
 
 def rint(x: ArrayLike, /) -> Array:
-    """x rounded to the nearest integer, ties to even, in floating-point."""
+    """x, or both its parts, rounded to the nearest integer, ties to even, as floats."""
+    if ops.type_of_operand("rint", x).dtype in dtypes.COMPLEX:
+        return round(x)
     return ops.floating(discrete.round, "rint", x)
 
 

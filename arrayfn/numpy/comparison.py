@@ -14,6 +14,7 @@ from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import apply
+from arrayfn.tracing.keys import Key
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
@@ -168,7 +169,9 @@ def isclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool."""
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool. Keys must be equal."""
+    if isinstance(a, Key) and isinstance(b, Key):
+        return equal(a, b)
     dtype = ops.floating_dtype(ops.common_dtype("isclose", (a, b)))
     a, b = ops.convert(a, dtype), ops.convert(b, dtype)
     size = ops.elementwise(e.mul, "isclose", absolute(b), rtol)

@@ -36,6 +36,7 @@ from arrayfn.numpy.comparison import (
     logical_not,
     where,
 )
+from arrayfn.numpy.creation import full
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take_along_axis
 from arrayfn.numpy.manipulation import (
@@ -143,7 +144,7 @@ def _quantile(
     """The quantiles ``q`` over ``axis``, as ``numpy.quantile`` gives them.
 
     With ``skip_nan`` NaN is left out, else it makes the result NaN. Errors call it
-    ``name``.
+    ``name``. Of no elements, all but ``quantile`` and ``percentile`` give NaN.
     """
     if isinstance(q, (list, tuple)):
         q = np.asarray(q)
@@ -155,9 +156,12 @@ def _quantile(
     result = ops.floating_dtype(common)
     if result in dtypes.COMPLEX:
         raise ArgumentError(f"{name} takes real numbers", user_location())
-    if 0 in [type.shape[k] for k in ops.normalize_axes(name, axis, type.ndim)]:
-        raise ArgumentError(f"{name} of no elements: {type}", user_location())
     flat, axes = _flat_along(name, x, axis)
+    if flat.shape[-1] == 0:
+        if name in ("quantile", "percentile"):  # as in NumPy
+            raise ArgumentError(f"{name} of no elements: {type}", user_location())
+        nothing = full((*fractions.shape, *flat.shape[:-1]), np.nan, result)
+        return _with_axes(nothing, fractions.ndim, axes, keepdims)
     if weights is not None:
         by_weight = _weighted(name, x, flat, q, axis, method, weights, skip_nan)
         return _with_axes(by_weight, fractions.ndim, axes, keepdims)
@@ -303,7 +307,7 @@ def nanquantile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """``quantile`` ignoring NaN; NaN if all are NaN."""
+    """``quantile`` ignoring NaN; NaN if all are NaN, or there are no elements."""
     ops.refuse_out("nanquantile", out)
     return _quantile(
         "nanquantile", a, q, axis, method, keepdims, weights, skip_nan=True
@@ -367,9 +371,12 @@ def median(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """The middle element over ``axis``, or the mean of two; NaN if one is NaN."""
+    """The middle element over ``axis``, or the mean of two; NaN if one is NaN.
+
+    The median of no elements is NaN.
+    """
     ops.refuse_out("median", out)
-    return quantile(a, 0.5, axis, keepdims=keepdims)
+    return _quantile("median", a, 0.5, axis, "linear", keepdims, None, skip_nan=False)
 
 
 def nanmedian(
@@ -381,4 +388,4 @@ def nanmedian(
 ) -> Array:
     """``median`` ignoring NaN; NaN if all are NaN."""
     ops.refuse_out("nanmedian", out)
-    return nanquantile(a, 0.5, axis, keepdims=keepdims)
+    return _quantile("nanmedian", a, 0.5, axis, "linear", keepdims, None, skip_nan=True)

@@ -176,7 +176,8 @@ def _next_half(x: Array, y: Array) -> Array:
     other = apply(conversion.bitcast, y, dtype=dtypes.uint16)
     smallest = bitwise_or(bitwise_and(other, 0x8000), 1)
     found = where(equal(size, 0), smallest, bitwise_or(sign, moved))
-    value = where(equal(x, y), other, found)
+    # Of 0 and -0, NumPy gives the first for float16, else the second.
+    value = where(equal(x, y), bits if dtype == dtypes.float16 else other, found)
     nan = not_equal(x, x) | not_equal(y, y)
     result = apply(conversion.bitcast, value, dtype=dtype)
     return where(nan, add(x, y), result)
@@ -185,13 +186,16 @@ def _next_half(x: Array, y: Array) -> Array:
 def spacing(x: ArrayLike, /) -> Array:
     """The distance from x to the next number away from 0, with x's sign.
 
-    As in NumPy, that of float16 is to the next larger number.
+    As in NumPy, that of float16 is to the next larger number, and that of -0 is
+    positive but for bfloat16.
     """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
-    limit = float("inf")
-    upwards = limit if x.dtype == dtypes.float16 else copysign(limit, x)
-    return where(isinf(x), float("nan"), subtract(nextafter(x, upwards), x))
+    outwards = float("inf")
+    if x.dtype != dtypes.float16:
+        sign = x if x.dtype == dtypes.bfloat16 else where(equal(x, 0), 0.0, x)
+        outwards = copysign(outwards, sign)
+    return where(isinf(x), float("nan"), subtract(nextafter(x, outwards), x))
 
 
 def nan_to_num(

@@ -30,11 +30,11 @@ from arrayfn.ir import (
     Var,
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.ir.sharding import spec_of
+from arrayfn.ir.sharding import UNVARYING, spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
-from arrayfn.passes.partition_loops import LOOPS, once
+from arrayfn.passes.partition_loops import LOOPS, member, once
 from arrayfn.passes.partition_values import (
     Partitioned,
     Placed,
@@ -55,7 +55,6 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
 from arrayfn.primitives.shard_map import shard_map
-from arrayfn.primitives.variance import without_variance
 
 
 def partition(program: Program, mesh: Mesh) -> Partitioned:
@@ -84,12 +83,14 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
     )
 
 
-def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
+def _with_indices(
+    mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
+) -> Partition:
     """A Partition whose indices are new inputs of the Program under construction."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
-    return Partition(mesh, indices)
+    return Partition(mesh, indices, within)
 
 
 class Partition:
@@ -98,16 +99,24 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
+        within: the axes of shard_maps whose body has the equations. Devices along them
+            have values of their own, of which shard_maps in the body cut parts.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
         sums: the sum of each part that was pending, once it is computed.
         repeated: the operand and axes of each broadcast.
     """
 
-    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        indices: Mapping[str, Atom],
+        within: frozenset[str] = UNVARYING,
+    ) -> None:
         self.mesh = mesh
         self.sizes = mesh.shape
         self.indices = indices
+        self.within = within
         self.not_cut: list[str] = []
         self.sums: dict[Atom, Placed] = {}
         self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
@@ -203,11 +212,15 @@ class Partition:
         """Emit a device's part of ``equation``."""
         primitive, params = primitive_of(equation), equation.params
         if primitive is shard_map:
-            return self.shard_map(params, operands)
+            return member(self, params, operands)
         if primitive is reshard:
-            spec = params["spec"].entries(operands[0].part.type.ndim)
+            entries = params["spec"].entries(operands[0].part.type.ndim)
+            spec = tuple(
+                tuple(name for name in entry if name not in self.within)
+                for entry in entries
+            )
             return [Placed(self.move(operands[0], spec), spec)]
-        if primitive.family == "callback" and primitive.effect:
+        if primitive.family == "callback" and primitive.effect and not self.within:
             return once(self, equation, operands)
         is_alike = not (has_mesh(equation) or has_effect(equation))
         if is_alike and all(x.is_whole for x in operands):
@@ -257,7 +270,7 @@ class Partition:
         builder.source = equation.source
         with builder:
             inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
-            emitter = _with_indices(self.mesh, builder)
+            emitter = _with_indices(self.mesh, builder, self.within)
             outputs = emitter.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
         indices = set(emitter.indices.values())
@@ -274,22 +287,6 @@ class Partition:
     ) -> Sequence[Atom]:
         """Emit the primitive of ``equation``; return its outputs."""
         return current_builder().emit(equation.primitive, operands, params)
-
-    def shard_map(
-        self, params: Mapping[str, Any], placed: Sequence[Placed]
-    ) -> list[Placed]:
-        """Emit the body of a shard_map, on parts by its specs."""
-        body: Program = without_variance(params["body"])
-        operands = [
-            self.move(x, spec.entries(len(x.spec)))
-            for x, spec in zip(placed, params["in_specs"], strict=True)
-        ]
-        indices = [self.indices[name] for name in self.mesh.axis_names]
-        results = current_builder().inline(body, [*operands, *indices])
-        return [
-            Placed(x, spec.entries(x.type.ndim))
-            for x, spec in zip(results, params["out_specs"], strict=True)
-        ]
 
     def composition(
         self, equation: Equation, operands: Sequence[Placed]
@@ -379,7 +376,7 @@ class Partition:
                 Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
-            emitter = _with_indices(self.mesh, builder)
+            emitter = _with_indices(self.mesh, builder, self.within)
             count = len(inputs)
             all_inputs = builder.inputs
             builder.inputs = [

@@ -1,4 +1,4 @@
-"""Partition of loops and branches: their Programs become those of one device.
+"""Partition of loops, branches and shard_maps: their Programs become one device's.
 
 A carry keeps its spec from iteration to iteration: the spec that the body returns, if
 the body then keeps it, else that of the initial value, to which the body moves its
@@ -8,11 +8,12 @@ result. What has a side effect, such as a print, takes place on the first device
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.passes.meshes import has_shard_map
 from arrayfn.passes.moves import Spec
 from arrayfn.passes.partition_values import Placed
 from arrayfn.primitives import elementwise as e
@@ -21,6 +22,7 @@ from arrayfn.primitives.collectives import all_gather
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.slicing import slice_
+from arrayfn.primitives.variance import without_variance
 
 if TYPE_CHECKING:
     from arrayfn.passes.partition import Partition
@@ -119,6 +121,33 @@ def _cond(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[
         equation, operands, {**equation.params, "branches": tuple(parts)}
     )
     return [Placed(x, spec) for x, spec in zip(results, out_specs, strict=True)]
+
+
+def member(
+    emitter: Partition, params: Mapping[str, Any], placed: Sequence[Placed]
+) -> list[Placed]:
+    """Emits the body of a shard_map, on parts by its specs.
+
+    It may have shard_maps inside.
+    """
+    body: Program = without_variance(params["body"])
+    operands = [
+        emitter.move(x, spec.entries(len(x.spec)))
+        for x, spec in zip(placed, params["in_specs"], strict=True)
+    ]
+    operands += [emitter.indices[name] for name in params["axis_names"]]
+    if has_shard_map(body):
+        within = emitter.within.union(params["axis_names"])
+        inside = type(emitter)(emitter.mesh, emitter.indices, within)
+        parts = inside.run(body, [inside.whole(x) for x in operands])
+        emitter.not_cut += inside.not_cut
+        results = [inside.move(x, ((),) * len(x.spec)) for x in parts]
+    else:
+        results = current_builder().inline(body, operands)
+    return [
+        Placed(x, spec.entries(x.type.ndim))
+        for x, spec in zip(results, params["out_specs"], strict=True)
+    ]
 
 
 def once(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:

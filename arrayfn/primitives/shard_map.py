@@ -1,12 +1,15 @@
 """``shard_map``: a Program that each member of a mesh runs on its parts of arrays.
 
 ``body`` takes a member's parts of the operands, cut as ``in_specs`` say, and then the
-member's index along each axis of ``mesh``. Its results are parts of the outputs, put
-together as ``out_specs`` say. With ``typed`` the types in the body say along which axes
-a value varies; an output must not vary along an axis that its spec does not name.
+member's index along each of ``axis_names``, axes of ``mesh``, which specs name. Its
+results are parts of the outputs, put together as ``out_specs`` say. With ``typed`` the
+types in the body say along which axes a value varies; an output must not vary along one
+of ``axis_names`` that its spec does not name.
 
-On one device it is the body mapped along all axes of the mesh by batching, which
-defines it.
+A shard_map in the body of another has other axes of the same mesh. Its operands may
+vary along those of the one around it, and its results then do.
+
+On one device it is the body mapped along its axes by batching, which defines it.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from arrayfn.ir import (
     type_of,
 )
 from arrayfn.ir.builder import ProgramBuilder
-from arrayfn.ir.sharding import NamedSharding, spec_of
+from arrayfn.ir.sharding import spec_of
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
@@ -69,30 +72,13 @@ from arrayfn.primitives.rules import (
     not_none,
     with_nones,
 )
-from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
-
-
-def index_types(mesh: Mesh, typed: bool) -> list[ArrayType]:
-    """The types of a member's indices along the axes of ``mesh``.
-
-    If ``typed``, they vary along their axis.
-    """
-    return [
-        ArrayType((), dtypes.int32, varying=frozenset((name,) if typed else ()))
-        for name in mesh.axis_names
-    ]
-
-
-def part_type(
-    type: ArrayType, mesh: Mesh, spec: PartitionSpec, typed: bool
-) -> ArrayType:
-    """The type of a member's part of an array of ``type`` that ``spec`` cuts.
-
-    If ``typed``, it varies along the mesh axes of the spec.
-    """
-    shape = NamedSharding(mesh, spec).shard_shape(type.shape)
-    varying = frozenset(spec.axes() if typed else ())
-    return ArrayType(shape, type.dtype, weak=type.weak, varying=varying)
+from arrayfn.primitives.shard_map_alone import expanded
+from arrayfn.primitives.shard_map_types import (
+    Specs,
+    index_types,
+    part_type,
+    whole_type,
+)
 
 
 def _types(
@@ -100,12 +86,13 @@ def _types(
     mesh: Mesh,
     in_specs: Specs,
     out_specs: Specs,
+    axis_names: tuple[str, ...],
     body: Program,
     typed: bool,
 ) -> tuple[ArrayType, ...]:
     """Type rule: the whole arrays whose parts the body returns.
 
-    The specs say which axes of the operands and results are cut along axes of the mesh.
+    The specs say which axes of the operands and results are cut along ``axis_names``.
     ``typed`` says whether types in the body say along which axes values vary.
     """
     if len(operands) != len(in_specs) or len(body.outputs) != len(out_specs):
@@ -117,10 +104,10 @@ def _types(
         part_type(x, mesh, spec, typed)
         for x, spec in zip(operands, in_specs, strict=True)
     ]
-    part_types = [*parts, *index_types(mesh, typed)]
+    part_types = [*parts, *index_types(axis_names, typed)]
     check_types(f"shard_map: parts for {body.name}", part_types, body.input_types)
     return tuple(
-        ArrayType(whole_shape(t.shape, mesh, spec), t.dtype, weak=t.weak)
+        whole_type(t, mesh, spec, axis_names)
         for t, spec in zip(body.output_types, out_specs, strict=True)
     )
 
@@ -181,9 +168,9 @@ def varying_along(x: Atom, axes: Iterable[str]) -> Atom:
     return x
 
 
-def _indices_last(program: Program, mesh: Mesh, first: int) -> Program:
-    """``program`` with the indices, its inputs from ``first`` on, at the end."""
-    last = first + len(mesh.axis_names)
+def _indices_last(program: Program, indices: int, first: int) -> Program:
+    """``program`` with its ``indices`` inputs from ``first`` on at the end."""
+    last = first + indices
     inputs = (
         *program.inputs[:first],
         *program.inputs[last:],
@@ -206,11 +193,10 @@ def _emit(
     return as_list(
         shard_map(
             *operands,
-            mesh=params["mesh"],
             in_specs=tuple(in_specs),
             out_specs=specs,
             body=with_specs(body, specs, params["typed"]),
-            typed=params["typed"],
+            **{name: params[name] for name in ("mesh", "axis_names", "typed")},
         )
     )
 
@@ -222,13 +208,12 @@ def _jvp(
     **params: Any,
 ) -> WithTangents:
     """The jvp rule: a shard_map of the body's jvp."""
-    body, mesh = params["body"], params["mesh"]
+    body, no_indices = params["body"], [False] * len(params["axis_names"])
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     wrt = [t is not None for t in tangents]
     count = len(body.outputs)
-    no_indices = [False] * len(mesh.axis_names)
     program, varies = jvp(body, [*wrt, *no_indices], [False] * count)
-    program = _indices_last(program, mesh, len(primals))
+    program = _indices_last(program, len(no_indices), len(primals))
     results = _emit(
         [*primals, *not_none(tangents)],
         [*in_specs, *selected(in_specs, wrt)],
@@ -247,10 +232,9 @@ def _batch(
     **params: Any,
 ) -> Batched:
     """The batching rule: a shard_map of the mapped body."""
-    body, mesh = params["body"], params["mesh"]
+    body, no_indices = params["body"], [False] * len(params["axis_names"])
     operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
-    no_indices = [False] * len(mesh.axis_names)
     program, varies = batch(
         body, axis_size, [*mapped, *no_indices], [False] * len(body.outputs)
     )
@@ -275,21 +259,22 @@ def _split(
 ) -> tuple[list[Equation], list[Equation]]:
     """Split a shard_map: ``(the known one, the linear one)``.
 
-    Residuals are stacked along the mesh axes along which they vary.
+    Residuals are stacked along those of its axes along which they vary.
     """
     params = dict(whole.params)
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
-    no_indices = [False] * len(mesh.axis_names)
+    axis_names = params["axis_names"]
+    no_indices = [False] * len(axis_names)
     parts = split(body, [*unknown, *no_indices], [False] * len(body.outputs))
     varies = parts.unknown
     residuals = parts.linear.inputs[: parts.residuals]
-    specs = [_residual_spec(v.type, mesh, typed) for v in residuals]
+    specs = [_residual_spec(v.type, axis_names, typed) for v in residuals]
     results = unselected(whole.outputs, varies)
 
     known_body = _with_stacked_residuals(parts, specs)
     stacked_residuals = [
-        Var(ArrayType(whole_shape(a.type.shape, mesh, spec), a.type.dtype))
+        Var(whole_type(a.type, mesh, spec, axis_names))
         for a, spec in zip(known_body.outputs[len(results) :], specs, strict=True)
     ]
     known: list[Equation] = []
@@ -315,7 +300,7 @@ def _split(
         for v, spec in zip(stacked_residuals, specs, strict=True)
     ]
     linear_body = _of_stacked_residuals(
-        parts, stacked_types, specs, index_types(mesh, typed)
+        parts, stacked_types, specs, index_types(axis_names, typed)
     )
     linear_specs = tuple(selected(out_specs, varies))
     linear = equation(
@@ -333,13 +318,15 @@ def _split(
     return known, [linear]
 
 
-def _residual_spec(type: ArrayType, mesh: Mesh, typed: bool) -> PartitionSpec:
+def _residual_spec(
+    type: ArrayType, axis_names: Sequence[str], typed: bool
+) -> PartitionSpec:
     """The spec of a stacked residual, which has one leading axis.
 
-    It is cut over the mesh axes that the residual varies along: those that its type
-    names if ``typed``, else all.
+    It is cut over those of ``axis_names`` that the residual varies along: those that
+    its type names if ``typed``, else all.
     """
-    varies = [name for name in mesh.axis_names if not typed or name in type.varying]
+    varies = [name for name in axis_names if not typed or name in type.varying]
     return spec_of([tuple(varies)])
 
 
@@ -392,18 +379,20 @@ def _transpose(
     """The transpose rule: a shard_map of the transposed body."""
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
+    axis_names = params["axis_names"]
     linear = [isinstance(x, Linear) for x in inputs]
     given_cotangents = [ct is not None for ct in cotangents]
-    no_indices = [False] * len(mesh.axis_names)
+    no_indices = [False] * len(axis_names)
     program, has_cotangent = transpose(
         body, [*linear, *no_indices], given_cotangents, [False] * sum(linear)
     )
     known = not_linear(inputs)
-    program = _indices_last(program, mesh, len(known))
+    program = _indices_last(program, len(axis_names), len(known))
     results_specs = selected(selected(in_specs, linear), has_cotangent)
     if not typed:
         ct_specs = selected(out_specs, given_cotangents)
-        program = _counted_once(program, mesh, len(known), ct_specs, results_specs)
+        sizes = {name: mesh.shape[name] for name in axis_names}
+        program = _counted_once(program, sizes, len(known), ct_specs, results_specs)
     results = _emit(
         [*known, *not_none(cotangents)],
         [*unselected(in_specs, linear), *selected(out_specs, given_cotangents)],
@@ -416,7 +405,7 @@ def _transpose(
 
 def _counted_once(
     program: Program,
-    mesh: Mesh,
+    sizes: Mapping[str, int],
     known: int,
     cotangents: Sequence[PartitionSpec],
     results: Sequence[PartitionSpec],
@@ -428,7 +417,7 @@ def _counted_once(
 
     Args:
         program: the transposed body. It takes known operands, then cotangents.
-        mesh: the mesh of the members.
+        sizes: the numbers of members along each axis.
         known: the number of known operands.
         cotangents: the spec of each cotangent that it takes.
         results: the spec of each cotangent that it returns.
@@ -437,13 +426,13 @@ def _counted_once(
     with builder:
         inputs: list[Atom] = list(builder.inputs_of(program))
         for k, spec in enumerate(cotangents, known):
-            shared = [n for name, n in mesh.shape.items() if name not in spec.axes()]
+            shared = [n for name, n in sizes.items() if name not in spec.axes()]
             # The cotangents of integers are zeros.
             if math.prod(shared) > 1 and inputs[k].type.dtype in dtypes.INEXACT:
                 inputs[k] = e.div(inputs[k], math.prod(shared))
         outputs = builder.inline(program, inputs)
         for k, spec in enumerate(results):
-            for name in mesh.axis_names:
+            for name in sizes:
                 if name not in spec.axes():
                     outputs[k] = summed_over(outputs[k], name)
         return builder.build(outputs)
@@ -461,7 +450,7 @@ def _samples() -> Iterable[Sample]:
                 builder.input(part_type(t, mesh, spec, typed))
                 for t, spec in zip(types, in_specs, strict=True)
             ]
-            for type in index_types(mesh, typed):
+            for type in index_types(mesh.axis_names, typed):
                 builder.input(type)
             x, y = parts
             scaled = e.mul(x, views.broadcast_in_dim(y, shape=(2, 2), axes=(1,)))
@@ -477,6 +466,7 @@ def _samples() -> Iterable[Sample]:
                 "mesh": mesh,
                 "in_specs": in_specs,
                 "out_specs": (PartitionSpec("i", "j"), PartitionSpec("i")),
+                "axis_names": mesh.axis_names,
                 "body": body,
                 "typed": typed,
             },

@@ -1,4 +1,4 @@
-"""``shard_map`` on one device: the body, mapped along all axes of the mesh.
+"""``shard_map`` on one device: the body, mapped along its axes of the mesh.
 
 Operands get an axis in front for each mesh axis that cuts them, and the body is batched
 along each. This defines the primitive.
@@ -13,21 +13,11 @@ from typing import ClassVar
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Mesh, PartitionSpec, Program
 from arrayfn.ir.builder import current_builder
-from arrayfn.ir.sharding import Entry, Shape
+from arrayfn.ir.sharding import Entry
 from arrayfn.primitives import views
+from arrayfn.primitives.shard_map_types import Specs, whole_shape
 from arrayfn.primitives.slicing import slice_
 from arrayfn.primitives.variance import without_variance
-
-Specs = tuple[PartitionSpec, ...]
-
-
-def whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
-    """The shape of an array that ``spec`` cuts into parts of ``shape``."""
-    entries = spec.entries(len(shape))
-    return tuple(
-        extent * math.prod(mesh.shape[name] for name in entry)
-        for extent, entry in zip(shape, entries, strict=True)
-    )
 
 
 def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...]]:
@@ -50,13 +40,12 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
     return views.transpose(split, permutation=tuple(order)), tuple(names)
 
 
-def _joined(x: Atom, mesh: Mesh, spec: PartitionSpec) -> Atom:
-    """The whole array from ``x``, which has all axes of ``mesh`` in front.
+def _joined(x: Atom, mesh: Mesh, names: Sequence[str], spec: PartitionSpec) -> Atom:
+    """The whole array from ``x``, which has the axes ``names`` of ``mesh`` in front.
 
     ``spec`` says which of them cut which axis; along the others all members have the
     same.
     """
-    names = mesh.axis_names
     used = spec.axes()
     for axis in reversed(range(len(names))):
         if names[axis] not in used:  # all members along it have the same
@@ -88,14 +77,16 @@ class OneDevice:
     batch: ClassVar[Callable[..., tuple[Program, list[bool]]]]
 
 
-def _mapped_body(body: Program, mesh: Mesh, names: Sequence[Entry]) -> Program:
-    """``body`` mapped along all axes of ``mesh``.
+def _mapped_body(
+    body: Program, sizes: dict[str, int], names: Sequence[Entry]
+) -> Program:
+    """``body`` mapped along the axes of ``sizes``, of these extents.
 
     Inputs have the axes in front that ``names`` has for them, outputs have all.
     """
     mapped = without_variance(body)
     all_outputs = [True] * len(body.outputs)
-    for axis, size in reversed(mesh.shape.items()):
+    for axis, size in reversed(sizes.items()):
         is_mapped = [axis in entry for entry in names]
         mapped, _ = OneDevice.batch(
             mapped, size, is_mapped, all_outputs, axis_name=axis
@@ -108,6 +99,7 @@ def expanded(
     mesh: Mesh,
     in_specs: Specs,
     out_specs: Specs,
+    axis_names: tuple[str, ...],
     body: Program,
     typed: bool,
 ) -> list[Atom]:
@@ -115,12 +107,16 @@ def expanded(
 
     The params are those of the primitive.
     """
+    sizes = {name: mesh.shape[name] for name in axis_names}
     cut = [_cut(x, mesh, s) for x, s in zip(operands, in_specs, strict=True)]
     indices = [
         (views.iota(shape=(size,), axis=0, dtype=dtypes.int32), (name,))
-        for name, size in mesh.shape.items()
+        for name, size in sizes.items()
     ]
     arguments = [*cut, *indices]
-    mapped = _mapped_body(body, mesh, [names for _, names in arguments])
+    mapped = _mapped_body(body, sizes, [names for _, names in arguments])
     results = current_builder().inline(mapped, [x for x, _ in arguments])
-    return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]
+    return [
+        _joined(x, mesh, axis_names, spec)
+        for x, spec in zip(results, out_specs, strict=True)
+    ]

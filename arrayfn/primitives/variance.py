@@ -28,6 +28,8 @@ def without_variance(program: Program) -> Program:
             environment[equation.outputs[0]] = operands[0]
             continue
         params = with_programs(equation.params, without_variance)
+        if "typed" in params:  # a shard_map
+            params = {**params, "typed": False}
         outputs = tuple([plain(v) for v in equation.outputs])
         equations.append(
             Equation(equation.primitive, operands, params, outputs, equation.source)

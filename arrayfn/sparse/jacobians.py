@@ -18,7 +18,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.sparse import structure
 from arrayfn.sparse.array import SparseArray
 from arrayfn.sparse.formats import COO, CSR
-from arrayfn.transforms import jvp, leaf_type, name_of, vjp, vmap
+from arrayfn.transforms import jvp, leaf_type, shown_name, vjp, vmap
 
 Positions = structure.Positions
 _MODES = ("forward", "reverse", None)
@@ -109,13 +109,14 @@ def jacobian(
         dtype = leaf_type(x).dtype
         if leaf_type(x).shape != pattern.shape[1:]:
             raise ShapeError(
-                f"jacobian of {name_of(function)}: the pattern {pattern.shape} is for "
-                f"vectors ({pattern.shape[1]},), and the argument is {leaf_type(x)}",
+                f"jacobian of {shown_name(function)}: the pattern {pattern.shape} is "
+                f"for vectors ({pattern.shape[1]},), and the argument is "
+                f"{leaf_type(x)}",
                 user_location(),
             )
         if dtype not in dtypes.INEXACT:
             raise ArgumentError(
-                f"jacobian of {name_of(function)}: the argument is {leaf_type(x)}; "
+                f"jacobian of {shown_name(function)}: the argument is {leaf_type(x)}; "
                 "convert it with .astype(numpy.float64)",
                 user_location(),
             )

@@ -29,7 +29,7 @@ INDEX: Final = "index"
 
 
 class Frame:
-    """A function being traced.
+    """A function being traced; messages call it ``name``.
 
     ``abstract`` frames, and those inside them, stage every operation. Other frames
     compute operations on arrays alone at once. ``checks`` are the checks of the
@@ -58,7 +58,7 @@ class Frame:
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.inlined: set[str] = set() if parent is None else parent.inlined
-        self.builder = ProgramBuilder(name)
+        self.builder = ProgramBuilder(name if name.isidentifier() else "function")
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.uses_outer_axis = False
         # The values that Refs from outside hold inside this frame.
@@ -88,7 +88,7 @@ class Frame:
         frame: Frame | None = self
         inner_frames: list[Frame] = []
         while frame is not None:
-            if name in frame.axes and frame.axes[name].manual:
+            if name in frame.axes:
                 for inner in inner_frames:
                     inner.uses_outer_axis = True
                 return frame.axes[name]
@@ -101,7 +101,7 @@ class Frame:
         names: list[str] = []
         frame: Frame | None = self
         while frame is not None:
-            names += [name for name, axis in frame.axes.items() if axis.manual]
+            names += frame.axes
             frame = frame.parent
         return names
 
@@ -149,15 +149,13 @@ class NamedAxis:
     """An axis that a function is mapped along: its extent, and a member's ``index``.
 
     The index is a Tracer without a value: an input of the function's Program. An axis
-    of a ``mesh`` is ``typed`` if types say what varies along it. One that is not
-    ``manual`` is not known inside the function.
+    of a ``mesh`` is ``typed`` if types say what varies along it.
     """
 
     size: int
     index: Tracer
     mesh: Mesh | None = None
     typed: bool = False
-    manual: bool = True
 
 
 class _Local(threading.local):

@@ -66,6 +66,20 @@ def mesh_of_block() -> Mesh | None:
     return _local.mesh
 
 
+def axes_around() -> tuple[frozenset[str], Mesh | None]:
+    """The axes of the shard_maps that this is inside of, and their mesh, if any."""
+    axes: set[str] = set()
+    mesh: Mesh | None = None
+    frame = current_frame()
+    while frame is not None:
+        for name, axis in frame.axes.items():
+            if axis.mesh is not None:
+                mesh = axis.mesh
+                axes.add(name)
+        frame = frame.parent
+    return frozenset(axes), mesh
+
+
 def asked_mesh(what: str) -> Mesh:
     """``mesh_of_block()``, for functions being traced, which now depend on it.
 

@@ -112,14 +112,15 @@ def trace(
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
-    ``name`` is the Program's, ``hints`` are names for its inputs. With ``values`` the
-    Tracers carry them (None where one is unknown), unless the frame is ``abstract``.
-    With ``constants`` captured arrays become the Program's constants at top level;
-    inside another trace they do if the Program is to be ``whole`` and does not depend
-    on that trace. For each of ``axes``, names and extents, there is one more input, the
-    index of a member; so there is for each axis of ``mesh``, along which types say what
-    is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the backend that it
-    compiles for. ``types_only`` says that the Program is never run.
+    Messages call it ``name``, and so does the Program if that is an identifier;
+    ``hints`` are names for its inputs. With ``values`` the Tracers carry them (None
+    where one is unknown), unless the frame is ``abstract``. With ``constants`` captured
+    arrays become the Program's constants at top level; inside another trace they do if
+    the Program is to be ``whole`` and does not depend on that trace. For each of
+    ``axes``, names and extents, there is one more input, the index of a member. If they
+    are axes of ``mesh``, types may say what is ``varying`` along them. ``checks`` are
+    those of ``jit``; ``platform`` is the backend that it compiles for. ``types_only``
+    says that the Program is never run.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform, types_only)
@@ -133,7 +134,7 @@ def trace(
         )
         for position, type in enumerate(types)
     ]
-    for axis, size in (axes or mesh_axes(mesh)).items():
+    for axis, size in (axes or {}).items():
         _add_named_axis(frame, axis, size, mesh, varying, location)
     with frame.entered():
         try:
@@ -183,11 +184,6 @@ def _add_named_axis(
     index = frame.builder.input(ArrayType((), dtypes.int32, varying=along), name)
     tracer = Tracer(frame, index, None, location)
     frame.axes[name] = NamedAxis(size, tracer, mesh, is_typed)
-
-
-def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
-    """The axes of ``mesh``, with their sizes; none without a mesh."""
-    return {} if mesh is None else mesh.shape
 
 
 def too_deep(name: str) -> NestingError:

@@ -12,6 +12,7 @@ from arrayfn.transforms.arguments import (
     check_leaves,
     leaf_type,
     name_of,
+    shown_name,
 )
 from arrayfn.transforms.constraints import (
     with_sharding_constraint,
@@ -52,6 +53,7 @@ __all__ = [
     "name_of",
     "pmap",
     "shard_map",
+    "shown_name",
     "smap",
     "trace_function",
     "value_and_grad",

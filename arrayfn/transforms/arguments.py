@@ -15,7 +15,13 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
-from arrayfn.errors import ArgumentError, ShapeError, is_users, user_location
+from arrayfn.errors import (
+    ArgumentError,
+    ShapeError,
+    SourceLocation,
+    is_users,
+    user_location,
+)
 from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
@@ -109,7 +115,7 @@ def check_leaves(
     for position, leaf in enumerate(leaves):
         if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
             continue
-        check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
+        check_leaf(leaf, lambda k=position: f"{shown_name(function)}: {where(k)}")
 
 
 def check_function(name: str, function: Any) -> None:
@@ -129,7 +135,7 @@ def check_function(name: str, function: Any) -> None:
     if inspect.isgeneratorfunction(function):
         raise ArgumentError(
             f"{name} takes a function that returns arrays, not the generator function "
-            f"{name_of(function)}; return a tuple",
+            f"{shown_name(function)}; return a tuple",
             user_location(),
         )
 
@@ -186,7 +192,7 @@ def positions_of(
     for name in named:
         if name not in parameters:
             raise ArgumentError(
-                f"{what} names {name!r}, but {name_of(function)} has the parameters "
+                f"{what} names {name!r}, but {shown_name(function)} has the parameters "
                 f"{', '.join(parameters)}",
                 user_location(),
             )
@@ -218,6 +224,22 @@ def name_of(function: Function) -> str:
     """The name of ``function`` in Programs: an identifier."""
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "function"
+
+
+def shown_name(function: Function) -> str:
+    """The name of ``function`` in messages; that of a lambda has its first line."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else described(function)
+
+
+def described(function: Function) -> str:
+    """A function in messages: its name and its first line."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    if code is None:
+        return name
+    return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"
 
 
 def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:

@@ -182,8 +182,7 @@ def _is_over(equation: Equation, name: str | None) -> bool:
 
 def _hides(equation: Equation, name: str | None) -> bool:
     """Whether ``name`` means an axis of a mesh inside ``equation``, a shard_map."""
-    mesh = equation.params.get("mesh")
-    return mesh is not None and name in mesh.axis_names
+    return name in equation.params.get("axis_names", ())
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:

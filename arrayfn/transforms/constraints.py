@@ -10,7 +10,7 @@ from arrayfn.errors import ArgumentError, plural, user_location
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import apply
-from arrayfn.tracing.meshes import over_mesh
+from arrayfn.tracing.meshes import axes_around, over_mesh
 from arrayfn.transforms.arguments import Function
 
 
@@ -22,7 +22,8 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     What follows in the function is computed on the parts,
     as far as the primitives allow. Values do not change.
 
-    Raises ShapeError if an extent is not a multiple of the number of parts.
+    Raises ShapeError if an extent is not a multiple of the number of parts, and
+    ArgumentError for an axis along which a ``shard_map`` around has cut.
 
     >>> import numpy as np
     >>> from arrayfn import Mesh, PartitionSpec as P, jit, set_num_devices
@@ -63,6 +64,14 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
                 "NamedSharding(mesh, P(...))",
                 user_location(),
             )
+        for name in sharding.spec.axes():
+            if name in axes_around()[0]:
+                raise ArgumentError(
+                    f"{what}: {sharding.spec!r} names {name!r}, along which a "
+                    "shard_map around has cut; name axes that its axis_names leaves "
+                    "out",
+                    user_location(),
+                )
         results.append(apply(reshard, leaf, mesh=sharding.mesh, spec=sharding.spec))
     return tree.unflatten(structure, results)
 

@@ -15,7 +15,7 @@ from arrayfn.transforms.arguments import (
     check_function,
     is_one,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.shard_map import shard_map
 
@@ -109,8 +109,8 @@ def pmap(
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
-                f"pmap: in_axes has {plural(len(axes), 'entry')}, but {name_of(fun)} "
-                f"was called with {plural(len(args), 'argument')}",
+                f"pmap: in_axes has {plural(len(axes), 'entry')}, but "
+                f"{shown_name(fun)} was called with {plural(len(args), 'argument')}",
                 user_location(),
             )
         count, names = len(args), list(kwargs)
@@ -123,7 +123,7 @@ def pmap(
         }
         if len(sizes) != 1:
             raise ShapeError(
-                f"pmap of {name_of(fun)}: the mapped extents are "
+                f"pmap of {shown_name(fun)}: the mapped extents are "
                 f"{sorted(sizes) or 'missing'}, but all are the number of devices",
                 user_location(),
             )

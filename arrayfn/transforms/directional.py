@@ -13,7 +13,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import apply_program
-from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
+from arrayfn.transforms.arguments import Function, leaf_type, like, shown_name
 from arrayfn.transforms.dce import dce
 from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.forward_mode import jvp as jvp_program
@@ -240,7 +240,7 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
         raise DifferentiationError(
             "linear_transpose takes functions of floating-point or complex numbers "
             "with such results, or of integers with such; those of "
-            f"{name_of(fun)} are {', '.join(map(str, dict.fromkeys(types)))}",
+            f"{shown_name(fun)} are {', '.join(map(str, dict.fromkeys(types)))}",
             user_location(),
         )
     captured = [*program.constant_values, *traced.trace.captured]

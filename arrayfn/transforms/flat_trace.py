@@ -19,9 +19,9 @@ from arrayfn.transforms.arguments import (
     check_leaves,
     hints,
     leaf_type,
-    name_of,
     raise_mismatch,
     short,
+    shown_name,
     value_of,
     with_own_arrays,
 )
@@ -65,9 +65,9 @@ def trace_function(
     values are always inputs; with ``whole`` they become constants of the Program inside
     another trace, too, unless they depend on it. ``checks`` are those of ``jit``.
     Without ``with_values`` the inputs have no values, but operations on captured arrays
-    alone are computed at once; if ``abstract``, those are staged, too. ``mesh`` adds an
-    input for each of its axes, the member's index; ``varying`` says whether types have
-    the axes along which a value varies. ``platform`` is the backend that the Program is
+    alone are computed at once; if ``abstract``, those are staged, too. The ``axes`` may
+    be those of a ``mesh``; ``varying`` says whether types have the axes of it along
+    which a value varies. ``platform`` is the backend that the Program is
     compiled for. ``types_only`` says that the Program is never run, so that the
     function may use a ``ShapeDtypeStruct`` for an array.
     """
@@ -93,7 +93,7 @@ def trace_function(
     traced = trace(
         flat,
         types or [leaf_type(x) for x in leaves],
-        name=name_of(function),
+        name=shown_name(function),
         hints=hints(function, args, kwargs),
         values=[value_of(x) for x in leaves] if with_values else None,
         abstract=abstract,
@@ -111,12 +111,12 @@ def trace_function(
 
 def _check_result(function: Function, leaf: Any) -> None:
     """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
-    check_not_returned(name_of(function), leaf)
+    check_not_returned(shown_name(function), leaf)
     try:
         check_leaf(leaf, "")
     except ArgumentError:
         raise ArgumentError(
-            f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
+            f"{shown_name(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "
             "the function",
             user_location(),

@@ -21,7 +21,7 @@ from arrayfn.transforms.arguments import (
     is_array,
     is_one,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.transposition import value_and_grad as grad_program
@@ -231,13 +231,13 @@ def chosen_arguments(
     if not named:
         raise ArgumentError(
             f"argnums is {argnums}: it names no argument to differentiate "
-            f"{name_of(function)} by",
+            f"{shown_name(function)} by",
             user_location(),
         )
     for position in named:
         if not -count <= position < count:
             raise ArgumentError(
-                f"argnums names argument {position}, but {name_of(function)} was "
+                f"argnums names argument {position}, but {shown_name(function)} was "
                 f"called with {plural(count, 'positional argument')}",
                 user_location(),
             )
@@ -259,7 +259,7 @@ def check_inexact(
             allowed and allowed[number]
         ):
             raise DifferentiationError(
-                f"{name_of(function)} cannot be differentiated by argument "
+                f"{shown_name(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: only floating-point and complex "
                 "numbers have derivatives; convert it with "
                 ".astype(numpy.float64) (or write 1.0 for 1)",
@@ -281,7 +281,7 @@ def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
     for leaf in tree.leaves(list(arguments)):
         if leaf_type(leaf).dtype not in dtypes.COMPLEX:
             raise DifferentiationError(
-                f"{name_of(function)} is differentiated with holomorphic=True by "
+                f"{shown_name(function)} is differentiated with holomorphic=True by "
                 f"{leaf_type(leaf)}, which is not complex; leave holomorphic out, or "
                 "convert it with .astype(numpy.complex128)",
                 user_location(),
@@ -295,7 +295,7 @@ def pair_with_aux(
     parts = out_tree.children()
     if len(parts) != 2:
         raise DifferentiationError(
-            f"{name_of(function)} with has_aux=True must return a pair (value, aux)",
+            f"{shown_name(function)} with has_aux=True must return a pair (value, aux)",
             user_location(),
         )
     return parts[0], parts[1]
@@ -354,7 +354,7 @@ def _fixed(leaf: Any, varies: bool) -> Any:
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
     """What to call leaf ``number`` of the argument in ``position``, in messages."""
     path = tree.paths(argument)[number]
-    return f"{name_of(function)}: argument {position}{path}"
+    return f"{shown_name(function)}: argument {position}{path}"
 
 
 def _check_scalar(
@@ -364,7 +364,7 @@ def _check_scalar(
 
     It is to be real, or complex if ``holomorphic``. ``out`` is the result's structure.
     """
-    name = name_of(function)
+    name = shown_name(function)
     if out.num_leaves != 1:
         raise DifferentiationError(
             f"grad needs a function that returns one scalar, but {name} returned "

@@ -23,7 +23,7 @@ from arrayfn.transforms.arguments import (
     check_function,
     is_one,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.directional import jvp, vjp
 from arrayfn.transforms.gradients import (
@@ -132,7 +132,7 @@ def jacrev(
                 kind = "complex" if holomorphic else "real"
                 raise DifferentiationError(
                     f"jacrev needs a function with {kind} outputs, but "
-                    f"{name_of(fun)} returned {type}; take the real and the "
+                    f"{shown_name(fun)} returned {type}; take the real and the "
                     "imaginary part apart, or use jacfwd",
                     user_location(),
                 )
@@ -286,7 +286,7 @@ def _check_real(function: Function, arguments: Sequence[Any]) -> None:
     for leaf in tree.leaves(list(arguments)):
         if leaf_type(leaf).dtype in dtypes.COMPLEX:
             raise DifferentiationError(
-                f"the Jacobian of {name_of(function)} by {leaf_type(leaf)} needs "
+                f"the Jacobian of {shown_name(function)} by {leaf_type(leaf)} needs "
                 "holomorphic=True; or differentiate by real and imaginary parts",
                 user_location(),
             )

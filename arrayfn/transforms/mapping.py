@@ -18,7 +18,7 @@ from arrayfn.transforms.arguments import (
     is_array,
     is_one,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.batching import batch
 from arrayfn.transforms.flat_trace import FlatTrace, trace_function
@@ -67,7 +67,7 @@ def vmap(
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         """Trace the function of one member, map its Program and run it."""
-        name = name_of(fun)
+        name = shown_name(fun)
         leaves, structure = tree.flatten((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs, leaves)
         objects = {

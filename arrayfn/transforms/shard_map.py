@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,15 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.sharding import check_spec
 from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.shard_map_alone import OneDevice
+from arrayfn.primitives.shard_map_types import part_type
 from arrayfn.tracing import ImmutableArray, apply
-from arrayfn.tracing.frames import current_frame
-from arrayfn.tracing.meshes import asked_mesh
+from arrayfn.tracing.meshes import asked_mesh, axes_around
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
     check_leaf,
     leaf_type,
-    name_of,
+    shown_name,
 )
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.flat_trace import trace_function
@@ -44,7 +43,8 @@ def shard_map(
 ) -> Any:
     """``function``, run by each device of ``mesh`` on its parts of the arguments.
 
-    Without ``mesh`` it is that of ``set_mesh``, where the result is called.
+    Without ``mesh`` it is that of ``set_mesh``, where the result is called, and inside
+    the function of another ``shard_map`` the mesh of that.
 
     ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix of
     them, and ``out_specs`` has those of the result. A spec says which axes of the mesh
@@ -55,7 +55,8 @@ def shard_map(
     mesh.
 
     ``axis_names`` are the axes that specs and collectives use, by default all of the
-    mesh. Along the others all devices have the same parts and compute the same.
+    mesh. Along the others all devices have the same parts and compute the same, but in
+    a ``shard_map`` inside ``function``: it has those axes, or some of them.
 
     The function's types say along which axes of the mesh a value varies. The sum over
     an axis does not vary along it; the derivative by a value that does not vary is
@@ -97,17 +98,14 @@ def shard_map(
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
-        name = name_of(function)
-        mesh = (
-            asked_mesh(f"shard_map of {name}") if chosen_mesh is None else chosen_mesh
-        )
-        _refuse_nesting(name, mesh)
-        rest = _other_axes(mesh, axis_names)
+        name = shown_name(function)
+        around, mesh = _mesh_around(name, chosen_mesh)
+        axes = _own_axes(mesh, axis_names, around)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
         specs = _spread("in_specs", prefix, args, mesh, name)
-        _check_axes_of("in_specs", specs, rest)
+        _check_axes_of("in_specs", specs, axes, around)
         leaves, structure = tree.flatten((args, {}))
-        member, member_args = _hiding(rest, function), args
+        member, member_args = function, args
         if objects := _objects_without_spec(prefix, args):
             member = with_fixed_leaves(member, structure, objects)
             specs = [spec for k, spec in enumerate(specs) if k not in objects]
@@ -124,6 +122,7 @@ def shard_map(
             types=types,
             abstract=True,
             with_values=False,
+            axes=axes,
             constants=False,
             mesh=mesh,
             varying=check_vma,
@@ -132,9 +131,9 @@ def shard_map(
         out_tree = traced.out_tree
         placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         outs = _spread("out_specs", out_specs, placeholder, mesh, name)
-        _check_axes_of("out_specs", outs, rest)
-        body = _captured_first(traced.program, len(leaves), len(mesh.axis_names))
-        _check_outputs(name, body, outs, check_vma)
+        _check_axes_of("out_specs", outs, axes, around)
+        body = _captured_first(traced.program, len(leaves), len(axes))
+        _check_outputs(name, body, outs, axes)
         results = apply(
             row.shard_map,
             *leaves,
@@ -142,6 +141,7 @@ def shard_map(
             mesh=mesh,
             in_specs=(*specs, *[PartitionSpec()] * len(captured)),
             out_specs=tuple(outs),
+            axis_names=tuple(axes),
             body=row.with_specs(body, tuple(outs), check_vma),
             typed=check_vma,
         )
@@ -151,10 +151,31 @@ def shard_map(
     return wrapper
 
 
-def _other_axes(mesh: Mesh, axis_names: Collection[str]) -> frozenset[str]:
-    """The axes of ``mesh`` that ``axis_names`` leaves out; none if that is empty.
+def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
+    """The axes of shard_maps around this one of ``name``, and the mesh, ``chosen``.
 
-    Raises ArgumentError for a name that is none of the mesh's.
+    Without one it is the mesh around, or else that of ``set_mesh``. ArgumentError if
+    ``chosen`` is not the mesh around.
+    """
+    axes, mesh = axes_around()
+    if chosen is None:
+        chosen = asked_mesh(f"shard_map of {name}") if mesh is None else mesh
+    elif mesh not in (None, chosen):
+        raise ArgumentError(
+            f"shard_map of {name}: it is inside another one, on the mesh ({mesh}), so "
+            f"that its mesh must be the same, and not ({chosen}); leave mesh out",
+            user_location(),
+        )
+    return axes, chosen
+
+
+def _own_axes(
+    mesh: Mesh, axis_names: Collection[str], around: frozenset[str]
+) -> dict[str, int]:
+    """The axes of ``mesh`` in ``axis_names``, all if that is empty, and their sizes.
+
+    Those of shard_maps ``around`` are left out. Raises ArgumentError for a name that is
+    none of the mesh's.
     """
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     unknown = [name for name in names if name not in mesh.axis_names]
@@ -164,54 +185,36 @@ def _other_axes(mesh: Mesh, axis_names: Collection[str]) -> frozenset[str]:
             f"{', '.join(map(repr, mesh.axis_names))}",
             user_location(),
         )
-    return frozenset(mesh.axis_names).difference(names) if names else frozenset()
+    return {
+        name: size
+        for name, size in mesh.shape.items()
+        if (not names or name in names) and name not in around
+    }
 
 
 def _check_axes_of(
-    what: str, specs: Sequence[PartitionSpec], others: frozenset[str]
+    what: str,
+    specs: Sequence[PartitionSpec],
+    axes: Collection[str],
+    around: frozenset[str],
 ) -> None:
-    """Raise ArgumentError if ``specs``, those of ``what``, name one of ``others``."""
-    for spec in specs:
-        named = sorted(others.intersection(spec.axes()))
-        if named:
-            raise ArgumentError(
-                f"shard_map: {what} has {spec!r}, but axis_names leaves out "
-                f"{named[0]!r}, along which all devices have the same parts",
-                user_location(),
-            )
+    """Raise ArgumentError if ``specs``, those of ``what``, name others than ``axes``.
 
-
-def _hiding(others: frozenset[str], function: Function) -> Function:
-    """``function``, inside which the axes ``others`` of the mesh are not known."""
-    if not others:
-        return function
-
-    @functools.wraps(function)
-    def member(*parts: Any) -> Any:
-        frame = current_frame()
-        assert frame is not None
-        for name in others:
-            frame.axes[name] = replace(frame.axes[name], manual=False)
-        return function(*parts)
-
-    return member
-
-
-def _refuse_nesting(name: str, mesh: Mesh) -> None:
-    """Raise ArgumentError if an axis of ``mesh`` has the name of one of a mesh around.
-
-    That of a ``vmap`` around is hidden by it.
+    ``around`` are those of shard_maps around this one.
     """
-    frame = current_frame()
-    while frame is not None:
-        for axis in mesh.axis_names:
-            if axis in frame.axes and frame.axes[axis].mesh is not None:
-                raise ArgumentError(
-                    f"shard_map of {name}: {axis!r} is the name of an axis already, of "
-                    "a shard_map around this one; give the mesh other names",
-                    user_location(),
+    for spec in specs:
+        for name in spec.axes():
+            if name not in axes:
+                why = (
+                    f"{name!r} is an axis of the shard_map around it, which has cut "
+                    "along it"
+                    if name in around
+                    else f"axis_names leaves out {name!r}, along which all devices "
+                    "have the same parts"
                 )
-        frame = frame.parent
+                raise ArgumentError(
+                    f"shard_map: {what} has {spec!r}, but {why}", user_location()
+                )
 
 
 def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
@@ -265,7 +268,7 @@ def _part(
     """
     check_leaf(leaf, f"shard_map: an argument of {name}")
     try:
-        return row.part_type(leaf_type(leaf), mesh, spec, typed)
+        return part_type(leaf_type(leaf), mesh, spec, typed)
     except ArrayfnError as error:
         raise type(error)(
             f"shard_map of {name}, argument {position}: {error.message}",
@@ -293,16 +296,16 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
 
 
 def _check_outputs(
-    name: str, body: Program, specs: Sequence[PartitionSpec], typed: bool
+    name: str, body: Program, specs: Sequence[PartitionSpec], axes: Collection[str]
 ) -> None:
-    """Raise ShapeError if an output varies along an axis that its spec leaves out.
+    """Raise ShapeError if an output varies along one of ``axes`` not in its spec.
 
-    Only if values are ``typed`` by the axes along which they vary.
+    If types do not say what varies, none does.
     """
     for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
         spec.entries(atom.type.ndim)
-        extra = sorted(atom.type.varying - set(spec.axes()))
-        if not typed or not extra:
+        extra = sorted(atom.type.varying.intersection(axes) - set(spec.axes()))
+        if not extra:
             continue
         made = "" if isinstance(atom, Literal) else _made_at(body, atom)
         raise ShapeError(

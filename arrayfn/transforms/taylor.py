@@ -23,7 +23,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import THROUGH_BODY, primitive_of
 from arrayfn.tracing import apply_program
-from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
+from arrayfn.transforms.arguments import Function, leaf_type, like, shown_name
 from arrayfn.transforms.dce import dce
 from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.forward_mode import jvp_varying
@@ -369,7 +369,7 @@ def _order(
 
     Raises ArgumentError if it does not.
     """
-    name = name_of(function)
+    name = shown_name(function)
     lengths = {len(terms) for terms in series}
     if len(series) != len(args) or len(lengths) != 1:
         raise ArgumentError(

@@ -156,6 +156,17 @@ def test_arrays_of_callbacks():
         af.make_array_from_callback((4, 8), sharding, lambda index: X)
 
 
+def test_keys_of_callbacks():
+    keys = af.random.split(af.random.key(1), 4)
+    sharding = NamedSharding(MESH, P("model"))
+    found = af.make_array_from_callback((4,), sharding, lambda index: keys[index])
+    assert found.shape == (4,)
+    assert found.data.sharding == NamedSharding(MESH, P("model"))
+    assert np.all(np.asarray(found == keys))
+    with pytest.raises(ShapeError, match=r"has shape \(1,\), but .* gave \(4,\)"):
+        af.make_array_from_callback((4,), sharding, lambda index: keys)
+
+
 def test_numbers_and_axes_that_do_not_divide():
     one = af.device_put(3.0, NamedSharding(MESH, P()))
     assert float(one) == 3.0

@@ -233,6 +233,21 @@ def test_a_carry_that_changes_structure() -> None:
     assert "returned a carry of structure (*, *), but was given" in text
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda: lax.scan(lambda c, x: (c, "text"), 0.0, XS),
+        lambda: lax.while_loop(lambda x: True, lambda x: "text", 0.0),
+        lambda: lax.fori_loop(0, 3, lambda k, x: "text", 0.0),
+        lambda: lax.cond(True, lambda x: "text", lambda x: x, 0.0),
+    ],
+)
+def test_a_lambda_that_gives_no_array_is_named_by_its_line(loop: Any) -> None:
+    assert raised(ArgumentError, loop).startswith(
+        "<lambda> (test_control_flow.py:LINE) returned a str ('text'), not an array"
+    )
+
+
 def test_a_body_that_gives_no_pair() -> None:
     assert raised(ArgumentError, lambda: lax.scan(lambda c, x: c, 0.0, XS)) == (
         "scan: <lambda> (test_control_flow.py:LINE) must return a pair (carry, y), "

@@ -176,10 +176,48 @@ def test_numpys_ufunc_computes_in_a_dtype():
         af.jit(lambda x: np.add(x, 1, dtype=np.int32))(x)
 
 
+def numbers_at_the_limits(dtype):
+    """Zeros, subnormals, powers of two, the largest number, infinities and NaN."""
+    limits = ml_dtypes.finfo(dtype)
+    tiny, least = limits.tiny, limits.smallest_subnormal
+    some = [0, least, tiny, tiny - least, 1, 3, limits.max, np.inf, np.nan]
+    return np.array([*some, *(-x for x in some)], dtype)
+
+
+def assert_same_with_signs(found, wanted):
+    assert found.dtype == wanted.dtype
+    found, wanted = (a.astype(np.float64) for a in (found, wanted))
+    np.testing.assert_array_equal(found, wanted)
+    numbers = ~np.isnan(wanted)
+    np.testing.assert_array_equal(
+        np.signbit(found)[numbers], np.signbit(wanted)[numbers]
+    )
+
+
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.filterwarnings("ignore")
+def test_spacing_at_the_limits_is_numpys(dtype):
+    x = numbers_at_the_limits(dtype)
+    for function in (anp.spacing, af.jit(anp.spacing)):
+        assert_same_with_signs(function(x), np.spacing(x))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_spacing_of_float16_is_numpys():
     x = np.arange(0, 65536, 37, np.uint16).view(np.float16)
     np.testing.assert_array_equal(anp.spacing(x), np.spacing(x))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.filterwarnings("ignore")
+def test_nextafter_at_the_limits_is_numpys(dtype):
+    x = numbers_at_the_limits(dtype)
+    for function in (anp.nextafter, af.jit(anp.nextafter)):
+        found = function(x[:, None], x[None])
+        assert_same_with_signs(found, np.nextafter(x[:, None], x[None]))
 
 
 def test_iscomplexobj_of_a_list_of_traced_numbers():

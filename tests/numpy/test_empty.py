@@ -84,6 +84,41 @@ def test_functions_of_nothing_give_what_numpy_gives() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["median", "nanmedian", "nanquantile"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32])
+@pytest.mark.filterwarnings("ignore")  # NumPy warns of what it divides
+def test_a_middle_of_no_elements_is_nan(name: str, dtype: Any) -> None:
+    more = () if "median" in name else (0.5,)
+    for shape, axis, keepdims in [
+        ((0,), None, False),
+        ((0, 3), 0, True),
+        ((3, 0), 1, False),
+        ((2, 0, 3), (0, 1), False),
+    ]:
+        x = np.zeros(shape, dtype)
+        options = {"axis": axis, "keepdims": keepdims}
+        wanted = np.asarray(getattr(np, name)(x, *more, **options))
+
+        def function(x: Any, options: Any = options) -> Any:
+            return getattr(anp, name)(x, *more, **options)
+
+        for found in (function(x), af.jit(function)(x)):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_axis_of_fractions_stays_where_there_are_no_elements() -> None:
+    found = anp.nanpercentile(np.zeros((0, 3)), [20, 50], axis=0)
+    np.testing.assert_array_equal(found, np.full((2, 3), np.nan))
+    with pytest.raises(af.errors.ArgumentError, match="percentile of no elements"):
+        anp.percentile(np.zeros((0, 3)), 20, axis=0)
+
+
+def test_the_gradient_of_a_median_of_no_elements_is_empty() -> None:
+    found = af.grad(lambda x: anp.sum(anp.median(x, 1)))(np.zeros((3, 0)))
+    assert found.shape == (3, 0)
+
+
 def test_reading_at_a_place_of_an_empty_axis_fills_or_is_refused() -> None:
     def read(mode: str) -> Callable[[Any], Any]:
         return lambda x: x.at[np.array([0, 1])].get(mode=mode, fill_value=3.0)

@@ -96,6 +96,8 @@ FORMULAS = [
     ("xp.ldexp(x, np.array([-1080, -1000, 1000, 0, 3, -3, 1]))", V),
     ("xp.ldexp(x, -1030)", SPECIAL),
     ("xp.modf(x)", SPECIAL),
+    ("xp.rint(x - 1.5j)", SPECIAL),
+    ("xp.rint(2.5 * x + 1j * x[::-1])", F),
     ("xp.spacing(x)", SPECIAL[:8]),
     ("xp.spacing(x)", F),
     ("xp.nan_to_num(x)", SPECIAL),

@@ -143,6 +143,15 @@ def test_dtype_of_keys():
     assert af.eval_shape(lambda k: k.reshape(2, 2), like).shape == (2, 2)
 
 
+def test_keys_are_close_if_they_are_equal():
+    for isclose in (anp.isclose, af.jit(anp.isclose)):
+        found = isclose(KEYS, anp.stack([KEYS[0], *KEYS[:0:-1]]))
+        assert found.tolist() == [True, False, True, False]
+    assert anp.allclose(KEYS, KEYS)
+    with pytest.raises(DTypeError, match="keys do not promote"):
+        anp.isclose(KEYS, 1.0)
+
+
 def test_a_ref_holds_a_key():
     ref = af.new_ref(KEYS)
     ref[...] = ref[...][::-1]

@@ -104,7 +104,7 @@ class _WithoutSignature:
         ),
         (
             lambda: af.jit(lambda x, /: x, static_argnames="x"),
-            r"function\(x\) takes it by position",
+            r"<lambda>\(x\) takes it by position",
         ),
     ],
 )

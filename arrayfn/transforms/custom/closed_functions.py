@@ -16,7 +16,7 @@ from arrayfn.transforms import (
     FlatTrace,
     check_leaf,
     leaf_type,
-    name_of,
+    shown_name,
     trace_function,
 )
 from arrayfn.transforms.custom.closures import held
@@ -51,18 +51,18 @@ def closure_convert(
         args, hoisted_values = args_and_captures[:arity], args_and_captures[arity:]
         if len(hoisted_values) != sum(hoisted):
             raise ArgumentError(
-                f"the converted {name_of(fun)} takes the {sum(hoisted)} values that it "
-                f"captured after its arguments, not {len(hoisted_values)}; give them "
-                "as *values",
+                f"the converted {shown_name(fun)} takes the {sum(hoisted)} values that "
+                f"it captured after its arguments, not {len(hoisted_values)}; give "
+                "them as *values",
                 user_location(),
             )
         for value in hoisted_values:
-            check_leaf(value, f"the converted {name_of(fun)}: a captured value")
+            check_leaf(value, f"the converted {shown_name(fun)}: a captured value")
         values = iter(hoisted_values)
         leaves, have = tree.flatten(args)
         if have != structure:
             raise ArgumentError(
-                f"the converted {name_of(fun)} takes arguments of structure "
+                f"the converted {shown_name(fun)} takes arguments of structure "
                 f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
                 user_location(),
             )
@@ -108,7 +108,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return _pair(*args)[0]
 
     def _pair(*args: Any) -> tuple[Any, Any]:
-        return pair_of(name_of(fun), "(value, rule)", fun(*args))
+        return pair_of(shown_name(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
         """The value; and the rule's Program with its captures, as residuals."""
