@@ -1,7 +1,8 @@
 """Sparse matrices beside SciPy's: ``python -m benchmarks.sparse``.
 
 Results are compared first. SciPy's gradients are written by hand; its factorizations
-are SuperLU's, as arrayfn's on a CPU are. A million entries, unless a row says otherwise.
+are SuperLU's, as arrayfn's on a CPU are. Matrices have a million entries, unless a row
+says otherwise.
 """
 
 from __future__ import annotations
