@@ -12,7 +12,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import Dim, lax, nn
-from arrayfn.compilation.open_sizes import evaluated, parsed
+from arrayfn.compilation.size_polynomials import evaluated, parsed
 from arrayfn.errors import ArgumentError, BundleError
 from tests.test_bundles import written
 

@@ -15,7 +15,6 @@ do.
 from __future__ import annotations
 
 import grp
-import hashlib
 import logging
 import os
 import pwd
@@ -50,6 +49,8 @@ STALE_TEMPORARY_SECONDS: Final = 3600.0
 
 def content_key(*parts: str) -> str:
     """The key of what ``parts`` say, in 64 hexadecimal digits."""
+    import hashlib  # and OpenSSL with it
+
     digest = hashlib.sha256(MAGIC)  # entries of another form have other names
     for part in parts:
         encoded = part.encode()
@@ -332,6 +333,8 @@ def _remove(path: Path) -> None:
 
 def _pack(key: str, code: bytes) -> bytes:
     """The bytes of a cache file: magic bytes, key, length, SHA-256 and ``code``."""
+    import hashlib
+
     length = len(code).to_bytes(8, "little")
     digest = hashlib.sha256(code).digest()
     return MAGIC + key.encode("ascii") + length + digest + code

@@ -10,12 +10,10 @@ is refused, with the line where they differ.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -29,16 +27,10 @@ from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
 
 Sizes = Mapping[str, int]
 Extents = tuple[int | str, ...]
-_DEGREE: Final = 3  # the highest of a polynomial
 _MOST_DIMS: Final = 3
 _TYPICAL: Final = 67
 _LARGE: Final = 1009
-_TERM: Final = re.compile(
-    r"([+-]?)(\d{1,30})(?:/(\d{1,30}))?((?:\*[A-Za-z_]\w*)*)", re.ASCII
-)
 _OPEN: Final = re.compile(r"\$\((?:(float|reciprocal):)?([^()\s]{1,500})\)")
-Polynomial = dict[tuple[str, ...], Fraction]
-"""The coefficients of products of names, which are sorted."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +64,7 @@ class OpenText:
         Raises ArgumentError where a polynomial is no integer, or is negative: there is
         no such Program. Raises BundleError for a template that has no such form.
         """
+        from arrayfn.compilation.size_polynomials import evaluated, parsed
 
         def value(match: re.Match[str]) -> str:
             """The number in place of a match ``$(KIND:POLYNOMIAL)``, as text."""
@@ -223,7 +216,9 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
 
     Raises ArgumentError if the limits of a Dim leave too few.
     """
-    most = _DEGREE + 1
+    from arrayfn.compilation.size_polynomials import DEGREE
+
+    most = DEGREE + 1
     values: list[list[int]] = []
     for position, dim in enumerate(dims):
         # No two Dims have one size: what is done where sizes are equal is not general.
@@ -238,7 +233,7 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
             )
         values.append(typical)
     # The principal lattice, on which polynomials of this degree are unique.
-    lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= _DEGREE)
+    lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= DEGREE)
     points = [[row[k] for row, k in zip(values, at, strict=True)] for at in lattice]
     for first in (2, _LARGE):
         ends = [_accepted(d, first + 7 * p, 1) for p, d in enumerate(dims)]
@@ -261,12 +256,14 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
     Where the texts have different numbers it has a polynomial, as ``$(2*n+1)``. Raises
     ArgumentError for the function ``name`` if there is no such template.
     """
+    from arrayfn.compilation.size_polynomials import Fit
+
     texts = [text.replace("$(", "$ (") for text in texts]  # in comments
     rows = [list(tokens(text)) for text in texts]
     first = rows[0]
     for row, sizes in zip(rows, points, strict=True):
         _refuse_structure(name, first, row, texts[0], (points[0], sizes))
-    fit = _Fit(points, list(points[0]))
+    fit = Fit(points, list(points[0]))
     parts: list[str] = []
     end = 0
     for column in zip(*rows, strict=True):
@@ -322,144 +319,3 @@ def _listed(points: Sequence[Sizes]) -> str:
 def _line(text: str, number: int) -> str:
     """The line ``number`` of ``text``, from 1, with single spaces."""
     return " ".join(text.splitlines()[number - 1].split())
-
-
-class _Fit:
-    """Finds polynomials of the sizes ``names`` through given points.
-
-    At n = 2, 3 and 4 the words "5", "7" and "9" are ``$(2*n+1)``.
-
-    Attributes:
-        points: the sizes at which values are given.
-        known: the answers of ``formula_of``.
-        monomials: those of degree 1 at most, of 2 at most and so on, each the names of
-            its factors.
-    """
-
-    def __init__(self, points: Sequence[Sizes], names: Sequence[str]) -> None:
-        self.points = points
-        self.known: dict[tuple[str, ...], str | None] = {}
-        self.monomials = [
-            [
-                monomial
-                for degree in range(most + 1)
-                for monomial in combinations_with_replacement(names, degree)
-            ]
-            for most in range(1, _DEGREE + 1)
-        ]
-
-    def formula_of(self, words: list[str]) -> str | None:
-        """The text ``$(...)`` for a number that reads ``words[k]`` at point k.
-
-        For "5", "7" and "9" at n = 2, 3 and 4 it is ``$(2*n+1)``; for "0.5", "0.25" and
-        "0.125" at n = 2, 4 and 8 it is ``$(reciprocal:n)``.
-        None if no polynomial of the sizes has these values, or their reciprocals. A
-        Program has many equal numbers, so answers are kept.
-        """
-        key = tuple(words)
-        if key not in self.known:
-            self.known[key] = self._formula_of(words)
-        return self.known[key]
-
-    def _formula_of(self, words: list[str]) -> str | None:
-        """``formula_of`` without its memory: for integers, floats or reciprocals."""
-        if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
-            found = self.interpolated([Fraction(word) for word in words])
-            return None if found is None else f"$({printed(found)})"
-        values = [float(word) for word in words]
-        if not all(map(math.isfinite, values)):
-            return None
-        found = self.interpolated([Fraction(x) for x in values])
-        if found is not None:
-            return f"$(float:{printed(found)})"
-        if not all(values):
-            return None
-        whole = [Fraction(round(1 / x)) for x in values]
-        if any(n == 0 or float(1 / n) != x for n, x in zip(whole, values, strict=True)):
-            return None
-        found = self.interpolated(whole)
-        return None if found is None else f"$(reciprocal:{printed(found)})"
-
-    def interpolated(self, values: Sequence[Fraction]) -> Polynomial | None:
-        """The polynomial of the smallest degree with these values; None if none has."""
-        for monomials in self.monomials:
-            rows = [
-                [Fraction(math.prod(point[name] for name in m)) for m in monomials]
-                for point in self.points
-            ]
-            found = _solution(rows, values)
-            if found is not None:
-                return {m: c for m, c in zip(monomials, found, strict=True) if c}
-        return None
-
-
-def _solution(
-    rows: Sequence[Sequence[Fraction]], values: Sequence[Fraction]
-) -> list[Fraction] | None:
-    """The solution x of rows @ x = values, by Gaussian elimination, or None.
-
-    Unknowns that the equations leave open are 0.
-    """
-    count = len(rows[0])
-    table = [[*row, value] for row, value in zip(rows, values, strict=True)]
-    pivots: list[int] = []
-    for column in range(count):
-        at = len(pivots)
-        chosen = next((k for k in range(at, len(table)) if table[k][column]), None)
-        if chosen is None:
-            continue
-        table[at], table[chosen] = table[chosen], table[at]
-        head = table[at][column]
-        table[at] = [x / head for x in table[at]]
-        for k, row in enumerate(table):
-            if k != at and row[column]:
-                factor = row[column]
-                table[k] = [x - factor * y for x, y in zip(row, table[at], strict=True)]
-        pivots.append(column)
-    if any(row[-1] for row in table[len(pivots) :]):
-        return None
-    found = [Fraction(0)] * count
-    for row, column in zip(table, pivots, strict=False):
-        found[column] = row[-1]
-    return found
-
-
-def printed(polynomial: Polynomial) -> str:
-    """``polynomial`` as text, which ``parsed`` reads.
-
-    >>> printed({("m", "n"): Fraction(3, 2), (): Fraction(-1)})
-    '3/2*m*n-1'
-    >>> printed(parsed("n*n-m+2/3"))
-    'n*n-m+2/3'
-    """
-    text = ""
-    for names, coefficient in polynomial.items():
-        sign = "-" if coefficient < 0 else "+"
-        text += sign + "*".join((str(abs(coefficient)), *names))
-    return re.sub(r"(?<!\w)1\*", "", text).removeprefix("+") or "0"
-
-
-def parsed(text: str) -> Polynomial:
-    """The polynomial of a text; BundleError if it is none."""
-    found: Polynomial = {}
-    text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
-    place = 0
-    while place < len(text):
-        match = _TERM.match(text, place)
-        if match is None or (place and not match[1]) or match[3] == "0":
-            raise BundleError(f"has no polynomial {text!r}")
-        names = tuple(match[4].split("*")[1:])
-        coefficient = Fraction(int(match[2]), int(match[3] or 1) or 1)
-        found[names] = -coefficient if match[1] == "-" else coefficient
-        place = match.end()
-    return found
-
-
-def evaluated(polynomial: Polynomial, sizes: Sizes) -> Fraction:
-    """The value at ``sizes``; BundleError for a name that is not among them."""
-    total = Fraction(0)
-    for names, coefficient in polynomial.items():
-        if not sizes.keys() >= set(names) or len(names) > _DEGREE:
-            raise BundleError(f"has a polynomial of {', '.join(names)}")
-        total += coefficient * math.prod(sizes[name] for name in names)
-    return total

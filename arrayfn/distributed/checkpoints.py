@@ -8,11 +8,8 @@ checkpoint before it as it was. Nothing in the files is executed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +91,9 @@ def save(path: str | Path, x: Any) -> None:
     ...     load(folder, (None, None))
     (array([0., 1., 2.]), array(5))
     """
+    import json
+    import secrets
+
     folder = Path(path)
     name = agree(secrets.token_hex(8), "the beginning of a save")
     if DEVICES.process == 0:
@@ -211,6 +211,8 @@ def _commit(folder: Path, text: str, name: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     made.replace(folder / _INDEX)
+    import shutil
+
     for other in folder.iterdir():
         if re.fullmatch(r"[0-9a-f]{16}", other.name) and other.name != name:
             shutil.rmtree(other)
@@ -218,6 +220,8 @@ def _commit(folder: Path, text: str, name: str) -> None:
 
 def _read_index(folder: Path) -> dict[str, _Stored]:
     """The arrays of a checkpoint, by name; ArgumentError if it is not whole."""
+    import json
+
     try:
         index = json.loads((folder / _INDEX).read_text())
         if index["format"] != _FORMAT:
