@@ -101,11 +101,11 @@ def test_a_decision_has_a_title_a_date_and_a_decision(page: Path) -> None:
     assert any(re.match("## .*[Dd]ecision", line) for line in body)
 
 
-def test_the_map_of_contributing_has_every_room() -> None:
+def test_the_map_of_contributing_has_every_layer() -> None:
     layers = CONTRACTS["contracts"][0]["layers"]
     rooms = {room for layer in layers for room in re.findall(r"\w+", layer)}
     sections = dict(SECTIONS.findall((ROOT / "CONTRIBUTING.md").read_text()))
-    paths = [Path(path) for path in QUOTED_PATH.findall(sections["The rooms"])]
+    paths = [Path(path) for path in QUOTED_PATH.findall(sections["The layers"])]
     drawn = {
         path.with_suffix("").parts[1:2] for path in paths if "arrayfn" in path.parts
     }

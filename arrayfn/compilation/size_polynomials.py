@@ -1,6 +1,6 @@
 """Polynomials of open sizes: through given points, as text, and their values.
 
-Coefficients are fractions, whose module takes 5 to 10 ms to import (2-core EPYC), so that
+Coefficients are fractions, whose module takes 5 to 10 ms to import (2-core EPYC). So
 only programs with open sizes import this one.
 """
 
