@@ -55,13 +55,13 @@ def checkpoint(
 ) -> Any:
     """``fun``, whose values are recomputed for derivatives instead of kept.
 
-    A gradient otherwise keeps the values of the forward pass until the backward pass
-    reads them. Of a checkpointed function it keeps only the arguments, and values that
-    ``policy`` (of ``checkpoint_policies``) selects. The rest is computed a second time
-    when the backward pass needs it. Values and derivatives stay the same. Arguments in
-    ``static_argnums`` (and ``static_argnames``) are any Python values. With
-    ``prevent_cse=False`` the compiler may merge both computations and keep the values
-    after all.
+    Normally, a gradient keeps the values of the forward pass until the backward pass
+    reads them. For a checkpointed function, it keeps only the arguments and the values
+    that ``policy`` (one of ``checkpoint_policies``) selects. The other values are
+    computed again when the backward pass needs them. Values and derivatives stay the
+    same. Arguments in ``static_argnums`` (and ``static_argnames``) are any Python
+    values. With ``prevent_cse=False`` the compiler may merge both computations and keep
+    the values after all.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -140,7 +140,7 @@ def _by_position(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """x, or each leaf of a pytree, under a name for policies of ``checkpoint``.
+    """Name x, or each leaf of a pytree, for policies of ``checkpoint``.
 
     >>> checkpoint_name(3.0, "activation")
     3.0

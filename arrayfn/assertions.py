@@ -23,18 +23,17 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     """Raise CheckError unless ``condition``, a bool or an array of bools, is true.
 
     The error has the line of the call and ``message``, formatted with ``args`` and
-    ``values``: arrays and numbers. Compiled functions raise it when they are called,
-    once they have computed everything, which costs one number copied from a GPU. The
-    error is that of the first check that fails. Under ``vmap`` the message is about the
-    first member whose condition is false. In a branch, it counts if the branch is
-    taken.
+    ``values``: arrays and numbers. A compiled function raises the error at the end of
+    the call; on a GPU, this copies one number to the host. If several checks fail, the
+    error is that of the first one. Under ``vmap`` the message is about the first member
+    whose condition is false. In a branch, it counts if the branch is taken.
 
     Derivatives keep the checks of the function. These checks are always on, unlike
-    those of ``jit(checks=...)``. A loop ends, or goes on without effect, where one
-    fails.
+    those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or
+    continues without effect.
 
-    Raises ArgumentError for a message with fields that are not given, DTypeError for a
-    condition that is no bool.
+    Raises ArgumentError if a field of the message is not given, and DTypeError if the
+    condition is not a bool.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit

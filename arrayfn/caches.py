@@ -27,13 +27,13 @@ def frees(free: Forget) -> Forget:
 
 
 def clear_caches() -> None:
-    """Drop what was traced and compiled in this process, and free its memory.
+    """Drop everything traced and compiled in this process, and free its memory.
 
-    Functions can still be called. They are compiled again at their next call, with the
-    kernels of the disk cache, which stays (see ``ARRAYFN_CACHE_DIR``). Arrays and the
-    results of ``lower`` and ``compile`` stay while they are referred to. Deleting a
-    function frees its code without this, except for the kernels used last. On a GPU
-    this waits for the work that is enqueued, then unloads the kernels.
+    Functions can still be called. They are compiled again at their next call, from the
+    kernels in the disk cache, which is not cleared (see ``ARRAYFN_CACHE_DIR``). Arrays
+    and the results of ``lower`` and ``compile`` stay while they are referred to.
+    Deleting a function frees its code without this, except for the kernels used last.
+    On a GPU this waits for the work that is enqueued, then unloads the kernels.
 
     >>> import numpy as np
     >>> import arrayfn as af

@@ -29,11 +29,12 @@ def pure_callback(
 
     It is called with NumPy arrays, and returns arrays in the structure, shapes and
     dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It must have no
-    effects, since it may be called more or less often than written. ``vmap_method``
-    says how ``vmap`` calls it: "sequential" once for each member, "expand_dims" and
-    "broadcast_all" once for all, with a leading axis, which in unmapped arguments has
-    extent 1 or is repeated; without a method, ``vmap`` raises ArgumentError. It has no
-    derivative; ``custom_jvp`` can give it one.
+    side effects, because it may be called more or less often than it is written.
+    ``vmap_method`` says how ``vmap`` calls it. "sequential" calls it once for each
+    member. "expand_dims" and "broadcast_all" call it once for all members, with the
+    mapped axis as first axis of the arguments; in arguments that are not mapped, this
+    axis has extent 1, or the values are repeated along it. Without a method, ``vmap``
+    raises ArgumentError. It has no derivative; ``custom_jvp`` can give it one.
 
     Raises what the function raises, and ShapeError if its result is not as declared.
 
@@ -65,11 +66,11 @@ def io_callback(
     ordered: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """``pure_callback`` of a function with side effects, which is called as written.
+    """``pure_callback`` for a function with side effects.
 
-    Each call takes place once, even if nothing reads its result, and calls keep the
-    order in which they are written. ``vmap`` calls it for each member in turn, but
-    refuses ``ordered`` calls. It has no derivative.
+    Each call in the program takes place exactly once, even if nothing reads its result,
+    and calls keep their order. ``vmap`` calls it for each member in turn, but refuses
+    ``ordered`` calls. It has no derivative.
 
     Raises what the function raises, and ShapeError if its result is not as declared.
 

@@ -131,7 +131,7 @@ class Error:
 def checkify(
     f: Callable[P, R], errors: Iterable[str] = user_checks
 ) -> Callable[P, tuple[Error, R]]:
-    """``f``, returning the pair of an ``Error`` and its result, and raising nothing.
+    """``f``, but it returns a pair of an ``Error`` and its result, and does not raise.
 
     ``errors`` are the kinds of checks: ``user_checks`` (those of ``check``),
     ``index_checks``, ``nan_checks``, ``div_checks``, ``float_checks``,
@@ -140,10 +140,9 @@ def checkify(
     failed; the result is computed all the same. A ``while_loop`` ends where one failed.
 
     ``f`` is traced: it sees no values of arrays, as under ``jit``. Compile the result:
-    ``jit(checkify(f))``. Arguments that are no arrays or numbers reach it as they are;
-    so do ``True`` and ``False``, and in a traced function all numbers of Python, such
-    as static arguments of ``jit``.
-    Raises ArgumentError for unknown kinds.
+    ``jit(checkify(f))``. Arguments that are neither arrays nor numbers are passed on
+    unchanged; so are ``True`` and ``False``, and in a traced function all Python
+    numbers, such as static arguments of ``jit``. Raises ArgumentError for unknown kinds.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit

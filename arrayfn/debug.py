@@ -20,7 +20,7 @@ from arrayfn.transforms import name_of
 
 @contextmanager
 def named_scope(name: str) -> Generator[None]:
-    """A block, or (as a decorator) a function, with a name for readers of the code.
+    """A context manager or decorator that names a part of the code for its readers.
 
     Equations carry the file and line that made them, so the name has no effect.
 

@@ -26,16 +26,16 @@ def device_put(
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
     ``device`` is a backend's name, one of ``af.devices()``, a NamedSharding, or a
-    PartitionSpec over the mesh of ``set_mesh``. None is the first GPU of a machine that
-    has one that can be used, and else the CPU.
+    PartitionSpec over the mesh of ``set_mesh``. None means the first GPU that can be
+    used, or the CPU if there is none.
 
     On "cuda", the first GPU, and "cuda:1" arrays keep their layout. Arrays of other
     libraries that are on this GPU already are not copied. On "cpu" the results are
-    NumPy arrays. With a NamedSharding they are cut over the devices of its mesh; an
-    array that lies over this mesh already is moved by collectives.
+    NumPy arrays. With a NamedSharding they are cut over the devices of its mesh; if an
+    array is already distributed over this mesh, collectives move its parts.
 
-    Raises BackendError if there is no such device here, and ShapeError if an extent is
-    not a multiple of the number of parts.
+    Raises BackendError if there is no such device on this machine, and ShapeError if an
+    extent is not a multiple of the number of parts.
 
     >>> device_put([1.0, np.arange(2)], "cpu")
     [array(1.), array([0, 1])]
@@ -89,8 +89,9 @@ def from_dlpack(x: Any) -> Any:
 def to_dlpack(x: Any) -> Any:
     """``x`` in a form that other libraries' ``from_dlpack`` takes, without a copy.
 
-    NumPy's arrays of most dtypes and a DeviceArray need none of this. bfloat16 does,
-    which NumPy does not export: ``torch.from_dlpack(af.to_dlpack(x))``.
+    It is needed for bfloat16, which NumPy does not export:
+    ``torch.from_dlpack(af.to_dlpack(x))``. Libraries take NumPy arrays of most other
+    dtypes, and DeviceArrays, directly.
 
     >>> from arrayfn.dtypes import bfloat16
     >>> print(from_dlpack(to_dlpack(np.ones(2, bfloat16))).dtype)

@@ -29,9 +29,10 @@ def segment_sum(
         num_segments: how many numbers there are, known while tracing; one more than
             the largest if it is not given, which needs the numbers' values.
         indices_are_sorted: a promise that they ascend.
-        unique_indices: a promise that none comes twice.
-        bucket_size: how another library groups sums; it has no effect.
-        mode: what becomes of rows out of bounds: "drop", or "clip" to the last number.
+        unique_indices: a promise that no number occurs twice.
+        bucket_size: has no effect; another library groups sums by it.
+        mode: how to treat rows whose number is out of bounds: "drop" leaves them out,
+            "clip" uses the last number.
 
     Raises:
         ShapeError: if ``segment_ids`` is not a vector with a number for each row.

@@ -48,10 +48,10 @@ def save_parameters(
 ) -> None:
     """Write the arrays of a pytree into a safetensors ``file``, by their paths.
 
-    ``metadata`` are texts that go with them.
+    ``metadata`` maps names to texts that are stored in the file.
 
-    Raises ArgumentError for complex128 and other dtypes that the format has not, for
-    two arrays of one name, and if the package ``safetensors`` is missing.
+    Raises ArgumentError for dtypes that the format does not have, such as complex128,
+    for two arrays with the same name, and if the package ``safetensors`` is missing.
     """
     arrays: dict[str, Array] = {}
     for path, leaf in _named(parameters):
@@ -81,8 +81,8 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
     ``like`` has the arrays, numbers or ``ShapeDtypeStruct``s that they are to replace.
     Without it the result is a dict of the arrays by their names.
 
-    Raises ArgumentError or ShapeError if the file has not the arrays of ``like``, with
-    the names, and ArgumentError for a file that is broken.
+    Raises ArgumentError or ShapeError, which names the arrays, if the file does not
+    have the arrays of ``like``, and ArgumentError for a broken file.
     """
     package = _package()
     content = Path(file).read_bytes()

@@ -15,17 +15,19 @@ __all__ = ["Ref", "empty_ref", "freeze", "new_ref"]
 
 
 def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> Ref:
-    """A place that holds ``init_val``, an array or a number, and can be written to.
+    """A Ref: a reference to an array, at first ``init_val``, that can be written to.
 
     ``ref[...]`` reads it, ``ref[i] = y`` and ``ref[...] += y`` write. In a traced
     function a Ref stands for updates of a value, so derivatives, ``vmap`` and
-    compilation work through them. Bodies of loops and branches, and functions jitted
-    inside, may write to Refs from outside; they are carried along. A jitted function
-    takes Refs as arguments, and writes to those that are given.
+    compilation work through them. Bodies of loops and branches, and jitted functions
+    that are called while tracing, may write to Refs that were made outside of them; the
+    values of these Refs are carried along. A jitted function takes Refs as arguments,
+    and writes to them.
 
     A Ref is not a value: a function cannot return it, take it twice, or use it after
-    the function that made it has returned. ``memory_space`` and ``kind`` are JAX's, and
-    None. Raises ArgumentError for what is no array or number.
+    the function that made it has returned. ``memory_space`` and ``kind`` are parameters
+    of JAX, and must be None. Raises ArgumentError if ``init_val`` is neither an array
+    nor a number.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit
@@ -45,7 +47,7 @@ def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> R
 
 
 def empty_ref(ty: Any, memory_space: None = None) -> Ref:
-    """A Ref of zeros, in the shape and dtype of ``ty`` (an array, or a struct of them).
+    """A Ref of zeros, with the shape and dtype of ``ty``, an array or ShapeDtypeStruct.
 
     >>> import numpy as np
     >>> empty_ref(np.ones(2))[...]

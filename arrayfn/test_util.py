@@ -33,10 +33,10 @@ def check_grads(
 ) -> None:
     """Compare derivatives of ``f`` at ``args``, up to ``order``, with differences.
 
-    Arguments and results are pytrees; those that are no floating-point or complex
-    numbers are kept. ``modes`` are "fwd" (``jvp``) and "rev" (``vjp``). ``eps`` is the
-    step of the central differences. Tolerances follow from the narrowest dtype, and
-    ``f`` should vary on a scale of 1 around ``args``.
+    Arguments and results are pytrees; leaves that are neither floating-point nor
+    complex are not changed. ``modes`` are "fwd" (``jvp``) and "rev" (``vjp``). ``eps``
+    is the step of the central differences. Tolerances follow from the narrowest dtype,
+    and ``f`` should vary on a scale of 1 around ``args``.
 
     Raises AssertionError with the two derivatives if they differ.
 

@@ -296,7 +296,8 @@ def registered() -> dict[type, Callable[[Any, Any], Any]]:
 class Indexed:
     """A node whose integer leaves are positions, such as a sparse matrix's indices.
 
-    It is differentiated by its other leaves only. A gradient keeps the positions.
+    Derivatives are taken only with respect to its other leaves. A gradient keeps the
+    positions.
     """
 
 

@@ -35,6 +35,8 @@ settings.load_profile("repeatable")
 
 # Every plan that a test makes is proved, or run with checked memory.
 os.environ.setdefault("ARRAYFN_VERIFY", "1")
+# JAX takes most of a GPU's memory at its first use unless it is told not to.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # The CPU counts as so many devices.
 os.environ.setdefault("ARRAYFN_CPU_DEVICES", "8")
 

@@ -27,8 +27,8 @@ def register_backend(backend: Backend, *, replace: bool = False) -> None:
 
     A package registers its backends when it is installed, by entry points of the group
     ``arrayfn.backends``: each names a class or a function that is called without
-    arguments and gives a Backend. They are imported when a name is asked for that is
-    not known otherwise, or all names are.
+    arguments and returns a Backend. Entry points are imported when a backend is not
+    known by its name, or when all backends are listed.
 
     Raises BackendError if the name is taken, unless ``replace`` is set.
 
@@ -141,10 +141,11 @@ def is_backend_available(name: str) -> bool:
 
 
 def backend_info(name: str) -> BackendInfo:
-    """The requirements of backend ``name``, and why it is missing if it is.
+    """What backend ``name`` needs, and what of it is missing on this machine.
 
-    It also answers for libraries and features that backends use or could use: cudnn,
-    cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum, triton, xeon.
+    Other possible names are those of libraries and features that backends use or could
+    use: cudnn, cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum,
+    triton, xeon.
 
     Raises BackendError, with a suggestion, if there is no such name.
 

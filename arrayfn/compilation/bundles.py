@@ -76,19 +76,20 @@ def save(
     *,
     arrays: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``lowered``, what ``jit(f).lower(*args)`` gives, into a new ``folder``.
+    """Write ``lowered``, the result of ``jit(f).lower(*args)``, into a new ``folder``.
 
-    ``load`` makes a function of it. Several are the signatures of one function, which
-    chooses by its arguments. Arguments and results are arrays in tuples, lists, dicts,
-    named tuples and registered classes, whose static values are numbers, strings,
-    dtypes and tuples of them. ``arrays`` are pytrees that go with the function, such as
-    its parameters and the state of an optimizer, by names.
+    ``load`` turns the folder into a function again. ``lowered`` may be a list of
+    signatures; the loaded function chooses one by its arguments. Arguments and results
+    are arrays in tuples, lists, dicts, named tuples and registered classes, whose
+    static values are numbers, strings, dtypes and tuples of them. ``arrays`` maps names
+    to pytrees that are saved with the function, such as its parameters and the state of
+    an optimizer.
 
-    Kernels that were edited (``with_kernel``, ``register``) are saved as they are.
+    Kernels that were edited (``with_kernel``, ``register``) are saved, too.
 
     Raises ArgumentError for other structures, for functions that call Python functions
-    (``pure_callback``, ``debug.print``), have checks or run on a mesh, and if the
-    folder is there and not empty.
+    (``pure_callback``, ``debug.print``), have checks or run on a mesh, and for a folder
+    that exists and is not empty.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -227,10 +228,10 @@ def _described_signature(
 
 
 class Bundle:
-    """A saved function; call it like the function, with what a signature takes.
+    """A saved function: call it with arguments that fit one of its signatures.
 
-    ``signatures`` are the types and structures it takes, as text. ``arrays`` are the
-    pytrees that were saved with it, by name.
+    ``signatures`` are the types and structures that it takes, as text. ``arrays`` are
+    the pytrees that were saved with it, by name.
     """
 
     def __init__(self, loaded: Sequence[Signature], arrays: dict[str, Any]) -> None:
@@ -272,15 +273,15 @@ class Bundle:
     ) -> tuple[Compiled, ...]:
         """Write the function as C, for this processor, into a new ``folder``.
 
-        There are, for each signature, ``NAME.h`` and ``NAME.c``, the object file
+        It writes, for each signature, ``NAME.h``, ``NAME.c``, the object file
         ``NAME.o``, and ``NAME_main.c``, a program that reads arguments from files.
-        ``name`` is that of the function; several signatures are numbered. Open sizes
-        are those in ``sizes``. The C function needs neither Python nor BLAS: products
-        are computed by kernels. What it computes, bit by bit, the results of this
-        method compute in Python.
+        ``name`` is the name of the C function; if there are several signatures, it gets
+        a number. ``sizes`` gives a value for each open size. The C function needs
+        neither Python nor BLAS: products are computed by kernels. This method returns
+        functions that compute the same bits in Python.
 
-        Raises ArgumentError for what a C program does not have, with the names:
-        LAPACK's factorizations, Fourier transforms.
+        Raises ArgumentError, which names them, for functions that a C program lacks:
+        LAPACK's factorizations and Fourier transforms.
 
         >>> import tempfile
         >>> import arrayfn as af
@@ -337,20 +338,20 @@ def load(
     *,
     edited_kernels: bool = False,
 ) -> Bundle:
-    """The function that ``save`` wrote, compiled for ``device`` or the one it was for.
+    """The function that ``save`` wrote, compiled for ``device`` or its own device.
 
     It takes arguments of the structures, shapes and dtypes that it was lowered for.
-    Named tuples and registered classes among them are to be imported before. A bundle
-    with edited kernels is loaded only with ``edited_kernels=True``: their reads and
-    writes are not checked, so load them only from someone you trust.
+    If these contain named tuples or registered classes, import the classes before. A
+    bundle with edited kernels is loaded only with ``edited_kernels=True``: their reads
+    and writes are not checked, so load them only from someone you trust.
 
-    The first load on a machine makes the kernels. After it, arrayfn's disk cache has
-    them and the plan, and a load takes milliseconds.
+    The first load on a machine makes the kernels. Then the kernels and the plan are in
+    arrayfn's disk cache, and later loads take milliseconds.
 
-    Raises BundleError, with the file, for a bundle that is broken or was changed, and
-    BackendError if the device is not there. The hashes find what was damaged or edited;
-    they do not say who wrote a bundle. Loading a stranger's bundle runs none of its
-    text, but the author chose what it computes.
+    Raises BundleError, which names the file, for a bundle that is broken or was
+    changed, and BackendError if the device is missing. Hashes detect damage and edits,
+    but do not say who wrote a bundle. Loading a stranger's bundle does not run code
+    from it, but its author chose what the function computes.
     """
     path = Path(folder)
     bundle_hash, files = read_files(path)

@@ -84,7 +84,7 @@ class Compiled:
     def cost_analysis(self) -> dict[str, float]:
         """The arithmetic operations of a call and the bytes that it moves.
 
-        ``jit(f).lower(...)`` has them for each step, as ``cost()``.
+        ``jit(f).lower(...).cost()`` has them for each step.
 
         >>> import arrayfn as af
         >>> af.jit(lambda x: x * x + x).lower(np.ones(8)).compile().cost_analysis()

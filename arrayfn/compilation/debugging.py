@@ -93,8 +93,8 @@ def disable_jit(disable: bool = True) -> Generator[None]:
     """In this block, and in this thread, jitted functions run as plain Python.
 
     ``print``, ``pdb`` and ``if x > 0:`` then see values, and results are NumPy arrays,
-    whatever device was named. Functions given to ``lax.scan`` and the like are traced
-    all the same. Calls outside such blocks cost nothing more.
+    whatever device was named. Functions given to ``lax.scan`` and similar functions are
+    still traced. Calls outside such blocks cost nothing more.
 
     >>> from arrayfn.compilation.jit import jit
     >>> f = jit(lambda x: 1.0 if x > 0 else -1.0)
@@ -110,10 +110,10 @@ def disable_jit(disable: bool = True) -> Generator[None]:
 def debug_nans(new_val: bool = True) -> Generator[None]:
     """In this block, and in this thread, making NaN raises NotFiniteError.
 
-    The error, a FloatingPointError, names the first operation that gives NaN though no
-    operand has any, and the line it is in: at once outside compiled functions, and when
-    the call returns inside them. They are compiled once more, as by ``jit(...,
-    checks="nan")``. A NaN in an argument is not an error.
+    The error, a FloatingPointError, names the first operation that gives NaN although
+    no operand is NaN, and its line. It is raised at once outside compiled functions,
+    and at the end of the call for compiled ones. These are compiled once more, as by
+    ``jit(..., checks="nan")``. A NaN in an argument is not an error.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit
@@ -129,7 +129,7 @@ def debug_nans(new_val: bool = True) -> Generator[None]:
 
 @contextmanager
 def debug_infs(new_val: bool = True) -> Generator[None]:
-    """Like ``debug_nans``, of infinities that are made of finite operands.
+    """Like ``debug_nans``, for infinities that result from finite operands.
 
     >>> import arrayfn.numpy as anp
     >>> with debug_infs():

@@ -379,9 +379,10 @@ class Jitted(Generic[P, R]):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The Program, kernels and plan for these arguments' types (values unused).
 
-        A ``ShapeDtypeStruct`` stands for an argument. With open sizes in it (``Dim``)
-        the function is traced for several sizes; what is lowered serves all of them
-        once it is saved. Raises ArgumentError if its Program has not one form.
+        A ``ShapeDtypeStruct`` stands for an argument. If it has open sizes (``Dim``),
+        the function is traced at several sizes, and the lowered function can be saved
+        for all sizes. Raises ArgumentError if the Program has different structures at
+        different sizes.
         """
         arguments, structure = tree.flatten((args, kwargs))
         if not any(map(is_open, arguments)):

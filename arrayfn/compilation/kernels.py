@@ -91,12 +91,13 @@ def kernels(
 ) -> Implementations:
     """The implementations of ``operator``, by backend, in the order they are tried.
 
-    Each has the operands that it applies to. The last one of a backend is the
-    operator's body. Operators that the body itself calls are listed behind it. With
-    operands ``args`` (and static arguments) the list says which implementations compute
-    them, and which kernels and libraries the body becomes. ``backend`` names one.
+    Each row says which operands the implementation applies to. The last one of a
+    backend is the operator's body. Operators that the body itself calls are listed
+    after it. With operands ``args`` (and static arguments) the list marks the
+    implementations that are used for them, and names the kernels and libraries that the
+    body is compiled to. ``backend`` limits the list to one backend.
 
-    Raises ArgumentError if ``operator`` is none.
+    Raises ArgumentError if ``operator`` is not an operator.
 
     >>> import arrayfn.nn as nn
     >>> print(kernels(nn.softmax, backend="cpu"))
@@ -126,11 +127,12 @@ def kernels(
 def get_kernel(
     backend: str, operator: Operator[..., Any], *args: Any, **static: Any
 ) -> OperatorKernel | None:
-    """The kernel of ``operator`` that ``backend`` takes for operands ``args``.
+    """The kernel of ``operator`` that ``backend`` uses for operands ``args``.
 
-    Without operands it is the one that is tried first. None stands for the body.
+    Without operands it is the kernel that is tried first. None stands for the body.
 
-    Raises BackendError for an unknown backend, ArgumentError if ``operator`` is none.
+    Raises BackendError for an unknown backend, and ArgumentError if ``operator`` is not
+    an operator.
 
     >>> import arrayfn.nn as nn
     >>> print(get_kernel("cpu", nn.softmax))

@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 
 class Operator(Generic[P, R]):
-    """A named operator; call it like the function it was made of.
+    """A named operator: call it like the function it was made from.
 
     Attributes:
         function: that function, its body.
@@ -99,33 +99,35 @@ class Operator(Generic[P, R]):
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
-        It is used for operands that ``when(*types, **static)`` accepts; of several, the
-        one registered last. It is called with the operands, then the arrays to write
-        the results into, then the static arguments by name. For ``"cpu"`` these are
-        NumPy arrays in the plan's memory: operands are read-only, and the kernel must
-        not keep any array. For ``"cuda"`` they are DeviceArrays; the kernel may launch
-        on any stream that waits for the default one. A kernel that is not
-        ``deterministic`` is used only by ``jit(f, device="cuda",
-        deterministic=False)``. A ``prepared`` kernel is called once, when a plan is
-        loaded, with types in place of arrays, and returns the function to call. A
-        ``lowered`` one is called by the compiler with the equation, and returns
-        generated kernels with their calls. ``views`` says which views of an array the
-        kernel takes without a copy. Jitted functions that call the operator are
-        compiled again at their next call; results of ``lower`` and ``compile`` keep the
-        kernels they have.
+        It is used for operands that ``when(*types, **static)`` accepts. If several
+        kernels accept them, the one that was registered last is used. It is called with
+        the operands, then the arrays to write the results into, then the static
+        arguments by name. For ``"cpu"`` these are NumPy arrays in the plan's memory:
+        operands are read-only, and the kernel must not keep any array. For ``"cuda"``
+        they are DeviceArrays; the kernel may launch on any stream that waits for the
+        default one. A kernel that is not ``deterministic`` is used only by
+        ``jit(f, device="cuda", deterministic=False)``. A ``prepared`` kernel is called
+        once, when a plan is loaded, with types in place of arrays, and returns the
+        function to call. A ``lowered`` one is called by the compiler with the equation,
+        and returns generated kernels with their calls. ``views`` says which views of an
+        array the kernel takes without a copy. Jitted functions that call the operator
+        are compiled again at their next call; results of ``lower`` and ``compile`` keep
+        the kernels they have.
 
-        The first call of each signature (types and static arguments) is compared with
-        the operator's body, at the operands and at points near them, where a kernel
-        with another derivative differs. ``KernelMismatchError`` says where. The
-        tolerance is the square root of the results' machine epsilon, relative to the
-        largest result; ``check`` may give another, and False turns the comparison off.
-        Kernels that are ``lowered`` or captured into a CUDA graph are not compared.
-        The kernel takes the place of the one that it ``replaces``, if one is named.
+        At the first call with each signature (types and static arguments), the kernel
+        is compared with the operator's body, at the operands and at points near them.
+        At these points, a kernel with a wrong derivative gives other results.
+        ``KernelMismatchError`` says where. The tolerance is the square root of the
+        results' machine epsilon, relative to the largest result; ``check`` may give
+        another, and False turns the comparison off. Kernels that are ``lowered`` or
+        captured into a CUDA graph are not compared. The kernel takes the place of the
+        one that it ``replaces``, if one is named.
 
-        Derivatives use the body, with a ``DroppedKernelWarning``. So does ``vmap``,
-        unless the kernel has a method for it: ``vmap="sequential"`` calls it for each
-        member, ``vmap="expand_dims"`` once, on operands that have the mapped axis in
-        front (of extent 1 where an operand is not mapped), as have the results.
+        Derivatives use the body, with a ``DroppedKernelWarning``. ``vmap`` also uses
+        the body, unless you pass a method: ``vmap="sequential"`` calls the kernel for
+        each member, and ``vmap="expand_dims"`` calls it once, with the mapped axis as
+        the first axis of operands (of extent 1 if an operand is not mapped) and of
+        results.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -168,16 +170,17 @@ class Operator(Generic[P, R]):
         return register
 
     def prefer(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
-        """Have ``kernel`` be tried before the other kernels of its backend.
+        """Try ``kernel`` before the other kernels of its backend.
 
-        It is one of ``kernels``, or the name of one. Raises ArgumentError for others.
+        It is one of ``kernels``, or the name of one. Raises ArgumentError for anything
+        else.
         """
         KERNELS.prefer(self.find_kernel(kernel, backend))
 
     def remove(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
-        """Forget ``kernel``: one of ``kernels``, or the name of one for ``backend``.
+        """Remove ``kernel``: one of ``kernels``, or the name of one for ``backend``.
 
-        Where no other kernel applies, the body computes the operator again. Raises
+        If no other kernel applies, the body computes the operator again. Raises
         ArgumentError for a kernel that is not registered.
         """
         KERNELS.remove(self.find_kernel(kernel, backend))
@@ -261,8 +264,8 @@ class Operator(Generic[P, R]):
         """The arguments of a call with ``args`` and ``kwargs`` by parameter.
 
         Raises ArgumentError if they do not fit the signature, or a static argument is
-        not hashable. A call of an ``inline`` operator runs its body in that case, as it
-        does where a static argument is no constant but a function, for example.
+        not hashable. A call of an ``inline`` operator runs its body instead, as it does
+        if a static argument is not a constant but, for example, a function.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -392,15 +395,15 @@ def operator(
     parts: Sequence[str] = (),
     shardable: bool = False,
 ) -> Any:
-    """Make ``function`` an operator, called ``name`` (by default as the function is).
+    """Make ``function`` an operator, named ``name`` (by default like the function).
 
     Its parameters without a default are operands: arrays, or pytrees of them. Those
-    with a default are static: hashable Python values, one Program for each.
-    ``static_argnames`` overrides this. An operand may be None, which stands for an
-    operand that is not given.
+    with a default are static: hashable Python values, for each of which there is a
+    separate Program. ``static_argnames`` overrides this. An operand may be None, which
+    stands for an operand that is not given.
 
-    With ``inline`` the operator is one equation only while it has a kernel. Without
-    one, its body is traced as that of any function, and fuses with what is around it.
+    With ``inline`` the operator is one equation only while it has a kernel. Without a
+    kernel, its body is traced like any function, and fused with the code around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
 
     Over a mesh of devices, kernels compute only calls whose operands are whole on every

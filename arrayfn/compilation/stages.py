@@ -61,9 +61,10 @@ class Lowered:
 
     ``program`` is the traced Program. ``kernels`` have a name, a source and the reason
     for their fusion. ``plan`` runs them. ``text()`` shows all of it. If there are
-    ``sites``, the Program's last result says which check failed, at one of them. A
-    function lowered for open sizes (``Dim``) has the Program of one size here, and the
-    text for all in ``open_text``. ``notes`` say what ``freeze`` has done.
+    ``sites``, the Program's last result says which check failed, at one of them. If the
+    function was lowered for open sizes (``Dim``), ``program`` is the Program of one
+    size, and ``open_text`` is the text for all sizes. ``notes`` say what ``freeze`` has
+    done.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)
@@ -246,14 +247,15 @@ class Lowered:
     def freeze(self, *recipes: str) -> Lowered:
         """A copy whose captured arrays are folded, for functions of trained weights.
 
-        What depends on captured arrays alone is computed now; ``notes`` has a line on
-        each array. Recipes change captured weights of matrix products and convolutions:
+        Values that depend only on captured arrays are computed now; ``notes`` has a
+        line on each array. Recipes change captured weights of matrix products and
+        convolutions:
 
-        * ``"scales"``: factors and terms of output features, as those of batch
-          normalisation, go into the weights, and one vector is added. Results then
-          differ by rounding.
-        * ``"transposes"``: matrices that a product would copy in each call are stored
-          as it reads them.
+        * ``"scales"``: factors and terms of output features, such as those of batch
+          normalisation, become part of the weights and of one added vector. Results
+          then differ by rounding.
+        * ``"transposes"``: a matrix that a product would copy in each call is stored in
+          the order in which the product reads it.
         * ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``,
           ``"int8"``, ``"int4"``: weights are stored in this dtype, and converted where
           they are read. All but the first two get a scale for each output feature; two
@@ -291,12 +293,12 @@ class Lowered:
         arguments of its first call, which are in ``NAME.npz``, and compares with the
         results then. A CPU's kernel is called as Python and compiled; a GPU's is called
         in the emulator, compiled to PTX, and called on the GPU if there is one.
-        ``register`` takes edited files back, in this process or another. The call is
-        that of ``args``, or of random numbers without.
+        ``register`` puts edited files into use, in this process or another. The
+        arguments of the call are ``args``, or random numbers if they are omitted.
 
         Raises ArgumentError for a function that is lowered neither for a CPU nor for a
-        GPU, if the folder is there and not empty, and for a GPU's kernels that are too
-        large for the emulator where there is no GPU.
+        GPU, for a folder that exists and is not empty, and, on a machine without a GPU,
+        for GPU kernels that are too large for the emulator.
 
         >>> import tempfile
         >>> from pathlib import Path

@@ -202,7 +202,7 @@ def make_array_from_callback(
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: Any = None,
 ) -> ShardedArray:
-    """An array whose parts ``data_callback(index)`` gives, for each device here.
+    """An array whose parts are returned by ``data_callback(index)``.
 
     ``index`` is a tuple of slices of the whole array. Devices with the same part share
     one call. Parts are converted to ``dtype``, if one is given; parts of keys make an

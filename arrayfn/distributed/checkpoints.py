@@ -122,14 +122,14 @@ def save(path: str | Path, x: Any) -> None:
 
 
 def load(path: str | Path, like: Any) -> Any:
-    """The arrays of the checkpoint ``path``, as they are to lie: a pytree ``like`` it.
+    """The arrays of the checkpoint ``path``, as a pytree like ``like``.
 
-    Each leaf of ``like`` says where: a NamedSharding, or an array over a mesh whose
-    sharding is taken, on any mesh; anything else, such as None, gives a NumPy array. A
-    leaf that was saved as None is None. Each process reads the parts that it needs.
-    Raises ArgumentError for a folder without a checkpoint and for leaves that it does
-    not have, and ShapeError if an extent is not a multiple of the number of parts, or
-    ``like`` has an array of another shape.
+    Each leaf of ``like`` says how to distribute the array: it is a NamedSharding, on
+    any mesh, or an array over a mesh, whose sharding is used. For anything else, such
+    as None, the result is a NumPy array. A leaf that was saved as None is None. Each
+    process reads the parts that it needs. Raises ArgumentError for a folder without a
+    checkpoint and for leaves that it does not have, and ShapeError if an extent is not
+    a multiple of the number of parts, or ``like`` has an array of another shape.
     """
     folder = Path(path)
     stored = _read_index(folder)

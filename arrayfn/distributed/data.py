@@ -25,13 +25,13 @@ def batches(
     """Batches of ``size`` rows of ``data``, each cut over a mesh as ``sharding`` says.
 
     ``data`` is an array, or a pytree of them, with the same number of rows; a memory
-    map does well, since each process reads only the rows of its own devices. Each of
-    ``epochs`` (None: without end) has its own order of rows. It depends on ``seed``
-    only, not on the mesh or the number of processes; with ``seed`` None the rows keep
-    their order. Rows that do not fill a batch are left out.
+    map does well, since each process reads only the rows of its own devices. There are
+    ``epochs`` epochs (None: endlessly many), each with its own order of rows. The order
+    depends only on ``seed``, not on the mesh or the number of processes; with ``seed``
+    None the rows keep their order. Rows that do not fill a batch are left out.
 
     Raises ArgumentError if there are fewer rows than ``size``, and ShapeError if arrays
-    have different numbers of rows or a batch is no multiple of its parts.
+    have different numbers of rows or a batch is not a multiple of the number of parts.
 
     >>> sharding = NamedSharding(Mesh((1,), ("data",)), PartitionSpec("data"))
     >>> [np.asarray(x) for x in batches(np.arange(5), 2, sharding, seed=None, epochs=1)]
@@ -88,10 +88,10 @@ def spread(x: Any, mesh: Mesh, axis: str) -> Any:
     """A NamedSharding for each leaf of ``x``, a pytree: cut along ``axis`` of the mesh.
 
     The longest axis of an array that is a multiple of the number of devices is cut;
-    arrays without such an axis are not cut. Used for parameters and the optimizer's
-    state, this is fully sharded training; for the state alone, it is ZeRO (Rajbhandari
-    et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-    2020).
+    arrays without such an axis are not cut. If you use it for the parameters and the
+    optimizer's state, training is fully sharded; if you use it only for the state, it
+    is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+    Parameter Models", 2020).
 
     >>> mesh = Mesh((4,), ("data",))
     >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")

@@ -37,9 +37,9 @@ MOST: Final = 256
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its number among all of its platform, and the process it belongs to.
+    """A device: its number among those of its platform, and its process.
 
-    ``local_id`` is a GPU's number in its process, if it is another.
+    ``local_id`` is the number of a GPU in its process, if it differs.
     """
 
     id: int
@@ -136,7 +136,7 @@ os.register_at_fork(after_in_child=DEVICES.forked)
 
 
 def devices(platform: str | None = None) -> list[Device]:
-    """All devices, of all processes: a CPU's and then GPUs, or those of a ``platform``.
+    """The devices of all processes, or those of one ``platform``: CPU devices first.
 
     Platforms are "cpu" and "cuda". Raises ArgumentError for others.
 
@@ -165,7 +165,7 @@ def make_mesh(
     *,
     devices: Sequence[Device] | None = None,
 ) -> Mesh:
-    """A mesh of ``devices``, row by row: of the first ones, if none are named.
+    """A mesh of ``devices``, row by row; by default of the first devices.
 
     Its axes have the extents ``axis_shapes``.
 
@@ -186,7 +186,7 @@ def make_mesh(
 
 
 def set_num_devices(count: int) -> None:
-    """Let the CPU count as ``count`` virtual devices.
+    """Divide the CPU into ``count`` virtual devices.
 
     Raises ArgumentError unless ``1 <= count <= 256``, or if there are several
     processes.

@@ -30,10 +30,11 @@ class Mesh:
     """A grid of devices with a name for each of its axes.
 
     ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
-    ``device_ids`` names others, one for each place of the grid. They are a CPU's, or
-    GPUs with ``platform="cuda"``. A NumPy array or list of devices does as well. A
-    *member* is a place of the grid, numbered row by row. Raises ArgumentError if sizes
-    and names do not fit, or devices are of two platforms.
+    ``device_ids`` names other devices, one for each position in the grid. Devices are
+    those of the CPU, or GPUs with ``platform="cuda"``. Instead of extents, you can pass
+    a NumPy array or list of devices. A *member* is a position in the grid, numbered row
+    by row. Raises ArgumentError if sizes and names do not fit, or if devices belong to
+    different platforms.
 
     >>> mesh = Mesh((2, 4), ("data", "model"))
     >>> mesh.shape, mesh.size
@@ -130,7 +131,7 @@ class Mesh:
 class PartitionSpec:
     """For each axis of an array: None, a mesh axis that cuts it, or a tuple of several.
 
-    Axes after the last entry are whole. ``P`` is short for it.
+    Axes after the last entry are not cut. It is often imported as ``P``.
 
     >>> PartitionSpec("data", None, ("x", "y"))
     P('data', None, ('x', 'y'))
@@ -216,7 +217,7 @@ def check_spec(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
 
 @dataclass(frozen=True)
 class NamedSharding:
-    """How an array lies over the devices of a mesh.
+    """How an array is distributed over the devices of a mesh.
 
     Axes of the mesh that ``spec`` does not name have copies.
 

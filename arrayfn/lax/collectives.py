@@ -54,9 +54,10 @@ def psum(
 
     A Python number is multiplied by the number of members. With ``axis_index_groups``,
     here and in other collectives, the members of each group are combined by themselves:
-    ``[[0, 1], [2, 3]]`` sums in pairs. Groups have one size and hold each member once,
-    else ArgumentError is raised; members of several axes are counted in row-major
-    order. Each member gets the values of all to choose from.
+    ``[[0, 1], [2, 3]]`` sums in pairs. All groups have the same size, and each member
+    is in exactly one, else ArgumentError is raised. Members of several axes are
+    numbered in row-major order. Each member receives the values of all members and
+    selects those of its group.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -226,8 +227,8 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
 
     Members that are not a target get zeros. Raises ArgumentError if ``perm`` sends
     twice from or to one member, or names a member that does not exist. Members of
-    several axes are counted in row-major order, and get the values of all to choose
-    from.
+    several axes are numbered in row-major order. Each member receives the values of all
+    members and selects its own.
 
     >>> from arrayfn.transforms import vmap
     >>> ring = [(0, 1), (1, 2), (2, 0)]
@@ -324,7 +325,7 @@ def all_to_all(
 
 
 def pvary(x: Any, axis_name: AxisName) -> Any:
-    """x, or each leaf of a pytree, marked as varying over the members of a mesh.
+    """Mark x, or each leaf of a pytree, as varying over the members of a mesh axis.
 
     Its derivative is the sum of the members' derivatives. Inside ``shard_map`` an
     operation on an invariant and a varying value does this implicitly. Values that

@@ -32,8 +32,8 @@ def conv_general_dilated_patches(
     """The windows of a convolution, each flattened along the feature axis.
 
     Their elements are ordered by feature, then by the spatial axes of the window.
-    They are copied, whatever ``precision`` is, and converted to
-    ``preferred_element_type``, if that is given.
+    They are copied exactly; ``precision`` has no effect. If ``preferred_element_type``
+    is given, they are converted to it.
 
     >>> import numpy as np
     >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")

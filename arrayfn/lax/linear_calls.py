@@ -32,7 +32,8 @@ def linear_call(
 
     ``fun_transpose(residual_args, cotangents)`` computes the cotangents of the linear
     arguments; it is called in reverse mode, where the transpose of ``fun`` could be
-    derived too, but slower. Derivatives by the residuals are those of ``fun``.
+    derived too, but slower. Derivatives with respect to the residuals are those of
+    ``fun``.
 
     Args:
         fun: a function of two pytrees of arrays.

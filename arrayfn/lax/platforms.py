@@ -22,11 +22,12 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("cuda", "gpu")}
 def platform_dependent(
     *args: Any, default: Function | None = None, **per_platform: Function
 ) -> Any:
-    """``per_platform[platform](*args)`` for where it runs, else ``default(*args)``.
+    """Call the function in ``per_platform`` for the current platform, or ``default``.
 
-    Platforms are ``cpu`` and ``cuda`` (or ``gpu``): that of the function that is
-    compiled, and outside ``jit`` that of the arguments. Only the function for that
-    platform is traced. All should give results of the same structure and types.
+    Platforms are ``cpu`` and ``cuda`` (or ``gpu``). The current one is that for which
+    the function is compiled, or, outside ``jit``, that of the arguments. Only the
+    function for that platform is traced. All should give results of the same structure
+    and types.
 
     Raises ArgumentError if there is neither a function for the platform nor a default.
 

@@ -25,7 +25,8 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
     It is defined for positive a and b and x in [0, 1], with limits if a or b is 0 or
     infinite; NaN elsewhere. It is computed by the continued fraction of DiDonato and
-    Morris (Algorithm 708, 1992, equation 9), which is also differentiated by a and b.
+    Morris (Algorithm 708, 1992, equation 9), which is also differentiated with respect
+    to a and b.
 
     >>> betainc(2.0, 3.0, 0.5)
     array(0.6875)

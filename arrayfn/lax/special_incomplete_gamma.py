@@ -53,9 +53,10 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def random_gamma_grad(a: ArrayLike, sample: ArrayLike) -> Array:
-    """The derivative by a of a gamma-distributed ``sample`` at a fixed quantile.
+    """The derivative of a gamma-distributed ``sample`` with respect to a.
 
-    Minus the derivative of P by a over that by x (Figurnov et al., Implicit
+    The quantile of the sample is held fixed, so this is minus the derivative of P with
+    respect to a, divided by that with respect to x (Figurnov et al., Implicit
     reparameterization gradients, 2018).
     """
     (a, x), dtype = in_float64("random_gamma_grad", a, sample)

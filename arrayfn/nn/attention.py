@@ -57,12 +57,12 @@ def dot_product_attention(
 ) -> Array:
     """softmax(query @ key * scale + bias) @ value, for each head.
 
-    Vaswani et al., Attention is all you need, 2017. With fewer heads of keys and values
-    than of queries, each serves a group of queries' heads (Ainslie et al., GQA, 2023).
-    For float16 and bfloat16, logits and softmax are computed in float32; this is one
-    operator, with a kernel on a GPU, and has reverse-mode derivatives only. The
-    derivative by a bias takes memory for all logits. A query that may not attend to any
-    key gives zeros.
+    Vaswani et al., Attention is all you need, 2017. If there are fewer heads of keys
+    and values than of queries, several query heads share one of them (Ainslie et al.,
+    GQA, 2023). For float16 and bfloat16, logits and softmax are computed in float32;
+    this is one operator, with a kernel on a GPU, and has reverse-mode derivatives only.
+    The derivative with respect to a bias takes memory for all logits. A query that may
+    not attend to any key gives zeros.
 
     Args:
         query: [B, T, N, H], or without B.
@@ -81,8 +81,8 @@ def dot_product_attention(
             attended to.
         block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; queries do
             not attend to keys that it leaves out. If it keeps at most half of the
-            blocks of keys, and no other mask, bias or length is given, the others are
-            left out.
+            blocks of keys, and no other mask, bias or length is given, the other blocks
+            are not computed.
 
     Returns:
         An array of query's shape and dtype.

@@ -80,9 +80,9 @@ def create_block_mask(
     """The BlockMask of ``mask_mod`` for queries and keys of these lengths.
 
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
-    ``q_idx`` attends to key ``kv_idx``. B or H is None where it does not depend on
-    them. It is evaluated for all pairs, one block of queries at a time; keep a mask
-    that is used often.
+    ``q_idx`` attends to key ``kv_idx``. Give None for B or H if the mask does not
+    depend on it. The function is evaluated for all pairs, one block of queries at a
+    time, so keep a mask that is used often.
 
     Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
     it depends on values that are being traced.

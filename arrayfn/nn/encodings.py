@@ -96,8 +96,8 @@ def rope(
 def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
     """The rows of ``table`` [V, ...] at integer ``indices``: [*indices.shape, ...].
 
-    The derivative by the table adds up the cotangents of equal indices. Indices outside
-    the table are handled as ``arrayfn.numpy.take`` does.
+    The derivative with respect to the table adds up the cotangents of equal indices.
+    Indices outside the table are handled as ``arrayfn.numpy.take`` does.
 
     >>> import numpy as np
     >>> embedding(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))

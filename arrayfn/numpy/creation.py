@@ -202,8 +202,8 @@ def full_like(
 ) -> Array:
     """Like ``full``, with ``a``'s shape and dtype by default.
 
-    ``subok`` has no effect, because arrays have no subclasses. An array like one over a
-    mesh lies as that one does, unless it has another ``shape``.
+    ``subok`` has no effect, because arrays have no subclasses. If ``a`` is distributed
+    over a mesh, so is the result, unless it has another ``shape``.
     """
     like = _like("full_like", a)
     around = like.sharding if shape is None else None

@@ -416,8 +416,8 @@ def take(
     """The elements or slices of ``a`` at ``indices`` along ``axis`` (None: flat).
 
     ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
-    "clip" or "wrap"; the default is that of ``a[indices]``. Promises about the indices
-    (``unique_indices``, ``indices_are_sorted``) have no effect.
+    "clip" or "wrap"; the default is that of ``a[indices]``. ``unique_indices`` and
+    ``indices_are_sorted`` have no effect.
     """
     ops.refuse_out("take", out)
     if axis is None:

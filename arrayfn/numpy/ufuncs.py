@@ -195,7 +195,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         dtype: DTypeLike = None,
         out: None = None,
     ) -> Array:
-        """The elements up to each one along ``axis`` combined: array's shape.
+        """Running results along ``axis``, each of all elements up to its position.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -232,8 +232,8 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         """Slices of ``array`` along ``axis`` reduced, one from each of ``indices``.
 
         A slice ends where the next one begins, the last one at the end. If the next one
-        begins no later, it is one element. Raises OutOfBoundsError for a known index
-        outside the axis.
+        does not begin later, the slice has one element. Raises OutOfBoundsError for a
+        known index outside the axis.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -298,7 +298,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         *,
         inplace: bool = True,
     ) -> Array:
-        """``a`` with the function applied at ``indices``, as often as one repeats.
+        """``a`` with the function applied at ``indices``, once for each occurrence.
 
         A function of two arrays combines the elements with those of ``b``, one after
         the other. Arrays are not changed: write ``inplace=False``, and use the result.

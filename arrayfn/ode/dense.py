@@ -23,8 +23,8 @@ class Dense:
     """A solution, callable with a time or an array of times.
 
     ``ts`` has the times at which steps ended; unused entries repeat the last time.
-    Times outside the solution give NaN. It is a pytree, and has derivatives by time and
-    by what the solution depends on.
+    Times outside the solution give NaN. It is a pytree, and can be differentiated with
+    respect to time and to everything that the solution depends on.
     """
 
     def __init__(self, method: Method, like: Any, steps: Recorded) -> None:

@@ -80,18 +80,19 @@ def solve(
         atol: see ``rtol``; a number, or a pytree like y0.
         first_step: the size of the first step; chosen by default.
         max_step: the largest size of a step.
-        max_steps: how many steps are tried before giving up: 131072, or 4096 with
-            ``dense``, which has memory for as many.
+        max_steps: how many steps are tried before giving up: by default 131072, or 4096
+            with ``dense``, which keeps every step in memory.
         adjoint: how derivatives are computed. "direct" is the derivative of the steps
-            taken, in both modes and every order; in reverse mode y is kept after some
-            steps, and steps are computed again from there. "backsolve" solves the
-            adjoint equation backwards in time (Chen et al., Neural Ordinary
-            Differential Equations, 2018): the memory of one step, reverse mode alone,
-            and an error of the size of the tolerances; y is solved backwards too, which
-            is unstable for stiff equations.
-        jac_sparsity: for "Rodas5P" and many elements: a matrix, sparse or dense, that
-            is not 0 where df/dy may not be 0, for y as a vector. The Jacobian is then
-            computed by colouring and its systems are solved by ``sparse``'s spsolve.
+            that were taken, in both modes and every order; in reverse mode y is kept
+            after some steps, and other steps are computed again from there. "backsolve"
+            solves the adjoint equation backwards in time (Chen et al., Neural Ordinary
+            Differential Equations, 2018). It works in reverse mode only, needs the
+            memory of one step, and has an error about as large as the tolerances. It
+            also solves for y backwards in time, which is unstable for stiff equations.
+        jac_sparsity: for "Rodas5P" and many elements: a sparse or dense matrix, which
+            is nonzero wherever df/dy, for y as a vector, can be nonzero. The Jacobian
+            is then computed by colouring and its systems are solved by ``sparse``'s
+            spsolve.
         dense: whether the result has ``sol``, the solution as a function of time.
 
     Returns:

@@ -37,8 +37,8 @@ def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
     """The key of an integer ``seed``: the high and the low word of its 64 bits.
 
     There is one generator: ``impl`` is "threefry2x32", or ``dtype`` is that of its
-    keys. Raises ArgumentError for others, DTypeError if ``seed`` is no integer,
-    OverflowError if it needs more bits.
+    keys. Raises ArgumentError for other generators, DTypeError if ``seed`` is not an
+    integer, and OverflowError if it has more than 64 bits.
 
     >>> key(42)
     Key([0, 42])
@@ -228,7 +228,7 @@ def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
 def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
     """A new key made of ``key`` and an integer, such as the number of a step.
 
-    Only the low 32 bits of ``data`` count. The result is a Key if ``key`` is one.
+    Only the low 32 bits of ``data`` are used. The result is a Key if ``key`` is one.
 
     >>> fold_in(key(0), 1)
     Key([928981903, 3453687069])

@@ -17,7 +17,7 @@ class RegularGridInterpolator:
     """Interpolation of values on a rectangular grid.
 
     ``points`` and ``values`` may be traced; the interpolator then belongs to the traced
-    function, and has derivatives by them.
+    function, and can be differentiated with respect to them.
 
     Args:
         points: the ascending coordinates (n,) of the grid along each axis.

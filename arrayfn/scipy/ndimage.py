@@ -44,8 +44,8 @@ def map_coordinates(
       edges.
 
     The modes are SciPy's; JAX's "constant" and "wrap" are "grid-constant" and
-    "grid-wrap". The result has the input's dtype and the coordinates' shape, and is
-    differentiable by both.
+    "grid-wrap". The result has the input's dtype and the coordinates' shape, and can be
+    differentiated with respect to both.
 
     >>> import numpy as np
     >>> x = np.arange(6.0).reshape(2, 3)

@@ -56,15 +56,16 @@ def jacobian(
 ) -> Callable[..., CSR]:
     """A function that computes the Jacobian of ``function`` as a ``CSR`` matrix.
 
-    It takes as many directional derivatives as the pattern has colours: for a banded
-    matrix that is its bandwidth, however large the matrix. Entries outside the pattern
+    It computes one directional derivative for each colour of the pattern. A banded
+    matrix of any size has as many colours as its bandwidth. Entries outside the pattern
     must be 0; otherwise those of the pattern are wrong.
 
     Args:
         function: gives a vector (m,) for a vector (n,) and other arguments.
-        sparsity: the pattern (m, n): a matrix, sparse or dense, that is stored, or not
-            0, where the Jacobian may not be 0. It must be known, not traced.
-        argnum: the argument by which to differentiate.
+        sparsity: the pattern (m, n): a sparse or dense matrix, which has stored or
+            nonzero elements wherever the Jacobian can be nonzero. It must be known, not
+            traced.
+        argnum: the number of the argument to differentiate with respect to.
         mode: "forward" (columns are coloured), "reverse" (rows); by default which needs
             fewer derivatives.
 

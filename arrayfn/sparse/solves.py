@@ -76,9 +76,9 @@ forgets(FACTORS.clear)
 def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     """x with A x = b, by the LU factors of a sparse matrix.
 
-    The matrix is factored once for a solution and all of its derivatives, and for later
-    systems with an equal matrix (the last 4 are kept). Derivatives by A are of its
-    entries.
+    The matrix is factored once for a solution and all of its derivatives. The factors
+    of the last 4 matrices are kept for later systems with an equal matrix. Derivatives
+    with respect to A are those with respect to its stored entries.
 
     Args:
         A: a sparse matrix (n, n).

@@ -89,13 +89,13 @@ def bisect(
 
     None if no equation is wrong and no result has a NaN. Gradients are functions like
     others: ``bisect(grad(f), x)`` searches the backward pass too, whose equations have
-    the lines of ``f`` that they come from. NaN counts if it reaches a result. The
-    search depends on the values: with other arguments, another equation may be the
-    first.
+    the lines of ``f`` that they come from. A NaN is reported only if it reaches a
+    result. The search depends on the values: with other arguments, another equation may
+    be the first.
 
     An equation is wrong if its own error exceeds the oracle's bound: a few units in the
     last place, or, for sums and factorizations, the error that any order of operations
-    may give. Integers and bools are to be exact. Python functions that a Program calls
+    may give. Integers and bools must be exact. Python functions that a Program calls
     (``pure_callback``) are called several times.
 
     >>> import numpy as np

@@ -81,18 +81,18 @@ def compare(
     Args:
         function: an operator, whose registered kernels are run beside the generated
             ones, or any function that can be compiled.
-        *args: its operands. With ``sizes`` a function among them is called with each
-            size, and gives the operand.
+        *args: its operands. With ``sizes``, an argument may be a function that returns
+            the operand for a size.
         repeats: how many calls are timed.
         warmup: how many are run before.
         backends: what to run, by default all backends that are available; also other
-            libraries: "numpy", "jax", "torch". These run their own function for an
-            operator of arrayfn's, or what ``against`` has for them.
+            libraries: "numpy", "jax", "torch". For an operator of arrayfn, a library
+            runs its own function; otherwise it runs the one in ``against``.
         against: functions that compute the same, by the library whose arrays they take
             ("numba" for one that Numba compiled), or by another name, on NumPy arrays.
-        sizes: repeat all of it for each of these.
-        dtypes: and for each of these dtypes, to which floating-point operands are
-            converted.
+        sizes: sizes for which to repeat the comparison.
+        dtypes: dtypes for which to repeat it; floating-point operands are converted to
+            each.
         **static: arguments that are not traced.
 
     Returns:

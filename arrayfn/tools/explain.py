@@ -89,12 +89,12 @@ class Explanation:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """What ``function`` is compiled to for these arguments, and why.
 
-    It shows the steps with the user's lines that each computes, their operations and
-    bytes; why two steps are not one; each copy that a layout needs, with the line that
-    caused it; memory; where the code of kernels came from; and for which arguments a
-    jitted function was compiled again. ``function`` may be jitted; if not, it is jitted
-    for this. It is compiled, not called. Backends without plans (``"reference"``) have
-    no steps.
+    It shows each step with its operations and bytes and the user's lines that it
+    computes; why two steps are not one; each copy that a layout needs, with the line
+    that caused it; memory; whether kernels were compiled or came from a cache; and for
+    which arguments a jitted function was compiled again. ``function`` need not be
+    jitted. It is compiled, but not called. Backends without plans (``"reference"``)
+    have no steps.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp

@@ -278,14 +278,15 @@ def profile() -> Profile:
     """Measure the calls of compiled functions in a ``with`` block.
 
     ``steps`` has a row for each step of their plans, ``lines`` one for each line of the
-    user's code. ``print(p)`` shows both beside the machine's measured roof, a notebook
-    shows them with a roofline chart, and ``p.save("trace.json")`` writes a trace for
-    Perfetto. The rows add up to the wall clock, ``p.seconds``.
+    user's code. ``print(p)`` shows both, with the measured limits of the machine. A
+    notebook shows them with a roofline chart, and ``p.save("trace.json")`` writes a
+    trace for Perfetto. The rows add up to the elapsed time, ``p.seconds``.
 
-    Results are the same bits as without. Calls are a little slower: the clock is read
-    after each step, and a GPU launches the steps one by one. A backend without plans
-    (``"reference"``) is measured call by call. For a mesh, each row is the mean over
-    its devices; the row of a collective includes the wait for other members.
+    Results have the same bits as without profiling. Calls are a little slower: the
+    clock is read after each step, and a GPU launches the steps one by one. A backend
+    without plans (``"reference"``) is measured call by call. For a mesh, each row is
+    the mean over its devices; the row of a collective includes the wait for other
+    members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -18,15 +18,16 @@ _local: Final = _Local()
 
 
 class set_mesh:  # noqa: N801 - called like a function, named as JAX's
-    """Let ``mesh`` be the one that PartitionSpecs alone refer to, in this thread.
+    """Set the mesh that PartitionSpecs without a mesh refer to, in this thread.
 
-    ``with set_mesh(mesh):`` holds for the block; ``set_mesh(mesh)`` alone holds from
-    then on, and ``set_mesh(None)`` ends it. ``shard_map`` then needs no ``mesh=``, and
+    ``with set_mesh(mesh):`` sets it for the block, and ``set_mesh(mesh)`` alone from
+    then on; ``set_mesh(None)`` ends this. ``shard_map`` then needs no ``mesh=``, and
     ``device_put``, ``with_sharding_constraint`` and ``jit`` take a PartitionSpec where
-    they take a NamedSharding. A function that is jitted is compiled for each mesh that
-    it asks for.
+    they take a NamedSharding. A jitted function is compiled separately for each mesh
+    under which it is called.
 
-    Raises ArgumentError inside a function that is traced, and for what is no Mesh.
+    Raises ArgumentError inside a function that is traced, and for anything that is not
+    a Mesh.
 
     >>> import numpy as np
     >>> from arrayfn import PartitionSpec as P, device_put, set_num_devices

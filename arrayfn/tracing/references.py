@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Ref(Typed):
-    """A place that holds an array of one shape and dtype: see ``new_ref``.
+    """A reference to an array of fixed shape and dtype: see ``new_ref``.
 
     ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
     an array takes; ``ref[...] += y`` does both. Indices out of bounds are dropped, as

@@ -30,9 +30,10 @@ def smap(
 ) -> Any:
     """``f``, run by the devices along one axis of the mesh of ``set_mesh``.
 
-    It is ``shard_map`` with axes for specs: ``in_axes`` has the axis that is cut along
-    ``axis_name``, or None for the same part on all, for all positional arguments or, in
-    a tuple, for each; ``out_axes`` for the result. Both may be pytree prefixes.
+    It is ``shard_map`` with axes instead of specs. ``in_axes`` is the axis that is cut
+    along ``axis_name``, or None if all devices get the whole argument. It is one value
+    for all positional arguments, or a tuple with one for each. ``out_axes`` is the same
+    for the result. Both may be pytree prefixes.
 
     >>> from arrayfn import lax, set_mesh, set_num_devices
     >>> set_num_devices(8)
@@ -85,10 +86,11 @@ def pmap(
     """``fun`` mapped along an axis of its arguments, one device for each member.
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
-    many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument, and keyword arguments are mapped along axis 0;
-    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
-    (by default ``"devices"``); derivatives are each member's own.
+    many as there are. ``in_axes`` has, for each positional argument, the mapped axis,
+    or None if all devices get the same value. Keyword arguments are mapped along axis
+    0. ``out_axes`` is the mapped axis of the results. Collectives work along
+    ``axis_name`` (by default ``"devices"``). Derivatives are not summed over the
+    devices.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))

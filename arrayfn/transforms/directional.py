@@ -109,9 +109,10 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """``fun(*primals)``, and the function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
-    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros;
-    positions of ``tree.Indexed`` nodes stay. The function is a tree (``tree.Partial``)
-    of what it keeps of ``fun``, so that compiled code can return and take it.
+    ``aux`` as its third. The cotangents of integers and bools are zeros; positions of
+    ``tree.Indexed`` nodes are returned unchanged. The function is a tree
+    (``tree.Partial``) of the values that it keeps, so compiled functions can return and
+    take it.
 
     >>> import numpy as np
     >>> y, pull_back = vjp(lambda x: x * x, np.array(3.0))
@@ -135,7 +136,7 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     What does not depend on the tangents is computed once, so many calls of the linear
     function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
     the result has ``aux`` as its third. The linear function is a tree
-    (``tree.Partial``), as the pull-back of ``vjp`` is.
+    (``tree.Partial``), like the function that ``vjp`` returns.
 
     >>> import numpy as np
     >>> y, forward = linearize(np.sin, np.array(0.0))
@@ -222,9 +223,9 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
 
     Only the structures, shapes and dtypes of ``primals`` matter (they may be
     ``ShapeDtypeStruct``, or any objects with a shape and a dtype). The transpose takes
-    a value of the result's form and gives a tuple with one entry for each argument. It
-    is a tree (``tree.Partial``). Raises DifferentiationError where the function is not
-    linear, and where it takes integers to other numbers.
+    a value like the result of ``fun``, and returns a tuple with one entry for each
+    argument. It is a tree (``tree.Partial``). Raises DifferentiationError if the
+    function is not linear, or if it converts integers to other numbers.
 
     >>> import numpy as np
     >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))

@@ -71,17 +71,19 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function giving ``fun``'s value and its gradient by some arguments.
+    """A function that computes the value and the gradient of ``fun``.
 
-    ``fun`` returns a real scalar, or with ``has_aux`` a pair of that and anything else;
-    the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The gradient
-    has the structure of argument ``argnums`` (a tuple of them for a sequence). With
-    ``holomorphic`` arguments and value are complex, and it is the derivative. With
-    ``allow_int`` the gradient by integers and booleans is 0, of float64. Other
-    arguments may have any values; those that are not arrays, and Python's bools and
-    integers, are passed on unchanged.
+    The gradient is with respect to the arguments ``argnums``. ``fun`` returns a real
+    scalar, or with ``has_aux`` a pair of a real scalar and any other value; the result
+    is ``(value, gradient)`` or ``((value, aux), gradient)``. The gradient has the
+    structure of argument ``argnums`` (a tuple of them for a sequence). With
+    ``holomorphic`` arguments and value are complex, and the gradient is the complex
+    derivative. With ``allow_int`` the gradient with respect to integers and booleans is
+    a float64 0. Other arguments may have any values; those that are not arrays, and
+    Python's bools and integers, are passed on unchanged.
 
-    Raises DifferentiationError if the value is no scalar, or an argument not inexact.
+    Raises DifferentiationError if the value is not a scalar, or an argument is neither
+    floating-point nor complex.
 
     >>> import numpy as np
     >>> value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
@@ -158,7 +160,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function giving the gradient of ``fun``, a real scalar, by some arguments.
+    """A function that computes the gradient of ``fun``, which returns a real scalar.
 
     With ``has_aux`` it gives ``(gradient, aux)``. ``holomorphic`` and ``allow_int`` are
     as in ``value_and_grad``.

@@ -43,10 +43,11 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function giving the Jacobian by arguments ``argnums``, in forward mode.
+    """A function that computes the Jacobian by forward mode.
 
-    One direction for each element of the arguments, all in one batch: cheaper for
-    fewer inputs than outputs. For an output of shape s and an argument of shape t
+    It differentiates with respect to the arguments ``argnums``, in one direction for
+    each of their elements, all in one batch. This is cheaper than ``jacrev`` if there
+    are fewer inputs than outputs. For an output of shape s and an argument of shape t
     the Jacobian has the shape s + t. With ``has_aux`` the function returns a pair
     (value, aux), and the result is ``(jacobian, aux)``.
 
@@ -103,11 +104,12 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[P, Any]:
-    """A function giving the Jacobian by arguments ``argnums``, in reverse mode.
+    """A function that computes the Jacobian by reverse mode.
 
-    One pass for each element of the output, all in one batch: cheaper for fewer outputs
-    than inputs. Shapes and ``has_aux`` are as in ``jacfwd``.
-    With ``allow_int`` the Jacobian by integers and booleans is 0.
+    It differentiates with respect to the arguments ``argnums``, in one pass for each
+    element of the output, all in one batch. This is cheaper than ``jacfwd`` if there
+    are fewer outputs than inputs. Shapes and ``has_aux`` are as in ``jacfwd``. With
+    ``allow_int`` the Jacobian with respect to integers and booleans is 0.
 
     Raises DifferentiationError if the output is not real (complex under
     ``holomorphic``).
@@ -169,13 +171,13 @@ def hessian(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function giving the second derivatives of ``fun``, forward over reverse.
+    """A function that computes the second derivatives of ``fun``.
 
     For an output of shape s and arguments of shapes t and u the result has the shape s
     + t + u, in a tree of trees of the arguments' structure. Second derivatives are
-    symmetric, and which of t and u was differentiated by first is not specified. With
-    ``has_aux`` the function returns a pair (value, aux), and the result is ``(hessian,
-    aux)``. With ``holomorphic`` arguments and results are complex.
+    symmetric; the order of differentiation is not specified. With ``has_aux`` the
+    function returns a pair (value, aux), and the result is ``(hessian, aux)``. With
+    ``holomorphic`` arguments and results are complex.
 
     >>> import numpy as np
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))

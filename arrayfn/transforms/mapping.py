@@ -41,11 +41,12 @@ def vmap(
     argument is the same for all, and need not be an array); an entry may be a pytree
     prefix of its argument.
     Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
-    stands in the outputs. Under ``axis_name`` the function may combine values of all
-    members: ``lax.psum(x, axis_name)``, for example. ``axis_size`` is the number of
-    members, needed only where no argument is mapped. Where the function constrains how
-    a value lies over a mesh (``with_sharding_constraint``), the mapped axis lies along
-    the mesh's axis ``spmd_axis_name``, or several; without it, it stays whole.
+    stands in the outputs. If the axis has a name, ``axis_name``, the function may
+    combine the values of all members: ``lax.psum(x, axis_name)``, for example.
+    ``axis_size`` is the number of members, and is needed only if no argument is mapped.
+    If the function constrains the sharding of a value (``with_sharding_constraint``),
+    the mapped axis is cut along the mesh axis, or axes, ``spmd_axis_name``; without
+    that, it is not cut.
 
     Raises ShapeError if the mapped extents differ, or nothing is mapped and no
     ``axis_size`` is given.

@@ -20,8 +20,8 @@ class ShapeDtypeStruct:
     """Stands for an array of this shape and data type; it has no elements.
 
     ``eval_shape``, ``make_program``, ``linear_transpose`` and ``jit(f).lower`` take it
-    for an argument. An extent that is a ``Dim`` is open; ``jit(f).lower`` alone takes
-    those.
+    for an argument. An extent that is a ``Dim`` is open; only ``jit(f).lower`` takes
+    open extents.
 
     >>> ShapeDtypeStruct((3, 4), "float32")
     ShapeDtypeStruct(shape=(3, 4), dtype=float32)

@@ -18,7 +18,7 @@ def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
     and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
-    may itself give a ``ShapeDtypeStruct`` to functions that are jitted, mapped or
+    may itself pass a ``ShapeDtypeStruct`` to functions that are jitted, mapped or
     differentiated.
 
     >>> import numpy as np
@@ -34,11 +34,11 @@ def make_program(
     static_argnums: int | Sequence[int] = (),
     return_shape: bool = False,
 ) -> Function:
-    """A function of the same arguments that gives the Program of ``fun``.
+    """A function of the same arguments that returns the Program of ``fun``.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``; those in ``static_argnums``
-    are any Python values. With ``return_shape`` it gives a pair of the Program and what
-    ``eval_shape`` gives.
+    are any Python values. With ``return_shape`` it returns a pair of the Program and
+    the result of ``eval_shape``.
 
     >>> import numpy as np
     >>> print(make_program(lambda x: np.sin(x) * 2.0)(np.ones(3)))

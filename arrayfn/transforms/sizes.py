@@ -13,12 +13,13 @@ from arrayfn.errors import ArgumentError, user_location
 class Dim:
     """A size that is open when a function is lowered, by the name of the size.
 
-    It is an extent of a ``ShapeDtypeStruct``. What ``jit(f).lower`` makes of it can be
-    saved, and the loaded function takes arrays of any such size from ``minimum`` to
-    ``maximum`` that is a multiple of ``multiple_of``. Axes of one name have one size.
+    Use it as an extent of a ``ShapeDtypeStruct``. A function that ``jit(f).lower``
+    lowers for it can be saved. The loaded function takes arrays of every size from
+    ``minimum`` to ``maximum`` that is a multiple of ``multiple_of``. Axes with the same
+    name have the same size.
 
-    Raises ArgumentError for a name that is no ASCII identifier, and for limits that
-    leave no size.
+    Raises ArgumentError for a name that is not an ASCII identifier, and for limits that
+    allow no size.
 
     >>> import numpy as np
     >>> import tempfile

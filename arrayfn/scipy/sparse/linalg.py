@@ -65,8 +65,8 @@ def cg(
         A: a matrix (n, n), dense or sparse, or a linear function from pytrees like b to
             such pytrees.
         b: the right-hand side, a vector (n,) or a pytree of arrays.
-        x0: the initial guess, like b; zeros by default. Systems for derivatives start
-            there too if it is closer than zero.
+        x0: the initial guess, like b; zeros by default. The solution of a system for a
+            derivative also starts from ``x0`` if that is closer than zero.
         tol: the residual relative to b at which to stop (SciPy's ``rtol``).
         atol: the absolute residual at which to stop.
         maxiter: the most iterations; by default ten times the number of unknowns.

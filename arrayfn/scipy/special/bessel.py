@@ -70,7 +70,7 @@ def yn(n: ArrayLike, x: ArrayLike) -> Array:
     """The Bessel function of the second kind of integer order n, for x >= 0.
 
     It is computed by the recurrence from Y0 and Y1, which is stable upwards (DLMF
-    10.6.1). Fractions of n are dropped. It has no derivative by n.
+    10.6.1). Fractions of n are dropped. It cannot be differentiated with respect to n.
     """
     (n, x), dtype = in_float64("yn", n, x)
     return ops.convert(_yn(anp.trunc(n), x), dtype)

@@ -47,8 +47,8 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     | 10 | -10000 to -500 | 4e-14 |
 
     For larger arguments it is NaN if fewer than 6 digits are left, as for a = -86,
-    b = 63, x = 59. It has derivatives by all three arguments; those by the parameters
-    are derivatives of the series.
+    b = 63, x = 59. It can be differentiated with respect to all three arguments; for
+    the parameters, the series is differentiated.
     """
     (a, b, x), dtype = in_float64("hyp1f1", a, b, x)
     return ops.convert(_hyp1f1(a, b, x), dtype)
@@ -74,8 +74,9 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     | 5 | 0.99 to 1 - 1e-12 | 3e-14 |
 
     For larger parameters, such as 50, some results lose digits; a result is NaN if the
-    series has lost ten. An element takes 0.1 to 10 microseconds. It has derivatives by
-    all four arguments; those by the parameters are derivatives of the series.
+    series has lost ten. An element takes 0.1 to 10 microseconds. It can be
+    differentiated with respect to all four arguments; for the parameters, the series is
+    differentiated.
     """
     (a, b, c, x), dtype = in_float64("hyp2f1", a, b, c, x)
     return ops.convert(_hyp2f1(a, b, c, x), dtype)

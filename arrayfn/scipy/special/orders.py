@@ -161,7 +161,7 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
     integers v, and NaN for other orders. The first two degrees come from hypergeometric
     functions (DLMF 14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For
     degrees up to 20 the error is below 1e-13 times the largest value of a degree near
-    v. It has derivatives by v and x.
+    v. It can be differentiated with respect to v and x.
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)

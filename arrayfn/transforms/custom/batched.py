@@ -30,15 +30,16 @@ Rule = Callable[..., tuple[Any, Any]]
 class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     """A function that ``vmap`` maps by the rule that ``def_vmap`` gives it.
 
-    The rule takes ``(axis_size, in_batched, *arguments)`` and gives the pair (result,
-    out_batched). ``in_batched`` has, for each argument, a bool or a tree of them like
-    the argument: whether it has the mapped axis, in front. So has ``out_batched`` for
-    the result; it may be a prefix. The function must not capture mapped values.
+    The rule takes ``(axis_size, in_batched, *arguments)`` and returns the pair (result,
+    out_batched). ``in_batched`` has, for each argument, a bool or a tree of bools like
+    the argument, which say whether its first axis is the mapped axis. ``out_batched``
+    says the same for the result, and may be a prefix of its tree. The function must not
+    capture mapped values.
 
-    Its derivative in forward mode is mapped by the derivative of the rule, which is
-    called without mapped arguments where only directions are mapped, as by ``jacfwd``.
-    Reverse mode differentiates the function itself. To use the rule there, map first:
-    take ``grad`` of a function that calls ``vmap``.
+    In forward mode, ``vmap`` maps its derivative by the derivative of the rule. If only
+    tangents are mapped, as in ``jacfwd``, the rule is called with arguments that are
+    not mapped. Reverse mode differentiates the function itself. To use the rule there,
+    map first: take ``grad`` of a function that calls ``vmap``.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap

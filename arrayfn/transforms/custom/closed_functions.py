@@ -29,9 +29,10 @@ def closure_convert(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """``fun`` with its captured values as arguments, and those values.
 
-    The values are the traced floating-point ones, by which a derivative can be taken.
-    Call the result as ``converted(*args, *values)``, with arguments of the structure
-    and types of ``example_args``. A function with rules can take functions this way.
+    The values are the captured traced ones that are floating-point numbers, so that
+    derivatives can be taken with respect to them. Call the result as
+    ``converted(*args, *values)``, with arguments of the structure and types of
+    ``example_args``. A function with rules can take functions this way.
 
     >>> from arrayfn.transforms import grad
     >>> def f(w):

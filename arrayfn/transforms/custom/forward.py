@@ -33,11 +33,11 @@ from arrayfn.transforms.custom.functions import (
 class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     """A function differentiated by the rule that ``defjvp`` gives it.
 
-    It is an error to differentiate by values that the function closes over.
+    Differentiation with respect to values that the function captures raises an error.
 
     The rule takes ``(*static arguments, primals, tangents)``, tuples with an entry for
-    each other argument, and gives the pair (value, tangent of the value). Arguments in
-    ``nondiff_argnums`` (and ``nondiff_argnames``) are static: any Python values.
+    each other argument, and returns the pair (value, tangent of the value). Arguments
+    in ``nondiff_argnums`` (and ``nondiff_argnames``) are static: any Python values.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -74,7 +74,8 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def defjvps(self, *rules: Function | None) -> None:
         """Set a rule for each argument: ``rule(tangent, value, *arguments)``.
 
-        It gives the tangent of the value while only that argument varies; None is zero.
+        It returns the tangent of the value for a change of only that argument. None
+        means zero.
 
         >>> from arrayfn.transforms import grad
         >>> @custom_jvp
