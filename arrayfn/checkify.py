@@ -142,7 +142,8 @@ def checkify(
     ``f`` is traced: it sees no values of arrays, as under ``jit``. Compile the result:
     ``jit(checkify(f))``. Arguments that are neither arrays nor numbers are passed on
     unchanged; so are ``True`` and ``False``, and in a traced function all Python
-    numbers, such as static arguments of ``jit``. Raises ArgumentError for unknown kinds.
+    numbers, such as static arguments of ``jit``.
+    Raises ArgumentError for unknown kinds.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit
