@@ -60,7 +60,7 @@ class ShapeDtypeStruct:
     def like(cls, x: Any) -> Any:
         """The ShapeDtypeStruct of ``x``, an array or a number.
 
-        Keys are a pytree; a Key of what stands for its words stands for them.
+        For an array of keys, it is a Key whose words are a ShapeDtypeStruct.
 
         >>> ShapeDtypeStruct.like(1.5)
         ShapeDtypeStruct(shape=(), dtype=float64, weak_type=True)
