@@ -26,7 +26,7 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     ``values``: arrays and numbers. A compiled function raises the error at the end of
     the call; on a GPU, this copies one number to the host. If several checks fail, the
     error is that of the first one. Under ``vmap`` the message is about the first member
-    whose condition is false. In a branch, it counts if the branch is taken.
+    whose condition is false. A check in a branch counts only if the branch is taken.
 
     Derivatives keep the checks of the function. These checks are always on, unlike
     those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or

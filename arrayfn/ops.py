@@ -26,8 +26,9 @@ def segment_sum(
         data: an array (n, ...).
         segment_ids: integers (n,), the number of each row; rows with a number outside
             0 to ``num_segments`` - 1 are left out.
-        num_segments: how many numbers there are, known while tracing; one more than
-            the largest if it is not given, which needs the numbers' values.
+        num_segments: the number of segments, which must be known while tracing; by
+            default one more than the largest of ``segment_ids``, whose values must then
+            be known.
         indices_are_sorted: a promise that they ascend.
         unique_indices: a promise that no number occurs twice.
         bucket_size: has no effect; another library groups sums by it.

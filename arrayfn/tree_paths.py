@@ -25,7 +25,7 @@ class SequenceKey:
 
     @property
     def entry(self) -> int:
-        """What it indexes by."""
+        """What the path shows: the key, position or name."""
         return self.idx
 
     @override
@@ -46,7 +46,7 @@ class DictKey:
 
     @property
     def entry(self) -> Any:
-        """What it indexes by."""
+        """What the path shows: the key, position or name."""
         return self.key
 
     @override
@@ -67,7 +67,7 @@ class GetAttrKey:
 
     @property
     def entry(self) -> str:
-        """What it indexes by."""
+        """What the path shows: the key, position or name."""
         return self.name
 
     @override
@@ -92,7 +92,7 @@ class FlattenedIndexKey:
 
     @property
     def entry(self) -> int:
-        """What it indexes by."""
+        """What the path shows: the key, position or name."""
         return self.key
 
     @override

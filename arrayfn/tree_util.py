@@ -169,7 +169,7 @@ def register_pytree_with_keys_class(cls: C) -> C:
     """``register_pytree_with_keys`` as a decorator.
 
     The class has a method ``tree_flatten_with_keys`` and a class method
-    ``tree_unflatten``. Raises ArgumentError without them.
+    ``tree_unflatten``. Raises ArgumentError if the class lacks one of them.
     """
     own = cast(Any, cls)
     if not hasattr(own, "tree_flatten_with_keys") or not hasattr(own, "tree_unflatten"):

@@ -245,7 +245,7 @@ class Bundle:
 
     @property
     def signatures(self) -> tuple[str, ...]:
-        """What it takes and gives: types, with the names of open sizes."""
+        """The types of arguments and results, with the names of open sizes."""
         return tuple(str(one) for one in self._loaded)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ class Bundle:
 
     @property
     def compiled(self) -> tuple[Compiled, ...]:
-        """The function of each signature, for one of its sizes if some are open."""
+        """The compiled function of each signature; with open sizes, for one size."""
         return tuple(one.example for one in self._loaded)
 
     def export_c(

@@ -47,7 +47,7 @@ class Compiled:
         backend: what runs it.
         sites: the sites of its checks.
         began: when its compilation began, by ``time.perf_counter``; 0 if not known.
-        seconds: how long that took; 0 if not known.
+        seconds: how long its compilation took; 0 if not known.
     """
 
     compiled: CompiledProgram
@@ -124,7 +124,7 @@ class Compiled:
                 )
 
     def on_leaves(self, leaves: Sequence[Any], types: Sequence[ArrayType]) -> Any:
-        """Run on the leaves of arguments, whose ``types`` fit but for their layouts."""
+        """Call with leaves of the right ``types``; only their layouts may differ."""
         wanted = self.compiled.input_types
         arrays = tuple(
             _as_array(x, have, want)

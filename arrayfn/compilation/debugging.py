@@ -94,7 +94,7 @@ def disable_jit(disable: bool = True) -> Generator[None]:
 
     ``print``, ``pdb`` and ``if x > 0:`` then see values, and results are NumPy arrays,
     whatever device was named. Functions given to ``lax.scan`` and similar functions are
-    still traced. Calls outside such blocks cost nothing more.
+    still traced. Calls outside such blocks are not slower.
 
     >>> from arrayfn.compilation.jit import jit
     >>> f = jit(lambda x: 1.0 if x > 0 else -1.0)

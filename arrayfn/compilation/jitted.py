@@ -163,7 +163,7 @@ class Jitted(Generic[P, R]):
         return signatures_html(repr(self), self.signatures())
 
     def signatures(self) -> list[tuple[str, Built]]:
-        """What the function has been compiled for, and the record of each compilation.
+        """The types for which the function was compiled, with a record for each.
 
         >>> import numpy as np
         >>> import arrayfn as af

@@ -162,7 +162,7 @@ class Lowered:
         """The assembly of the kernel ``name``, or of all, for this processor.
 
         Raises ArgumentError if there is no such kernel, and for a function lowered for
-        a GPU, which has ``ptx``.
+        a GPU (use ``ptx`` there).
 
         >>> import arrayfn as af
         >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()

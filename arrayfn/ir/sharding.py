@@ -256,7 +256,7 @@ class NamedSharding:
         return tuple(parts)
 
     def index(self, shape: Shape, member: int) -> tuple[slice, ...]:
-        """Where in an array of ``shape`` the shard of ``member`` lies."""
+        """The indices of the shard of ``member`` in an array of ``shape``."""
         place = self.mesh.coordinates[member]
         slices: list[slice] = []
         local = self.shard_shape(shape)

@@ -269,7 +269,7 @@ class FftType(Enum):
 
 
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """The transform over the last axes, as many as there are ``fft_lengths``.
+    """The transform over the last axes, one for each of ``fft_lengths``.
 
     ``fft_lengths`` must be the extents of the axes (for "irfft", those of the result).
     The functions of ``arrayfn.numpy.fft`` pad and truncate.

@@ -14,14 +14,15 @@ class Options:
     """How to lower a Program. A target ignores an option that it has no use for.
 
     Attributes:
-        deterministic: whether sums have one order. Else a target may add in the fastest
-            order, which can differ from run to run.
+        deterministic: whether sums have a fixed order. If not, a target may add in the
+            fastest order, which can differ from run to run.
         mode: one of ``MODES``, or None for one kernel after another.
-        fused: whether equations share kernels. Else each has its own, for comparisons.
-        parts: sums over a mesh are added in so many parts, by one tree whatever the
-            number of devices; 0 adds those of the devices.
-        library_products: whether a library multiplies matrices. Else kernels do, and
-            compute operators by their bodies: for code without Python and BLAS.
+        fused: whether equations share kernels. If not, each gets its own kernel.
+        parts: the number of parts in which sums over a mesh are added, by one tree for
+            any number of devices; with 0, there is one part for each device.
+        library_products: whether a library multiplies matrices. If not, generated
+            kernels do, and operators are computed by their bodies, for code without
+            Python and BLAS.
         freeze: the recipes by which captured arrays are folded before lowering; None
             folds none.
     """

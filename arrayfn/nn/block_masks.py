@@ -47,7 +47,7 @@ class BlockMask:
 
     @property
     def most(self) -> int:
-        """The largest number of blocks of keys that a block of queries meets."""
+        """The largest number of kept blocks of keys for one block of queries."""
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:

@@ -62,7 +62,7 @@ def roll(
 
     With ``axis=None``, ``a`` is shifted as a vector and keeps its shape. Several axes
     have a ``shift`` each, or one for all; several shifts of one axis add up. A shift
-    may be a traced integer, and several an array of them.
+    may be a traced integer, and several shifts may be a traced array.
 
     >>> import numpy as np
     >>> roll(np.arange(4), 1)

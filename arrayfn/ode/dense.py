@@ -77,7 +77,7 @@ class Dense:
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
-        """The solution of the steps that are the only one of ``children``.
+        """The solution whose steps are the only element of ``children``.
 
         ``metadata`` are its method and the form of its values.
         """

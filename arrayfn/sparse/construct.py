@@ -59,8 +59,8 @@ def diags_array(
     """The matrix with these diagonals.
 
     Args:
-        diagonals: a vector for each offset, of the length of its diagonal or 1; for
-            one offset a vector alone.
+        diagonals: a vector for each offset, as long as its diagonal or of length 1; for
+            a single offset, one vector is enough.
         offsets: which diagonals they are: above the main one for k > 0.
         shape: (m, n); by default square, and as large as the first diagonal needs.
         format: "csr", "csc" or "coo".

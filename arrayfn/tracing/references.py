@@ -66,12 +66,12 @@ class Ref(Typed):
         return self._value
 
     def set(self, value: Any) -> None:
-        """Hold ``value``, which is broadcast and converted to shape and dtype."""
+        """Set the value to ``value``, converted to the Ref's shape and dtype."""
         value = Namespace.functions["broadcast_to"](value, self.shape)
         self._replace(Namespace.functions["astype"](value, self.dtype))
 
     def swap(self, value: Any) -> Any:
-        """Hold ``value``; return what was held before."""
+        """Set the value to ``value``, and return the previous value."""
         before = self.get()
         self.set(value)
         return before

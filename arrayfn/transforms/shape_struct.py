@@ -58,9 +58,9 @@ class ShapeDtypeStruct:
 
     @classmethod
     def like(cls, x: Any) -> Any:
-        """What stands for an array like ``x``, an array or a number.
+        """The ShapeDtypeStruct of ``x``, an array or a number.
 
-        Keys are a pytree; a Key of what stands for its words stands for them.
+        For an array of keys, it is a Key whose words are a ShapeDtypeStruct.
 
         >>> ShapeDtypeStruct.like(1.5)
         ShapeDtypeStruct(shape=(), dtype=float64, weak_type=True)
@@ -86,14 +86,14 @@ class ShapeDtypeStruct:
         return self.__arrayfn_type__.size
 
     def at(self, sizes: Mapping[str, int]) -> ShapeDtypeStruct:
-        """The same, with these ``sizes`` for the open ones, by their names."""
+        """A copy with ``sizes``, a dict by name, in place of the open sizes."""
         closed = [sizes[n.name] if isinstance(n, Dim) else n for n in self._extents]
         return ShapeDtypeStruct(closed, self.dtype, weak_type=self.weak_type)
 
     def update(
         self, shape: Sequence[int] | None = None, dtype: Any = None
     ) -> ShapeDtypeStruct:
-        """This with another shape or another data type.
+        """A copy with another shape or another data type.
 
         >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
         ShapeDtypeStruct(shape=(2,), dtype=float32)

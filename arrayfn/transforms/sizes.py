@@ -63,7 +63,7 @@ class Dim:
 
     @property
     def wanted(self) -> str:
-        """What sizes are to be, for messages."""
+        """The sizes that are allowed, as text for messages."""
         words = [f"at least {self.minimum}"]
         if self.maximum is not None:
             words.append(f"at most {self.maximum}")

@@ -154,12 +154,12 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def take(self) -> object:
-        """Give up its memory, to another array; returns the memory's owner."""
+        """Give the memory to another array; returns the memory's owner."""
         owner, self.owner, self.pointer = self.owner, None, 0
         return owner
 
     def share(self) -> None:
-        """Note that another library sees the memory."""
+        """Record that another library uses the memory, too."""
         if not self.shared:
             self.shared = True
             self.gpu.share(self.owner)
