@@ -232,6 +232,13 @@ class Bundle:
 
     ``signatures`` are the types and structures that it takes, as text. ``arrays`` are
     the pytrees that were saved with it, by name.
+
+    >>> import tempfile
+    >>> import arrayfn as af
+    >>> folder = tempfile.mkdtemp() + "/double"
+    >>> af.save(af.jit(lambda x: 2 * x).lower(np.ones(2)), folder)
+    >>> isinstance(af.load(folder), af.Bundle)
+    True
     """
 
     def __init__(self, loaded: Sequence[Signature], arrays: dict[str, Any]) -> None:
@@ -352,6 +359,13 @@ def load(
     changed, and BackendError if the device is missing. Hashes detect damage and edits,
     but do not say who wrote a bundle. Loading a stranger's bundle does not run code
     from it, but its author chose what the function computes.
+
+    >>> import tempfile
+    >>> import arrayfn as af
+    >>> folder = tempfile.mkdtemp() + "/double"
+    >>> af.save(af.jit(lambda x: 2 * x).lower(np.ones(2)), folder)
+    >>> af.load(folder)(np.array([1.0, 2.0]))
+    array([2., 4.])
     """
     path = Path(folder)
     bundle_hash, files = read_files(path)

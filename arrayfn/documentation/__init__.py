@@ -32,7 +32,8 @@ def entries(namespace: str) -> dict[str, str]:
 def attach(module: str) -> None:
     """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions.
 
-    Names that the namespace lacks then raise errors that say where they are.
+    Names that the namespace lacks then raise errors that say where they are. There are
+    no entries for names that are imported when they are asked for.
     """
     namespace = sys.modules[module]
     for name, text in entries(module.removeprefix("arrayfn.")).items():
