@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -72,6 +72,13 @@ class Immediate:
     inspect: ClassVar[
         Callable[[Primitive, Sequence[Any], Params, Any], None] | None
     ] = None
+
+
+_FROM_REFUSALS: Final = TypeError, ValueError, IndexError, SystemError, AttributeError
+"""What other code makes of a refused conversion.
+
+The last two are Python's own: compiled code went on with the error set.
+"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def trace(
     with frame.entered():
         try:
             results = function(*tracers)
-        except (TypeError, ValueError, IndexError, SystemError) as error:
+        except _FROM_REFUSALS as error:
             refused = _refused_inside(frame, error)
             if refused is None:
                 raise
