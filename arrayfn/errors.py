@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import sysconfig
+import warnings
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -207,6 +208,17 @@ class OutOfMemoryError(BackendError, MemoryError):
 
 class KernelMismatchError(ArrayfnError, ValueError):
     """An operator's kernel whose results differ from those of the operator's body."""
+
+
+def warn_of_singular_matrix() -> None:
+    """Warn that a sparse system has no solution, by SciPy's warning for that."""
+    from scipy.sparse.linalg import MatrixRankWarning
+
+    warnings.warn(
+        "spsolve: the matrix is singular, so the solution is NaN",
+        MatrixRankWarning,
+        stacklevel=3,
+    )
 
 
 class DroppedKernelWarning(UserWarning):

@@ -7,7 +7,6 @@ with the same matrix, take substitutions alone.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,12 @@ from arrayfn import dtypes, lax
 from arrayfn.caches import forgets
 from arrayfn.callbacks import pure_callback
 from arrayfn.compilation.operators import operator
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import (
+    ArgumentError,
+    ShapeError,
+    user_location,
+    warn_of_singular_matrix,
+)
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 from arrayfn.sparse.array import SparseArray
@@ -206,7 +210,7 @@ class _Singular:
 
 def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
     """SciPy's factors of a CSC matrix; factors that give NaN if it is singular."""
-    from scipy.sparse.linalg import MatrixRankWarning, splu
+    from scipy.sparse.linalg import splu
 
     n = len(arrays[2]) - 1
     matrix = in_scipy("csc", *arrays, (n, n)).tocsc()
@@ -215,11 +219,7 @@ def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
     except RuntimeError as error:
         if "singular" not in str(error):
             raise
-        warnings.warn(
-            "spsolve: the matrix is singular, so the solution is NaN",
-            MatrixRankWarning,
-            stacklevel=2,
-        )
+        warn_of_singular_matrix()
         return _Singular()
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse.linalg import MatrixRankWarning
 
 import arrayfn.numpy as anp
-from arrayfn import device_put, jit, tree, vmap
+from arrayfn import clear_caches, device_put, jit, tree, vmap
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.requirements import missing_here
@@ -124,6 +124,7 @@ def test_cudss_keeps_factors_and_analyses() -> None:
         phases.append(phase)
         execute(self, phase, *rest)
 
+    clear_caches()  # of the matrices of other tests
     f, a, b = jit(spsolve, device="cuda"), CSR(DENSE + np.eye(N)), B[:, 0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cudss._Factors, "_execute", noted)
@@ -134,6 +135,8 @@ def test_cudss_keeps_factors_and_analyses() -> None:
         have = f(a.with_data(2 * a.data), b)
         assert phases[4:] == [cudss._FACTORIZATION, cudss._SOLUTION]
         np.testing.assert_allclose(have, np.asarray(f(a, b)) / 2)
+    clear_caches()
+    assert not cudss._kept(True)._known
 
 
 @needs_cudss

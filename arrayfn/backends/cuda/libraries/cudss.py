@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -27,7 +26,8 @@ from arrayfn import dtypes
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.shared import Library
-from arrayfn.errors import BackendError
+from arrayfn.caches import forgets
+from arrayfn.errors import BackendError, warn_of_singular_matrix
 
 Array = np.ndarray[Any, Any]
 
@@ -117,6 +117,7 @@ class _Kept:
         self._is_deterministic = is_deterministic
         self._known: deque[_Factors] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
+        forgets(self._known.clear)
 
     def solve(
         self,
@@ -135,26 +136,17 @@ class _Kept:
 
     def _of(self, arrays: Sequence[Array]) -> _Factors:
         """The factors of a matrix, new if it has other positions than all known."""
-        for equal in (_same_matrix, _same_positions):
-            for known in self._known:
-                if equal(known.arrays, arrays):
-                    known.update(arrays[0])
-                    return known
+        data = arrays[0]
+        alike = [known for known in self._known if known.has_positions_of(arrays)]
+        for known in alike:
+            if np.array_equal(known.arrays[0], data):
+                return known
+        if alike:
+            alike[0].update(data)
+            return alike[0]
         made = _Factors(arrays, self._is_deterministic)
         self._known.appendleft(made)
         return made
-
-
-def _same_matrix(one: Sequence[Array], other: Sequence[Array]) -> bool:
-    return _same_positions(one, other) and np.array_equal(one[0], other[0])
-
-
-def _same_positions(one: Sequence[Array], other: Sequence[Array]) -> bool:
-    """Whether two matrices have entries of one dtype at the same positions."""
-    pairs = zip(one[1:], other[1:], strict=True)
-    return one[0].dtype == other[0].dtype and all(
-        np.array_equal(x, y) for x, y in pairs
-    )
 
 
 @per_device
@@ -175,7 +167,8 @@ class _Factors:
         self._type = _TYPES[data.dtype]
         self._config, self._found = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cudssConfigCreate", ctypes.byref(self._config))
-        self._call("cudssDataCreate", self._library.handle, ctypes.byref(self._found))
+        self._handle = self._library.handle  # this GPU's, also when it is destroyed
+        self._call("cudssDataCreate", self._handle, ctypes.byref(self._found))
         if is_deterministic:
             self._set(_DETERMINISTIC, 1)
         else:
@@ -202,17 +195,21 @@ class _Factors:
         if not is_finalizing():
             self._gpu.make_current()
             self._call("cudssMatrixDestroy", self._matrix)
-            self._call("cudssDataDestroy", self._library.handle, self._found)
+            self._call("cudssDataDestroy", self._handle, self._found)
             self._call("cudssConfigDestroy", self._config)
 
-    def update(self, data: Array) -> None:
-        """Factor the matrix with these entries, if they are others than before.
+    def has_positions_of(self, arrays: Sequence[Array]) -> bool:
+        """Whether another matrix has entries of this dtype at the same positions."""
+        pairs = zip(self.arrays[1:], arrays[1:], strict=True)
+        is_of_dtype = self.arrays[0].dtype == arrays[0].dtype
+        return is_of_dtype and all(np.array_equal(x, y) for x, y in pairs)
 
-        The analysis also chose pivots by the entries. It is done again where they do
-        not serve these.
+    def update(self, data: Array) -> None:
+        """Factor the matrix with other entries.
+
+        The analysis also chose pivots by the entries. If these pivots do not serve the
+        new entries, the analysis is done again.
         """
-        if np.array_equal(data, self.arrays[0]):
-            return
         self.arrays[0] = np.array(data)
         self._values = device_put(self.arrays[0])
         self._call(
@@ -229,11 +226,7 @@ class _Factors:
         They are NaN, with a warning, for a singular matrix.
         """
         if self.is_singular:
-            warnings.warn(
-                "spsolve: the matrix is singular, so the solution is NaN",
-                _rank_warning(),
-                stacklevel=2,
-            )
+            warn_of_singular_matrix()
             self._gpu.fill(out, 0xFF, size * self.arrays[0].itemsize)
             return
         self._set(_SOLVE_MODE, int(not transposed))
@@ -254,7 +247,8 @@ class _Factors:
     def _is_singular(self) -> bool:
         """Whether the matrix has no solution for most right-hand sides.
 
-        One with a perturbed pivot is, if what is found for a random side is none.
+        A matrix with a perturbed pivot counts as singular if cuDSS's solution for a
+        random right-hand side does not solve the system.
         """
         if not self._has_perturbed_pivots():
             return False
@@ -307,7 +301,7 @@ class _Factors:
         found, written = ctypes.c_int(), ctypes.c_size_t()
         self._call(
             "cudssDataGet",
-            self._library.handle,
+            self._handle,
             self._found,
             parameter,
             ctypes.byref(found),
@@ -315,10 +309,3 @@ class _Factors:
             ctypes.byref(written),
         )
         return found.value
-
-
-def _rank_warning() -> type[Warning]:
-    """SciPy's warning about singular matrices."""
-    from scipy.sparse.linalg import MatrixRankWarning
-
-    return MatrixRankWarning
