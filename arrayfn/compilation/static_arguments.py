@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, plural, user_location
-from arrayfn.transforms.arguments import Function, as_numbers, shown_name
+from arrayfn.transforms.arguments import Function, as_numbers, own_name, shown_name
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,7 @@ def _check_positions(
 
 def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
     """The text of a function's signature."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return f"{name}({', '.join(map(str, parameters))})"
+    return f"{own_name(function)}({', '.join(map(str, parameters))})"
 
 
 _UNKNOWN = "has no parameter of that name"

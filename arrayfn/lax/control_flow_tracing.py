@@ -28,7 +28,7 @@ from arrayfn.lax.collectives import pvary
 from arrayfn.primitives import collectives, conversion
 from arrayfn.tracing import Tracer, apply
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type, trace_function
-from arrayfn.transforms.arguments import check_leaf, described
+from arrayfn.transforms.arguments import check_leaf, described, own_name
 
 Function = Callable[..., Any]
 
@@ -324,5 +324,5 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
 def renamed(function: Function, inner: Function) -> Function:
     """``inner`` with the name and signature of ``function``."""
     named = functools.wraps(function)(inner)
-    named.__name__ = getattr(function, "__name__", type(function).__name__)
+    named.__name__ = own_name(function)
     return named

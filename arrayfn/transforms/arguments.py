@@ -220,15 +220,20 @@ def value_of(leaf: Any) -> Any:
     return array if isinstance(array, ArrayOnDevice) else np.asarray(array)
 
 
+def own_name(function: Function) -> str:
+    """The name that ``function`` was defined with, or that of its class."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def name_of(function: Function) -> str:
     """The name of ``function`` in Programs: an identifier."""
-    name = getattr(function, "__name__", type(function).__name__)
+    name = own_name(function)
     return name if name.isidentifier() else "function"
 
 
 def shown_name(function: Function) -> str:
     """The name of ``function`` in messages; that of a lambda has its first line."""
-    name = getattr(function, "__name__", type(function).__name__)
+    name = own_name(function)
     return name if name.isidentifier() else described(function)
 
 
@@ -236,7 +241,7 @@ def described(function: Function) -> str:
     """A function in messages: its name and its first line."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
-    name = getattr(function, "__name__", type(function).__name__)
+    name = own_name(function)
     if code is None:
         return name
     return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"

@@ -52,6 +52,7 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
             f"{what}: {shardings} is not a prefix of {tree.text_of(structure)}",
             user_location(),
         ) from error
+    around, _ = axes_around()
     results: list[Any] = []
     for leaf, sharding_or_spec in zip(leaves, spread, strict=True):
         sharding = over_mesh(what, sharding_or_spec)
@@ -65,7 +66,7 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
                 user_location(),
             )
         for name in sharding.spec.axes():
-            if name in axes_around()[0]:
+            if name in around:
                 raise ArgumentError(
                     f"{what}: {sharding.spec!r} names {name!r}, along which a "
                     "shard_map around has cut; name axes that its axis_names leaves "
