@@ -185,7 +185,11 @@ class Watch:
 
     def __call__(self) -> None:
         if GROUPS.generation != self.generation:
-            raise CollectiveError(f"{self.what} has ended with an error of another GPU")
+            raise CollectiveError(
+                f"{self.what} has ended with an error of another GPU of its mesh, "
+                "which says what to do",
+                user_location(),
+            )
         for group in list(GROUPS.known.values()):
             group.check()
         if time.monotonic() > self.end:
@@ -217,7 +221,8 @@ class NcclMember:
             self._barrier.wait(timeout())
         except threading.BrokenBarrierError:
             raise CollectiveError(
-                "a GPU of the mesh has not come to where the others are",
+                "a GPU of the mesh has not come to the step at which others wait: it "
+                "has raised an error, or takes longer than ARRAYFN_COLLECTIVE_TIMEOUT",
                 user_location(),
             ) from None
 

@@ -38,9 +38,9 @@ class Context:
     """The primary context of the GPU ``number``, with one stream for all of its work.
 
     ``library`` has the driver's functions, which are called with the GIL held, for
-    calls that take no time; ``waiting`` has the same, called without the GIL. What a
-    plan with collectives enqueues may wait until another thread has enqueued its part,
-    as a full queue of a stream does.
+    calls that do not wait; ``waiting`` has the same, called without the GIL. Enqueuing
+    waits while the stream's queue is full. In a plan with collectives that may last
+    until another Python thread has enqueued its part.
     """
 
     def __init__(self, number: int) -> None:
@@ -145,13 +145,12 @@ class Context:
         self.wait_for_event(later, event)
         self.destroy_event(event)
 
-    def new_event(self) -> ctypes.c_void_p:
-        """A new event, which cannot be used to measure times."""
+    def new_event(self, *, with_time: bool = False) -> ctypes.c_void_p:
+        """A new event; ``with_time`` says whether it also measures the time."""
         self.make_current()
         event = ctypes.c_void_p()
-        self.check(
-            self.library.cuEventCreate(ctypes.byref(event), _EVENT_WITHOUT_TIMING)
-        )
+        flags = 0 if with_time else _EVENT_WITHOUT_TIMING
+        self.check(self.library.cuEventCreate(ctypes.byref(event), flags))
         return event
 
     def record(self, event: ctypes.c_void_p, stream: int) -> None:

@@ -27,6 +27,7 @@ PARTLY_UNROLLED_LAUNCHES: Final = 1 << 7
 
 Access = tuple[int, int, bool]
 """Memory that a step accesses: its begin, its end, and whether the step writes it."""
+ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
 
 
 @dataclass(frozen=True)

@@ -163,11 +163,8 @@ class Events:
     def record(self, step: int) -> None:
         """Record the event after ``step``."""
         gpu = device()
-        event = self._free.pop() if self._free else ctypes.c_void_p()
-        if not event:
-            gpu.check(gpu.library.cuEventCreate(ctypes.byref(event), 0))
-        stream = ctypes.c_void_p(gpu.stream)
-        gpu.check(gpu.library.cuEventRecord(event, stream))
+        event = self._free.pop() if self._free else gpu.new_event(with_time=True)
+        gpu.record(event, gpu.stream)
         self._recorded.append((step, event))
         if len(self._recorded) > _MOST_EVENTS:
             self.read()

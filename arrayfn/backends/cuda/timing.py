@@ -159,17 +159,14 @@ def _seconds(enqueue: Callable[[], object]) -> float:
     """The seconds that the GPU takes for what ``enqueue`` enqueues."""
     gpu = device()
     gpu.make_current()
-    begin, end = ctypes.c_void_p(), ctypes.c_void_p()
-    stream = ctypes.c_void_p(gpu.stream)
-    for event in (begin, end):
-        gpu.check(gpu.library.cuEventCreate(ctypes.byref(event), 0))
-    gpu.check(gpu.library.cuEventRecord(begin, stream))
+    begin, end = (gpu.new_event(with_time=True) for _ in range(2))
+    gpu.record(begin, gpu.stream)
     enqueue()
-    gpu.check(gpu.library.cuEventRecord(end, stream))
+    gpu.record(end, gpu.stream)
     gpu.check(gpu.waiting.cuEventSynchronize(end))
     seconds = elapsed(begin, end)
     for event in (begin, end):
-        gpu.check(gpu.library.cuEventDestroy_v2(event))
+        gpu.destroy_event(event)
     return seconds
 
 

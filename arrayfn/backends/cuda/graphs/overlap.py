@@ -15,21 +15,20 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs.capture import conflict
 from arrayfn.backends.cuda.graphs.walk import Walk
 from arrayfn.backends.cuda.plan_nodes import (
+    ALL_MEMORY,
     Access,
     HostCall,
     NativeRun,
     Node,
     one_by_one,
 )
-
-_ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
 
 
 @dataclass(frozen=True)
@@ -168,4 +167,4 @@ def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access,
     """The memory that ``step`` accesses; all memory for a loop or a branch."""
     if isinstance(step, (NativeRun, HostCall)):
         return encoded.accesses(step, addresses)
-    return (_ALL_MEMORY,)
+    return (ALL_MEMORY,)

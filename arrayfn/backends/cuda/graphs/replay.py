@@ -22,7 +22,13 @@ from arrayfn.backends.cuda.graphs.capture import (
     capture_info,
     launch_kernel,
 )
-from arrayfn.backends.cuda.plan_nodes import Access, NativeRun, Node, one_by_one
+from arrayfn.backends.cuda.plan_nodes import (
+    ALL_MEMORY,
+    Access,
+    NativeRun,
+    Node,
+    one_by_one,
+)
 from arrayfn.backends.cuda.runner import (
     LaunchAttribute,
     LaunchConfig,
@@ -42,8 +48,6 @@ LAUNCH_ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 The access policy window of the L2 cache, cooperative launch, cluster dimensions, the
 scheduling policy of clusters, the priority, and the carve-out for shared memory.
 """
-
-_ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
 
 
 class KernelNodeParams(Struct):
@@ -138,7 +142,7 @@ def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -
         steps = ConcurrentCapture(stream)
         for step in one_by_one(nodes):
             assert isinstance(step, NativeRun)
-            accesses: Sequence[Access] = (_ALL_MEMORY,)
+            accesses: Sequence[Access] = (ALL_MEMORY,)
             if encoded.is_small(step):
                 accesses = encoded.accesses(step, addresses)
             steps.add(accesses, partial(encoded.launch, step, addresses, stream))
