@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -19,6 +20,9 @@ Array = np.ndarray[Any, Any]
 Enqueue = Callable[[int, int, int], None]
 """Enqueues a collective: on a stream, of the operand's and the result's address."""
 
+_LOCKSTEP_CALLS: Final = 4
+"""Calls in lockstep: twice as many as sets of addresses that alternate, mostly."""
+
 
 class Member(Protocol):
     """A member of a mesh that is running a plan."""
@@ -28,8 +32,37 @@ class Member(Protocol):
         ...
 
 
+class Lockstep:
+    """Calls in which all members of this process wait for each other, to capture.
+
+    A member that wants to capture asks for them. They begin with the next call, and are
+    several: addresses may alternate from call to call.
+    """
+
+    def __init__(self, members: int = 1) -> None:
+        self.barrier = threading.Barrier(members)
+        self.is_on = False
+        self._calls = 0
+
+    def start_call(self) -> None:
+        """Set ``is_on`` for the next call, before a member enqueues it."""
+        self.is_on = self._calls > 0
+        self._calls = max(0, self._calls - 1)
+
+    def may_capture(self) -> bool:
+        """Whether members may capture in this call; if not, ask for calls of that."""
+        if not self.is_on:
+            self._calls = _LOCKSTEP_CALLS
+        return self.is_on
+
+
 class EnqueuingMember(Protocol):
     """A member of a mesh whose plan is loaded on a GPU."""
+
+    @property
+    def lockstep(self) -> Lockstep:
+        """The calls in which it may capture, the same for all members here."""
+        ...
 
     def enqueuing(self, step: Collective) -> Enqueue:
         """Return a function that enqueues ``step`` together with the other members."""
@@ -37,6 +70,10 @@ class EnqueuingMember(Protocol):
 
     def meet(self) -> None:
         """Wait until all members in this process are here, and their GPUs are idle."""
+        ...
+
+    def grouped(self) -> AbstractContextManager[object]:
+        """A context in which the collectives that are enqueued run as one."""
         ...
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from threading import Barrier, Lock
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -20,13 +20,21 @@ from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.driver import on
 from arrayfn.backends.cuda.executable import Executable
 from arrayfn.backends.cuda.timed import TimedExecutable
-from arrayfn.backends.members import LOADING
+from arrayfn.backends.members import LOADING, Lockstep
 from arrayfn.distributed.devices import Device
-from arrayfn.distributed.nccl import GROUPS, NcclMember, Watch, gpu_of
+from arrayfn.distributed.nccl import (
+    GROUPS,
+    MissingMemberError,
+    NcclMember,
+    Watch,
+    gpu_of,
+)
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.compiled import CompiledProgram
 
+_CAUSE_SECONDS: Final = 1.0
+"""So long is the error waited for that has stopped another member."""
 _ENQUEUING: Final = Lock()
 """Held by a call while it enqueues: all GPUs get the collectives in the same order."""
 
@@ -47,13 +55,13 @@ class GpuPlans:
     ) -> None:
         """``places`` are the GPUs of this process, by their members."""
         self.generation = GROUPS.generation
-        self._barrier = Barrier(len(places))
+        self._lockstep = Lockstep(len(places))
         self._executables: list[Executable | TimedExecutable] = []
         self._indices: list[list[Any]] = []
         for member, place in places.items():
             here = gpu_of(place)
             here.watch = partial(Watch, compiled.name)
-            LOADING.member = NcclMember(mesh, member, self._barrier)
+            LOADING.member = NcclMember(mesh, member, self._lockstep)
             try:
                 with on(here):
                     through = partial(_submitted, place)
@@ -75,6 +83,7 @@ class GpuPlans:
         calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
             with _ENQUEUING:
+                self._lockstep.start_call()
                 pending = [run.call(*parts, *indices) for run, parts, indices in calls]
                 results = _completed(pending)
         except BaseException:
@@ -93,7 +102,7 @@ class GpuPlans:
 
         A member that waits for the others has an error.
         """
-        self._barrier.abort()
+        self._lockstep.barrier.abort()
         self._executables = []
 
     def times_of_steps(self) -> list[Mapping[int, tuple[int, float]]]:
@@ -114,10 +123,17 @@ def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _completed(pending: Sequence[Any]) -> list[Any]:
-    """The results of ``pending``, which may be futures; the first error, at once."""
+    """The results of ``pending``, which may be futures; an error as soon as it is one.
+
+    An error that another member's error has caused is raised if that does not come.
+    """
     futures = [p for p in pending if isinstance(p, Future)]
     if futures:
-        done, _ = wait(futures, return_when="FIRST_EXCEPTION")
-        for future in done:
-            future.result()
+        done, others = wait(futures, return_when="FIRST_EXCEPTION")
+        errors = [error for f in done if (error := f.exception()) is not None]
+        if errors and all(isinstance(e, MissingMemberError) for e in errors):
+            done, _ = wait(others, _CAUSE_SECONDS, "FIRST_EXCEPTION")
+            errors += [error for f in done if (error := f.exception()) is not None]
+        if errors:
+            raise min(errors, key=lambda e: isinstance(e, MissingMemberError))
     return [p.result() if isinstance(p, Future) else p for p in pending]

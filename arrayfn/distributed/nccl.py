@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from weakref import WeakSet
 from arrayfn import dtypes
 from arrayfn.backends.cuda.driver import Device as Gpu
 from arrayfn.backends.cuda.driver import device, gpu, on
-from arrayfn.backends.members import Enqueue
+from arrayfn.backends.members import Enqueue, Lockstep
 from arrayfn.distributed.communicators import source_of, timeout
 from arrayfn.distributed.devices import DEVICES, Device
 from arrayfn.distributed.processes import broadcast_among
@@ -174,6 +175,10 @@ class _Groups:
 GROUPS: Final = _Groups()
 
 
+class MissingMemberError(CollectiveError):
+    """Raised for a member that waits for another one, whose error says why."""
+
+
 class Watch:
     """Ends the wait for a GPU whose collectives wait for members that do not come."""
 
@@ -185,7 +190,7 @@ class Watch:
 
     def __call__(self) -> None:
         if GROUPS.generation != self.generation:
-            raise CollectiveError(
+            raise MissingMemberError(
                 f"{self.what} has ended with an error of another GPU of its mesh, "
                 "which says what to do",
                 user_location(),
@@ -205,11 +210,11 @@ class Watch:
 class NcclMember:
     """A GPU as a member of a mesh."""
 
-    def __init__(self, mesh: Mesh, member: int, barrier: threading.Barrier) -> None:
-        """``barrier`` is of the members in this process."""
+    def __init__(self, mesh: Mesh, member: int, lockstep: Lockstep) -> None:
+        """``lockstep`` is that of all members in this process."""
         self.mesh = mesh
         self.member = member
-        self._barrier = barrier
+        self.lockstep = lockstep
 
     def meet(self) -> None:
         """Wait until all members in this process are here, and their GPUs are idle.
@@ -218,13 +223,24 @@ class NcclMember:
         """
         device().synchronize()
         try:
-            self._barrier.wait(timeout())
+            # Longer than a GPU is waited for: that error says more.
+            self.lockstep.barrier.wait(2 * timeout())
         except threading.BrokenBarrierError:
-            raise CollectiveError(
+            raise MissingMemberError(
                 "a GPU of the mesh has not come to the step at which others wait: it "
                 "has raised an error, or takes longer than ARRAYFN_COLLECTIVE_TIMEOUT",
                 user_location(),
             ) from None
+
+    @contextmanager
+    def grouped(self) -> Generator[None]:
+        """A context in which the collectives that are enqueued run as one."""
+        nccl = bindings()
+        nccl.group_start()
+        try:
+            yield
+        finally:
+            nccl.group_end()
 
     def enqueuing(self, step: Collective) -> Enqueue:
         """What enqueues ``step`` with the other members of its axis."""

@@ -6,9 +6,10 @@ import pytest
 
 from arrayfn.backends.cuda.call_entry import ALWAYS
 from arrayfn.backends.cuda.graphs import dispatch
-from arrayfn.backends.cuda.graphs.dispatch import SegmentDispatch
+from arrayfn.backends.cuda.graphs.dispatch import MemberDispatch, SegmentDispatch
 from arrayfn.backends.cuda.graphs.strategy import AnyAddress, Strategy
 from arrayfn.backends.cuda.plan_nodes import NativeRun
+from arrayfn.backends.members import Lockstep
 
 
 class Card:
@@ -92,6 +93,46 @@ def runs_of(card, any_address, *strategy, keys, is_native=False):
     for key in keys:
         made.enqueue(bytes([key]))
     return card.done, entry.allowed
+
+
+def members_runs(card, monkeypatch, *keys):
+    """What each of two members in one process does, by calls at these addresses."""
+    lockstep = Lockstep(2)
+    done = []
+
+    class Launches:
+        def __init__(self, encoded, nodes, walk):
+            self.segments = [(NativeRun(0, 9),), (NativeRun(10, 2),)]
+            self.number = encoded.number
+
+        def run(self, stream, graphs=()):
+            done[-1][self.number].append(list(graphs))
+
+    monkeypatch.setattr(dispatch, "OverlappingLaunches", Launches)
+    strategy = Strategy((), AnyAddress.DIRECT, True, 1)
+    members = []
+    for number in range(2):
+        encoded = EncodedPlan(card, is_native=False)
+        encoded.number, encoded.lockstep = number, lockstep
+        encoded.meet = lambda number=number: done[-1][number].append("meet")
+        members.append(MemberDispatch(encoded, (ctypes.c_int64 * 1)(), strategy))
+    for key in keys:
+        lockstep.start_call()
+        done.append(([], []))
+        for member, address in zip(members, key, strict=True):
+            member.enqueue(address.encode())
+    return done
+
+
+def test_members_capture_in_the_same_calls_wherever_their_addresses_repeat(
+    card, monkeypatch
+):
+    # The first member's addresses alternate, those of the second one are always new.
+    done = members_runs(card, monkeypatch, *zip("ababab", "uvwxyz", strict=True))
+    direct, together = ["meet", "meet", []], ["meet", "meet", ["graph 1", None]]
+    assert done[:3] == [([[]], [[]])] * 3  # asks for calls in lockstep in the third one
+    later = ["meet", "meet", ["graph 2", None]]
+    assert done[3:] == [(together, direct), (later, direct), (together, direct)]
 
 
 def test_a_graph_s_kernel_nodes_are_updated_from_the_second_run_on(card):

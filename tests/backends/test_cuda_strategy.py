@@ -52,8 +52,13 @@ def test_graphs_end_at_steps_that_need_the_host():
 def test_how_a_plan_with_collectives_runs_does_not_depend_on_addresses():
     many = NativeRun(1, 70)
     repeat = LoopNode(Loop((), None, 0), (RUN,))
-    for nodes in ((SUM,), (RUN, SUM, many), (RUN, HOST, SUM, repeat)):
+    few = (RUN, HOST, SUM, LoopNode(Loop((), None, 0), (SUM, RUN)))
+    for nodes in ((SUM,), few):
         assert chosen(*nodes) == [Strategy(nodes)]
+    # Between the collectives there are graphs.
+    for nodes in ((RUN, SUM, many), (RUN, SUM, many, repeat)):
+        (have,) = chosen(*nodes)
+        assert have == Strategy(nodes, by_address=True, direct_runs=2)
     assert chosen(SUM, can_stage=True) == [Strategy((SUM,), STAGED, False, 1)]
     nodes = (RUN, SUM, many)
     assert chosen(*nodes, can_stage=True) == [Strategy(nodes, STAGED, False, 2)]

@@ -15,7 +15,7 @@ from arrayfn import PartitionSpec as P
 from arrayfn.backends.cuda.emulator import plan
 from arrayfn.backends.cuda.graphs.overlap import overlapping
 from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
-from arrayfn.backends.members import RUNNING
+from arrayfn.backends.members import RUNNING, Lockstep
 from arrayfn.distributed import gpus, nccl
 from arrayfn.distributed.devices import DEVICES, Device
 from arrayfn.distributed.threads import Run, ThreadMember
@@ -144,8 +144,7 @@ def enqueued(engine, body, member=0):
 
     (number,) = [int(s.partition("_")[2]) for s in steps if s.startswith("collective")]
     step = COLLECTIVES.find(number)
-    barrier = threading.Barrier(1)
-    nccl.NcclMember(PAIR, member, barrier).enqueuing(step)(7, 1000, 2000)
+    nccl.NcclMember(PAIR, member, Lockstep()).enqueuing(step)(7, 1000, 2000)
     return engine.calls
 
 
@@ -201,7 +200,7 @@ def plans(monkeypatch, runs):
     """GpuPlans whose executables call ``runs``."""
     made = object.__new__(gpus.GpuPlans)
     made.generation = 0
-    made._barrier = threading.Barrier(len(runs) or 1)
+    made._lockstep = Lockstep(len(runs) or 1)
     made._executables = [
         SimpleNamespace(call=run, mismatch=lambda x, n: f"no {n}") for run in runs
     ]
@@ -261,27 +260,27 @@ def test_calls_of_several_threads_reach_all_gpus_in_the_same_order(monkeypatch):
 # Waiting for each other.
 
 
-def member(number, barrier, monkeypatch, waits):
+def member(number, lockstep, monkeypatch, waits):
     card = SimpleNamespace(synchronize=lambda: waits.append(number))
     monkeypatch.setattr(nccl, "device", lambda: card)
-    return nccl.NcclMember(PAIR, number, barrier)
+    return nccl.NcclMember(PAIR, number, lockstep)
 
 
 def test_members_meet_when_their_gpus_are_idle(monkeypatch):
-    barrier, waits = threading.Barrier(2), []
-    members = [member(k, barrier, monkeypatch, waits) for k in range(2)]
+    lockstep, waits = Lockstep(2), []
+    members = [member(k, lockstep, monkeypatch, waits) for k in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda m: m.meet(), members))
     assert len(waits) == 2
 
 
 def test_a_member_does_not_wait_for_one_that_has_failed(monkeypatch):
-    barrier = threading.Barrier(2)
-    first = member(0, barrier, monkeypatch, [])
+    lockstep = Lockstep(2)
+    first = member(0, lockstep, monkeypatch, [])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(first.meet)
         made, _ = plans(monkeypatch, [])
-        made._barrier = barrier
+        made._lockstep = lockstep
         made.drop()
         with pytest.raises(CollectiveError, match="has not come"):
             waiting.result(10)
@@ -318,7 +317,7 @@ def test_communicators_end_once_plans_have_dropped_their_graphs(monkeypatch):
 
 
 class Steps:
-    """A plan of steps that read and write buffers of one byte, at their numbers.
+    """A plan of steps that read and write buffers of ``nbytes``, by their numbers.
 
     Large steps are native, and numbered from 0; collectives are host calls.
     """
@@ -343,20 +342,24 @@ class Steps:
 
     def accesses(self, node, addresses):
         _, step = self.table[node]
+        n = self.nbytes
         return (
-            *((k, k + 1, False) for k in step.reads),
-            *((k, k + 1, True) for k in step.writes),
+            *((k * n, (k + 1) * n, False) for k in step.reads),
+            *((k * n, (k + 1) * n, True) for k in step.writes),
         )
 
 
-def launches(*steps):
+def launches(*steps, nbytes=1):
     """What is enqueued: native steps, or "sum"; "beside" if on the second stream."""
     made = []
     plan = Steps(*steps)
+    plan.nbytes = nbytes
     for launch in overlapping(plan, plan.nodes, []):
-        node = launch.node
-        is_run = isinstance(node, NativeRun)
-        name = range(node.first, node.first + node.count) if is_run else "sum"
+        if launch.is_group:
+            name = " ".join("sum" for _ in launch.nodes)
+        else:
+            (node,) = launch.nodes
+            name = range(node.first, node.first + node.count)
         where = ["beside"] if launch.concurrent else []
         after = [f"after {launch.waits_for}"] if launch.waits_for >= 0 else []
         made.append((name, *where, *after))
@@ -403,12 +406,54 @@ def test_collectives_run_in_the_order_of_the_plan():
     )
     assert have == [
         ("sum", "beside"),
-        ("sum", "beside"),
+        (range(1),),
+        # The second sum reads what the first one writes; the third one may join it.
+        ("sum sum", "beside"),
+        (range(1, 4), "after 1"),
+    ]
+
+
+def test_collectives_that_follow_each_other_are_one_group_until_it_is_large():
+    def sums():
+        return [
+            step
+            for k in range(2)
+            for step in (
+                ("large", (0,), (2 * k + 1,)),
+                ("sum", (2 * k + 1,), (2 * k + 2,)),
+            )
+        ] + [("large", (0,), (8,)), ("large", (2, 4), (9,))]
+
+    assert launches(*sums()) == [
+        (range(2),),
+        ("sum sum", "beside"),
+        (range(2, 3),),
+        (range(3, 4), "after 0"),
+    ]
+    assert launches(*sums(), nbytes=1 << 23) == [
         (range(1),),
         ("sum", "beside"),
-        (range(1, 2), "after 1"),
-        # The first sum has ended before the second one.
-        (range(2, 4), "after 2"),
+        (range(1, 2),),
+        ("sum", "beside"),
+        (range(2, 3),),
+        (range(3, 4), "after 1"),
+    ]
+
+
+def test_a_collective_does_not_wait_for_a_later_one_that_it_could_hide_behind():
+    have = launches(
+        ("sum", (0,), (1,)),
+        *[("large", (2,), (3,))] * 9,
+        ("sum", (3,), (4,)),
+        ("large", (2,), (5,)),
+        ("large", (1, 4), (6,)),
+    )
+    assert have == [
+        ("sum", "beside"),
+        (range(9),),
+        ("sum", "beside"),
+        (range(9, 10),),
+        (range(10, 11), "after 1"),
     ]
 
 

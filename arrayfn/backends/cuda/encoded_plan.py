@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     writes_of,
 )
 from arrayfn.backends.cuda.runner import Plan, StepKind
-from arrayfn.backends.members import LOADING
+from arrayfn.backends.members import LOADING, Lockstep
 from arrayfn.errors import BackendError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
@@ -56,6 +57,7 @@ class EncodedPlan:
 
     ``nodes`` are the plan's steps in order; ``plan`` is the runner's.
     ``has_collectives`` says whether some of them are done together with other members.
+    ``lockstep`` has the calls in which all members of this process may capture.
     """
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
@@ -75,6 +77,7 @@ class EncodedPlan:
         self._has_products = False
         self.has_collectives = False
         self._member = LOADING.member
+        self.lockstep = Lockstep() if self._member is None else self._member.lockstep
         self._slice_steps = dict(_slice_steps(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
@@ -143,6 +146,10 @@ class EncodedPlan:
             device().synchronize()
         else:
             self._member.meet()
+
+    def grouped(self) -> AbstractContextManager[object]:
+        """A context in which the collectives that are enqueued run as one."""
+        return nullcontext() if self._member is None else self._member.grouped()
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
         """Whether one step leaves room on the GPU for another one."""

@@ -124,6 +124,16 @@ def calls_host(nodes: Iterable[Node]) -> bool:
     )
 
 
+def has_collectives(nodes: Iterable[Node]) -> bool:
+    """Whether some of ``nodes``, or nodes inside them, are collectives."""
+    return any(
+        any(map(has_collectives, blocks(node)))
+        if isinstance(node, (LoopNode, BranchNode))
+        else isinstance(node, HostCall) and node.accesses.is_collective
+        for node in nodes
+    )
+
+
 def is_capturable(node: Node) -> bool:
     """Whether a stream capture can include ``node``."""
     if isinstance(node, HostCall):

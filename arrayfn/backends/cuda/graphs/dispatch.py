@@ -2,7 +2,8 @@
 
 ``SegmentDispatch`` holds all that changes from call to call: the plan that serves any
 addresses, the plans for single sets of addresses (``AddressCache``), and what the
-native call entry may run without entering Python.
+native call entry may run without entering Python. ``MemberDispatch`` runs a plan with
+collectives whose arrays are too large for staging buffers.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from typing import Any, Final
 from arrayfn.backends.cuda.call_entry import ALWAYS, CallEntry
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
+from arrayfn.backends.cuda.graphs.address_cache import AddressCache
 from arrayfn.backends.cuda.graphs.conditional import conditional_nodes
 from arrayfn.backends.cuda.graphs.overlap import OverlappingLaunches
 from arrayfn.backends.cuda.graphs.replay import graph_or_launches, updated_graph
 from arrayfn.backends.cuda.graphs.staging import Staging, staged_buffers
-from arrayfn.backends.cuda.graphs.strategy import AnyAddress, Strategy, strategies
+from arrayfn.backends.cuda.graphs.strategy import (
+    AnyAddress,
+    Strategy,
+    is_worth_a_graph,
+    strategies,
+)
 from arrayfn.backends.cuda.graphs.walk import CapturingWalk, Walk
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.compiled import CompiledProgram
 
-_MAX_PLANS: Final = 64  # of a segment, each for a set of addresses
-_MAX_SEEN: Final = 256  # sets of addresses without a plan
-_BETWEEN_CAPTURES: Final = 16  # runs: a capture takes about as long as so many
 _MAX_CALLS: Final = 1 << 10  # of the native entry before it enters Python again
 
 
@@ -49,14 +53,20 @@ class Dispatch:
         chosen = strategies(encoded, can_stage=buffers is not None)
         staging = Staging(*buffers, plan.arena) if buffers is not None else None
         self.is_single = len(chosen) == 1
-        self._segments = [
-            SegmentDispatch(encoded, addresses, strategy, staging)
-            for strategy in chosen
-        ]
+        self._segments: list[SegmentDispatch | MemberDispatch] = []
+        for strategy in chosen:
+            if encoded.has_collectives and strategy.any_address is AnyAddress.DIRECT:
+                self.is_single = False
+                self._segments.append(MemberDispatch(encoded, addresses, strategy))
+            else:
+                segment = SegmentDispatch(encoded, addresses, strategy, staging)
+                self._segments.append(segment)
 
     def attach(self, entry: CallEntry) -> None:
         """Keep ``entry``, of a plan that ``is_single``, informed of what it may run."""
-        self._segments[0].attach(entry)
+        (segment,) = self._segments
+        assert isinstance(segment, SegmentDispatch)
+        segment.attach(entry)
 
     def enqueue(self, addresses: bytes) -> None:
         """Enqueue the plan; ``addresses`` are those that the buffers have now."""
@@ -93,7 +103,7 @@ class SegmentDispatch:
         """The plan that serves any addresses; None if Python walks the nodes."""
         self._capture_plan: Callable[[], Plan] | None = None
         """Captures the graph that is to replace ``_plan``."""
-        self._plans: AddressCache | None = None
+        self._plans: AddressCache[Plan] | None = None
 
         capture = partial(_capture, encoded, strategy.nodes)
         if strategy.any_address is AnyAddress.UPDATED:
@@ -154,6 +164,57 @@ class SegmentDispatch:
         self._entry.publish(plans)
 
 
+class MemberDispatch:
+    """Runs a plan with collectives: these directly, between them graphs.
+
+    The graphs hold no collective, so the other members need none. But a capture may
+    wait for the GPU with a lock of the driver held, for which another member's thread
+    waits: members of one process capture in the same calls, when nothing runs on their
+    GPUs (``EncodedPlan.lockstep``).
+    """
+
+    def __init__(
+        self, encoded: EncodedPlan, addresses: Any, strategy: Strategy
+    ) -> None:
+        """``addresses`` is the array of all buffers' addresses, set before each run."""
+        self._encoded = encoded
+        self._addresses = addresses
+        walk = Walk(encoded, addresses)
+        self._launches = OverlappingLaunches(encoded, strategy.nodes, walk)
+        self._graphs: AddressCache[list[Plan | None]] | None = None
+        if strategy.by_address:
+            may_capture = encoded.lockstep.may_capture
+            self._graphs = AddressCache(
+                self._capture, strategy.direct_runs, may_capture
+            )
+
+    def enqueue(self, addresses: bytes) -> None:
+        """Enqueue the plan; ``addresses`` are those that the buffers have now."""
+        if self._graphs is None:
+            self._launches.run(device().stream)
+            return
+        in_lockstep = self._encoded.lockstep.is_on
+        if in_lockstep:
+            self._encoded.meet()
+        graphs = self._graphs.find(addresses)
+        if in_lockstep:
+            self._encoded.meet()
+        self._launches.run(device().stream, graphs or ())
+
+    def _capture(self) -> list[Plan | None]:
+        """The graph of each segment at the present addresses; None if it has none."""
+        return [
+            graph_or_launches(
+                self._encoded.plan,
+                partial(_capture, self._encoded, nodes, self._addresses),
+                max_launches=0,
+            )
+            if is_worth_a_graph(nodes)
+            else None
+            for nodes in self._launches.segments
+        ]
+
+
 def _capture(
     encoded: EncodedPlan, nodes: Sequence[Any], addresses: Any, stream: int
 ) -> None:
@@ -173,50 +234,3 @@ def _together(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
     plan = capture()
     encoded.meet()
     return plan
-
-
-class AddressCache:
-    """Captured plans by the addresses of all buffers, for addresses that repeat.
-
-    Freed memory is soon allocated again, so a program that repeats its calls repeats
-    their addresses. A plan is captured after ``direct_runs`` runs at the same
-    addresses. If there are more sets of addresses than the cache holds, most runs
-    capture nothing.
-    """
-
-    def __init__(self, capture: Callable[[], Plan], direct_runs: int) -> None:
-        """``capture`` makes a plan for the current addresses."""
-        self._capture = capture
-        self._direct_runs = direct_runs
-        self._plans: dict[bytes, Plan] = {}
-        self._seen: dict[bytes, int] = {}
-        self._runs = 0  # since the last capture
-        self.on_change: Callable[[dict[bytes, Plan]], None] = lambda _: None
-
-    def find(self, addresses: bytes) -> Plan | None:
-        """The plan for ``addresses``; None if the segment is to be launched directly.
-
-        It is captured after ``_direct_runs`` runs at these addresses. If there are
-        ``_MAX_PLANS`` already, the oldest is dropped for it, at most once in
-        ``_BETWEEN_CAPTURES`` runs.
-        """
-        self._runs += 1
-        plan = self._plans.get(addresses)
-        if plan is not None:
-            return plan
-        seen = self._seen.get(addresses, 0)
-        if seen < self._direct_runs:
-            if len(self._seen) >= _MAX_SEEN:
-                self._seen.clear()
-            self._seen[addresses] = seen + 1
-            return None
-        if len(self._plans) >= _MAX_PLANS:
-            if self._direct_runs and self._runs < _BETWEEN_CAPTURES:
-                return None
-            # Its memory is freed before more is asked for.
-            self._plans.pop(next(iter(self._plans)))
-            self.on_change(self._plans)
-        self._plans[addresses] = plan = self._capture()
-        self.on_change(self._plans)
-        self._runs = 0
-        return plan

@@ -1,8 +1,10 @@
-"""Direct launches of a plan with collectives, which overlap with other steps.
+"""Launches of a plan with collectives, which overlap with other steps.
 
-A collective that large steps can hide runs on a stream of its own. It begins when what
-was enqueued before it has run, and the first later step that accesses its arrays waits
-for it. All members of a mesh decide alike, as they have the same plan.
+Collectives that follow each other closely are enqueued as one *group*: NCCL runs them
+as one kernel. Between two groups is a *segment* of other steps. A group that large
+steps can hide runs on a stream of its own. It begins when what was enqueued before it
+has run, and the first later segment that accesses its arrays waits for it. All members
+of a mesh decide alike, as they have the same plan.
 
 In the first run each node is enqueued by all members together, once nothing runs on
 their GPUs: what is done for the first time may wait for a GPU (see
@@ -15,7 +17,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
@@ -29,19 +31,32 @@ from arrayfn.backends.cuda.plan_nodes import (
     Node,
     one_by_one,
 )
+from arrayfn.backends.cuda.runner import Plan
+
+_GROUP_BYTES: Final = 1 << 23
+"""Operands of a group that is large enough: some 60 us over NVLink (H200)."""
+_MAX_LARGE_STEPS: Final = 8
+"""Large steps by which a collective may be delayed, to be in a group with later ones.
+
+So many take about as long as a group of collectives, which they could have hidden.
+"""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A node, and how it is enqueued.
+    """A segment of the plan, or a group of collectives.
 
-    ``concurrent`` says whether on the stream of collectives; ``waits_for`` is the
-    number of the collective on that stream that it waits for, -1 for none.
+    Attributes:
+        nodes: in the order in which they are enqueued.
+        is_group: whether they are collectives.
+        concurrent: whether they are enqueued on the stream of collectives.
+        waits_for: the number of the concurrent group that must have ended, -1 for none.
     """
 
-    node: Node
-    waits_for: int = -1
+    nodes: tuple[Node, ...]
+    is_group: bool = False
     concurrent: bool = False
+    waits_for: int = -1
 
 
 class OverlappingLaunches:
@@ -54,28 +69,29 @@ class OverlappingLaunches:
         self._walk = walk
         self._launches: list[Launch] | None = None  # None before the first run
         self._events: list[tuple[ctypes.c_void_p, ctypes.c_void_p]] = []
-        """Before and after each concurrent collective."""
+        """Before and after each concurrent group."""
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for event in (event for pair in self._events for event in pair):
                 self._gpu.destroy_event(event)
 
-    def run(self, stream: int) -> None:
-        """Enqueue the nodes on ``stream``."""
-        if self._launches is None:
-            for node in self._nodes:
-                self._encoded.meet()
-                self._walk.enqueue(node, stream)
-            self._encoded.meet()
-            addresses = self._walk.addresses
-            self._launches = overlapping(self._encoded, self._nodes, addresses)
-            count = sum(launch.concurrent for launch in self._launches)
-            new = self._gpu.new_event
-            self._events = [(new(), new()) for _ in range(count)]
-            return
+    @property
+    def segments(self) -> list[tuple[Node, ...]]:
+        """The nodes of each segment; none before the first run."""
+        launches = self._launches or ()
+        return [launch.nodes for launch in launches if not launch.is_group]
 
-        gpu, events = self._gpu, iter(self._events)
+    def run(self, stream: int, graphs: Sequence[Plan | None] = ()) -> None:
+        """Enqueue the nodes on ``stream``.
+
+        ``graphs`` has, for each segment, what launches it instead of its nodes. If it
+        is empty, all nodes are launched.
+        """
+        if self._launches is None:
+            self._run_together(stream)
+            return
+        gpu, events, captured = self._gpu, iter(self._events), iter(graphs)
         for launch in self._launches:
             if launch.waits_for >= 0:
                 gpu.wait_for_event(stream, self._events[launch.waits_for][1])
@@ -84,12 +100,40 @@ class OverlappingLaunches:
                 collectives = _stream_of_collectives()
                 gpu.record(before, stream)
                 gpu.wait_for_event(collectives, before)
-                self._walk.enqueue(launch.node, collectives)
+                self._enqueue_group(launch.nodes, collectives)
                 gpu.record(after, collectives)
+            elif launch.is_group:
+                self._enqueue_group(launch.nodes, stream)
             else:
-                self._walk.enqueue(launch.node, stream)
+                graph = next(captured, None)
+                if graph is not None:
+                    self._encoded.run(graph, self._walk.addresses)
+                    continue
+                for node in launch.nodes:
+                    self._walk.enqueue(node, stream)
         if self._events:
             gpu.wait_for_event(stream, self._events[-1][1])
+
+    def _run_together(self, stream: int) -> None:
+        """Enqueue each node when all members are here; then decide what overlaps."""
+        for node in self._nodes:
+            self._encoded.meet()
+            self._walk.enqueue(node, stream)
+        self._encoded.meet()
+        addresses = self._walk.addresses
+        self._launches = overlapping(self._encoded, self._nodes, addresses)
+        count = sum(launch.concurrent for launch in self._launches)
+        new = self._gpu.new_event
+        self._events = [(new(), new()) for _ in range(count)]
+
+    def _enqueue_group(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue collectives on ``stream``, as one."""
+        if len(nodes) == 1:
+            self._walk.enqueue(nodes[0], stream)
+            return
+        with self._encoded.grouped():
+            for node in nodes:
+                self._walk.enqueue(node, stream)
 
 
 @per_device
@@ -101,66 +145,133 @@ def _stream_of_collectives() -> int:
 def overlapping(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any
 ) -> list[Launch]:
-    """How each of ``nodes`` is enqueued; steps that follow each other are one run.
+    """The segments and groups of ``nodes``, in the order in which they are enqueued.
 
     ``addresses`` are those of the buffers in one call: which of them overlap is the
     same in all.
     """
     steps = list(one_by_one(nodes))
     accesses = [_accesses(encoded, step, addresses) for step in steps]
-    collectives = [k for k, step in enumerate(steps) if _is_collective(step)]
+    is_large = [_is_large(encoded, step) for step in steps]
+    order = _grouped(steps, accesses, is_large)
     ends = {
         k: next(
             (
                 j
-                for j in range(k + 1, len(steps))
-                if not _is_collective(steps[j]) and conflict(accesses[k], accesses[j])
+                for j in range(k + 1, len(order))
+                if not _is_collective(steps[order[j][0]])
+                and any(conflict(accesses[n], accesses[order[j][0]]) for n in group)
             ),
-            len(steps),
+            len(order),
         )
-        for k in collectives
+        for k, group in enumerate(order)
+        if _is_collective(steps[group[0]])
     }
-
-    def is_hidden(k: int) -> bool:
-        """Whether large steps run between collective ``k`` and who waits for it."""
-        return any(
-            not isinstance(step, (NativeRun, HostCall)) or not encoded.is_small(step)
-            for step in steps[k + 1 : ends[k]]
-        )
-
     made: list[Launch] = []
-    numbers: dict[int, int] = {}  # of the concurrent collectives
-    running: dict[int, int] = {}  # their ends, of those that nobody has waited for
-    for k, step in enumerate(steps):
-        if k in ends and (running or is_hidden(k)):
-            numbers[k] = len(numbers)
-            running[k] = ends[k]
-            made.append(Launch(step, concurrent=True))
+    running: dict[int, tuple[int, int]] = {}
+    """By position, concurrent groups that nobody has waited for: number and end."""
+    count = 0
+    for k, group in enumerate(order):
+        members = tuple(steps[n] for n in group)
+        if k in ends:
+            between = order[k + 1 : ends[k]]
+            if running or any(is_large[n] for (n, *_) in between):
+                running[k] = count, ends[k]
+                count += 1
+                made.append(Launch(members, is_group=True, concurrent=True))
+            else:
+                made.append(Launch(members, is_group=True))
             continue
-        awaited = max((c for c, end in running.items() if end == k), default=-1)
-        # Collectives end in order.
-        running = {c: end for c, end in running.items() if c > awaited}
-        _append(made, step, numbers.get(awaited, -1))
+        awaited = max((n for n, end in running.values() if end == k), default=-1)
+        # Groups end in order.
+        running = {p: (n, end) for p, (n, end) in running.items() if n > awaited}
+        _append(made, members[0], awaited)
     return made
 
 
+def _grouped(
+    steps: Sequence[Node],
+    accesses: Sequence[Sequence[Access]],
+    is_large: Sequence[bool],
+) -> list[tuple[int, ...]]:
+    """The numbers of ``steps`` in the order in which they are enqueued.
+
+    Collectives of a group are together, after the last of them; each other step is
+    alone.
+    """
+    order: list[tuple[int, ...]] = []
+    group: list[int] = []
+    for k, step in enumerate(steps):
+        if not _is_collective(step):
+            order.append((k,))
+            continue
+        group.append(k)
+        if not _continues(group, steps, accesses, is_large):
+            order.append(tuple(group))
+            group = []
+    return order
+
+
+def _continues(
+    group: Sequence[int],
+    steps: Sequence[Node],
+    accesses: Sequence[Sequence[Access]],
+    is_large: Sequence[bool],
+) -> bool:
+    """Whether the next collective after ``group`` is in the group too.
+
+    It is unless the group is large enough, or would begin too late: after a step that
+    accesses its arrays, or after too many large steps.
+    """
+    read = (e - b for k in group for b, e, writes in accesses[k] if not writes)
+    if sum(read) >= _GROUP_BYTES:
+        return False
+    last = group[-1]
+    for k in range(last + 1, len(steps)):
+        is_late = sum(is_large[group[0] : k]) > _MAX_LARGE_STEPS
+        if is_late or any(_depend(accesses, n, k) for n in group):
+            return False
+        if _is_collective(steps[k]):
+            return True
+    return False
+
+
+def _depend(accesses: Sequence[Sequence[Access]], first: int, second: int) -> bool:
+    """Whether two steps access the same memory, and one of them writes it.
+
+    What begins below 0 is no memory: it makes collectives conflict with each other.
+    """
+    memory = [[a for a in accesses[k] if a[0] >= 0] for k in (first, second)]
+    return conflict(*memory)
+
+
 def _append(launches: list[Launch], step: Node, waits_for: int) -> None:
-    """Append ``step``, to the run of native steps before it if there is one."""
-    last = launches[-1].node if launches else None
+    """Append ``step``, to the segment before it if it waits for no group."""
+    last = launches[-1] if launches else None
+    if last is None or last.is_group or waits_for >= 0:
+        launches.append(Launch((step,), waits_for=waits_for))
+        return
+    *before, end = last.nodes
     if (
-        waits_for < 0
-        and isinstance(last, NativeRun)
+        isinstance(end, NativeRun)
         and isinstance(step, NativeRun)
-        and last.first + last.count == step.first
+        and end.first + end.count == step.first
     ):
-        joined = NativeRun(last.first, last.count + step.count)
-        launches[-1] = Launch(joined, launches[-1].waits_for)
+        nodes = (*before, NativeRun(end.first, end.count + step.count))
     else:
-        launches.append(Launch(step, waits_for))
+        nodes = (*last.nodes, step)
+    launches[-1] = Launch(nodes, waits_for=last.waits_for)
 
 
 def _is_collective(step: Node) -> bool:
     return isinstance(step, HostCall) and step.accesses.is_collective
+
+
+def _is_large(encoded: EncodedPlan, step: Node) -> bool:
+    """Whether a collective can be hidden by ``step``."""
+    if isinstance(step, (NativeRun, HostCall)):
+        return not _is_collective(step) and not encoded.is_small(step)
+    return True
 
 
 def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access, ...]:

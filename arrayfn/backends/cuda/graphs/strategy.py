@@ -19,9 +19,10 @@ that is a whole plan with small arrays   graph on staging         a graph for ea
 all else                                 direct launches          a graph for each set
 =======================================  =======================  ======================
 
-A plan with collectives is one segment: a graph on staging buffers if its arrays are
-small, else direct launches. All members of a mesh have to capture a collective in the
-same call, and their addresses repeat in different ones.
+A plan with collectives is one graph on staging buffers if its arrays are small. Else
+its collectives are launched directly, with a graph for each set of addresses between
+them (``dispatch.MemberDispatch``): all members of a mesh would have to capture a
+collective in the same call, and their addresses repeat in different ones.
 
 The first ``direct_runs`` runs are direct launches in any case. A graph for one set of
 addresses that holds a few long kernels only is not launched: its kernels are launched
@@ -42,6 +43,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     Node,
     calls_host,
+    has_collectives,
     has_partly_unrolled_loops,
     is_capturable,
     launches,
@@ -151,11 +153,28 @@ def _strategy(
 
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
-    """The strategy of a plan with collectives: it must not depend on addresses."""
+    """The strategy of a plan with collectives: they must not depend on addresses."""
     count = launches(nodes)
-    if not can_stage or count > _MAX_GRAPH or not all(map(is_capturable, nodes)):
+    if count > _MAX_GRAPH:
+        return Strategy(nodes)
+    if not can_stage or not all(map(is_capturable, nodes)):
+        segments = groupby(nodes, lambda node: has_collectives([node]))
+        if any(is_worth_a_graph(tuple(segment)) for _, segment in segments):
+            return Strategy(nodes, AnyAddress.DIRECT, True, _delay(count))
         return Strategy(nodes)
     return Strategy(nodes, AnyAddress.STAGED, False, _delay(count))
+
+
+def is_worth_a_graph(nodes: Sequence[Node]) -> bool:
+    """Whether a graph is to launch ``nodes``, between collectives of a plan.
+
+    Not if there are few, or if there are collectives in their loops and branches.
+    """
+    return (
+        launches(nodes) >= _MIN_GRAPH
+        and all(map(is_capturable, nodes))
+        and not has_collectives(nodes)
+    )
 
 
 def _delay(count: int) -> int:
