@@ -33,8 +33,11 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.compiled import CompiledProgram
 
-_CAUSE_SECONDS: Final = 1.0
-"""So long is the error waited for that has stopped another member."""
+_CAUSE_SECONDS: Final = 15.0
+"""So long is the error waited for that has stopped another member.
+
+It comes when the communicators have ended (``GROUPS.abort``).
+"""
 _ENQUEUING: Final = Lock()
 """Held by a call while it enqueues: all GPUs get the collectives in the same order."""
 

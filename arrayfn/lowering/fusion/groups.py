@@ -281,9 +281,29 @@ class Groups:
         return sorted(equations, key=self.position.__getitem__)
 
     def sorted_groups(self) -> list[Group]:
-        """The groups in topological order, otherwise as they were begun."""
+        """The groups in topological order, those with the fewest ancestors first.
+
+        A collective comes right after what it needs, and what needs its result after
+        all that does not: so other steps can hide it.
+        """
         groups = sorted(self.groups.values(), key=lambda g: g.number)
-        return sorted(groups, key=lambda g: g.ancestors.bit_count())
+        groups.sort(key=lambda g: g.ancestors.bit_count())
+        collectives = 0
+        for group in groups:
+            collectives |= is_collective(group.equations[0]) << group.number
+        if not collectives:
+            return groups
+        # Collectives first, and last what needs their results.
+        groups.sort(key=lambda g: g.ancestors & collectives != 0)
+        groups.sort(key=lambda g: not collectives >> g.number & 1)
+        waiting = {g.number: g for g in groups}
+        order: list[Group] = []
+        done = 0
+        while waiting:
+            group = next(g for g in waiting.values() if not g.ancestors & ~done)
+            order.append(waiting.pop(group.number))
+            done |= 1 << group.number
+        return order
 
     def is_full(self, ids: Sequence[int | None], group: Group) -> bool:
         """Whether a value over the domain axes ``ids`` varies over all of the domain.
@@ -301,6 +321,11 @@ class Groups:
         if math.prod(group.extents) <= self.short:
             return False
         return math.prod(group.extents[i] for i in group.kept) == 1
+
+
+def is_collective(equation: Equation) -> bool:
+    """Whether ``equation`` is a collective."""
+    return primitive_of(equation).is_collective
 
 
 def is_fusible(equation: Equation) -> bool:

@@ -1,0 +1,72 @@
+"""Late uses: what uses sums over members is computed as late as it can be.
+
+A sum over members takes a while, in which other steps can run. In a training step the
+gradients are summed one after the other during the backward pass, and the global norm
+or the optimizer needs them: if these equations come right after the sums, each sum is
+waited for. The order of all other equations, and of the collectives, stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.primitives.base import has_effect, primitive_of
+from arrayfn.primitives.collectives import all_reduce
+
+
+def with_late_uses(program: Program) -> Program:
+    """``program``, of one device of a mesh, with its equations in another order.
+
+    After it, an equation that needs the result of an ``all_reduce`` comes right before
+    the first collective or equation with an effect that needs its result, or at the
+    end.
+    """
+    if not any(e.primitive is all_reduce for e in program.equations):
+        return program
+    order: list[Equation] = []
+    delayed: dict[int, Equation] = {}  # by their positions in the Program
+    made_by: dict[Var, int] = {}  # of the delayed
+    sums: set[Var] = set()  # results of all_reduce
+    for position, equation in enumerate(program.equations):
+        needed = {made_by[a] for a in equation.inputs if a in made_by}
+        if _is_movable(equation) and (needed or sums.intersection(equation.inputs)):
+            delayed[position] = equation
+            made_by.update(dict.fromkeys(equation.outputs, position))
+            continue
+        order += _taken_out(needed, delayed, made_by)
+        order.append(equation)
+        if equation.primitive is all_reduce:
+            sums.update(equation.outputs)
+    order += delayed.values()
+    return replace(program, equations=tuple(order))
+
+
+def _is_movable(equation: Equation) -> bool:
+    """Whether ``equation`` may come later: it has no effect and no collective."""
+    return not has_effect(equation) and not _has_collective(equation)
+
+
+def _has_collective(equation: Equation) -> bool:
+    """Whether ``equation`` is a collective, or has one in its subprograms."""
+    inside = (inner for body in equation.subprograms() for inner in body.equations)
+    return primitive_of(equation).is_collective or any(map(_has_collective, inside))
+
+
+def _taken_out(
+    needed: set[int], delayed: dict[int, Equation], made_by: dict[Var, int]
+) -> list[Equation]:
+    """The delayed equations at positions ``needed``, and those that they need."""
+    found: set[int] = set()
+    unvisited = list(needed)
+    while unvisited:
+        position = unvisited.pop()
+        if position not in found:
+            found.add(position)
+            inputs = delayed[position].inputs
+            unvisited += [made_by[a] for a in inputs if a in made_by]
+    taken = [delayed.pop(position) for position in sorted(found)]
+    for equation in taken:
+        for output in equation.outputs:
+            del made_by[output]
+    return taken
