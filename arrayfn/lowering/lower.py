@@ -447,6 +447,7 @@ class Lowering:
                 scratch_bytes=scratch_bytes,
                 reads=[pointer.array for pointer in call.reads.values()],
                 writes=writes,
+                over=list(call.over),
             )
         )
 

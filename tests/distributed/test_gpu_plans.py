@@ -80,10 +80,10 @@ def test_a_gpu_plan_computes_collectives_and_their_derivatives(name):
 
 
 def test_a_product_that_is_summed_in_blocks_has_the_same_values(monkeypatch):
-    monkeypatch.setattr("arrayfn.passes.sums_in_blocks._BLOCK_BYTES", 128 * 16 * 4)
+    monkeypatch.setattr("arrayfn.passes.sums_in_blocks._BLOCK_BYTES", 1 << 19)
     draw = np.random.default_rng(0)
     x = draw.standard_normal((512, 6), np.float32)
-    w = draw.standard_normal((6, 16), np.float32)
+    w = draw.standard_normal((6, 1024), np.float32)
     specs = (P(None, "i"), P("i"))
     f = shard_map(
         lambda x, w: lax.psum(x @ w, "i"), mesh=PAIR, in_specs=specs, out_specs=P()

@@ -103,3 +103,15 @@ def test_a_product_that_is_read_elsewhere_is_not_cut():
         f, (4096, 128), (128, 4096), specs=(P(None, "i"), P("i")), out=(WHOLE, P("i"))
     )
     assert with_sums_in_blocks(program) is program
+
+
+def test_a_sum_is_written_over_its_operand_and_later_steps_do_not_wait_for_it():
+    _, plan = product(4096, 64, 4096)
+    sums = [step for step in plan.steps if step.kernel.startswith("collective")]
+    assert all(step.reads == step.writes for step in sums)
+    ranges = [
+        (plan.buffers[b].offset, plan.buffers[b].offset + plan.buffers[b].nbytes)
+        for step in sums
+        for b in step.reads
+    ]
+    assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:]))

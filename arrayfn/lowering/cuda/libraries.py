@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from arrayfn.dtypes import short_name
@@ -24,6 +25,7 @@ from arrayfn.lowering.templates.nest_builder import (
     StridedArray,
     output_array,
 )
+from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.fourier import factor
 
 Maker = Callable[[MatrixEquation], Iterable[Made]]
@@ -84,8 +86,16 @@ def _copied(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
 
 
 def _collective(op: LibraryEquation) -> Iterable[Made]:
-    """The step of a collective: a call of the engine between devices."""
-    return collectives.collective(op.equation, op.reads)
+    """The step of a collective: a call of the engine between devices.
+
+    A reduction may be written over its operand. So it needs no more memory, and a step
+    beside which it runs gets none that it still reads.
+    """
+    (call,) = collectives.collective(op.equation, op.reads)
+    if op.equation.primitive is all_reduce:
+        (x,), (y,) = call.reads.values(), call.writes.values()
+        call = replace(call, over=((y.array, x.array),))
+    return [call]
 
 
 LIBRARIES: Final[dict[str, Maker]] = {

@@ -39,6 +39,8 @@ class LibraryCall:
         grain: the smallest number of items worth giving to a thread.
         scratch: bytes of the running thread's scratch memory, by parameter.
         library: the library's name, for people.
+        over: pairs ``(result, operand)`` of whole arrays: the result may be written in
+            the operand's memory.
     """
 
     provider: str
@@ -49,6 +51,7 @@ class LibraryCall:
     grain: int = 1
     scratch: Mapping[str, int] = field(default_factory=dict)
     library: str = ""
+    over: tuple[tuple[Var, Var], ...] = ()
 
     def kernel(self) -> LibraryKernel:
         """The kernel of the call: its provider and its parameters."""

@@ -157,7 +157,9 @@ def collective(kernel: LibraryKernel, arguments: Sequence[Pointer | int]) -> Non
     """
     step = collective_of(kernel.provider)
     operand, result = (a for a in arguments if isinstance(a, Pointer))
-    combine(step, _strided(operand, step.operand), _strided(result, step.result))
+    # The plan may have both in one memory, which other members' threads read meanwhile.
+    x = _strided(operand, step.operand).copy()
+    combine(step, x, _strided(result, step.result))
 
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:
