@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -114,4 +116,4 @@ def test_a_sum_is_written_over_its_operand_and_later_steps_do_not_wait_for_it():
         for step in sums
         for b in step.reads
     ]
-    assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:]))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ranges))
