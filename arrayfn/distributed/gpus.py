@@ -117,10 +117,20 @@ class GpuPlans:
 
 
 def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, by the thread of a GPU."""
+    """``call``, by the thread of a GPU.
+
+    The thread keeps no array beyond the call. If it did, their memory would be free
+    again at one time or another, and addresses would not repeat.
+    """
+
+    def run(inputs: list[Any]) -> Any:
+        try:
+            return call(*inputs)
+        finally:
+            inputs.clear()
 
     def submit(*inputs: Any) -> Future[Any]:
-        return place.worker.submit(call, *inputs)
+        return place.worker.submit(run, list(inputs))
 
     return submit
 

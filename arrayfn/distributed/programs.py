@@ -35,7 +35,6 @@ from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
 from arrayfn.passes.partition_blocks import partition_in_blocks
 from arrayfn.passes.partition_values import Partitioned
-from arrayfn.passes.sums_in_blocks import with_sums_in_blocks
 
 if TYPE_CHECKING:
     from arrayfn.distributed.gpus import GpuPlans
@@ -92,7 +91,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
     """The Program of one device of ``mesh``, lowered for it."""
     if mesh.platform == "cuda":  # where other steps run beside sums
-        program = with_sums_in_blocks(with_late_uses(program))
+        program = with_late_uses(program)
     program = with_buckets(program)
     if mesh.platform == "cuda":
         program = with_member_sums(program, mesh.shape, reduces)

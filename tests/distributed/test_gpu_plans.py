@@ -79,21 +79,6 @@ def test_a_gpu_plan_computes_collectives_and_their_derivatives(name):
         np.testing.assert_allclose(emulated(g, X)[0], want, 1e-5, 1e-5)
 
 
-def test_a_product_that_is_summed_in_blocks_has_the_same_values(monkeypatch):
-    monkeypatch.setattr("arrayfn.passes.sums_in_blocks._BLOCK_BYTES", 1 << 19)
-    draw = np.random.default_rng(0)
-    x = draw.standard_normal((512, 6), np.float32)
-    w = draw.standard_normal((6, 1024), np.float32)
-    specs = (P(None, "i"), P("i"))
-    f = shard_map(
-        lambda x, w: lax.psum(x @ w, "i"), mesh=PAIR, in_specs=specs, out_specs=P()
-    )
-    compiled = af.jit(f).lower(x, w).compiled_program
-    steps = [step.kernel for step in compiled.local.plan.steps]
-    assert sum(name.startswith("collective") for name in steps) == 4
-    np.testing.assert_allclose(emulated(f, x, w)[0], x @ w, 1e-5, 1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_bits_of_blocks_do_not_depend_on_the_number_of_gpus(dtype):
     x = np.random.default_rng(1).standard_normal((4, 45)).astype(dtype)
