@@ -48,18 +48,16 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
         )
     every = max(1, math.ceil(steps / 20))
     parts += [
-        _text(left + (k + 0.5) * across, top + height + 14, str(k), "middle")
+        _text(left + (k + 0.5) * across, top + height + 16, str(k), "middle")
         for k in range(0, steps, every)
     ]
     parts += [
         _text(left - 6, top + 10, in_bytes(total), "end"),
         _text(left - 6, top + height, "0", "end"),
+        _text(left - 6, top + height + 16, "step", "end"),
         _axes(left, top, height, width - 8),
     ]
-    return (
-        f"<svg viewBox='0 0 {width} {top + height + 20}' width='{width}' role='img' "
-        f"aria-label='memory over steps'>{''.join(parts)}</svg>"
-    )
+    return _picture(parts, width, top + height + 22, "memory over steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +126,14 @@ def roofline(
             f"<title>{escape(p.label)}: {in_si(p.rate)}FLOP/s at {p.intensity:.3g} "
             "operations per byte</title></circle>"
         )
+    return _picture(parts, width, top + height + 40, "roofline")
+
+
+def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
+    """An SVG of fixed size: where there is no room it scrolls, with legible labels."""
     return (
-        f"<svg viewBox='0 0 {width} {top + height + 40}' width='{width}' role='img' "
-        f"aria-label='roofline'>{''.join(parts)}</svg>"
+        f"<div class='afn-chart'><svg width='{width}' height='{height}' role='img' "
+        f"aria-label='{label}'>{''.join(parts)}</svg></div>"
     )
 
 
