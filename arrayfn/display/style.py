@@ -37,7 +37,7 @@ grid-template-columns:repeat(auto-fit,minmax(min(100%,26em),1fr))}
 .afn-columns>div{min-width:0}
 .afn summary{cursor:pointer;padding:.1em .3em;border-radius:2px}
 .afn-chart{overflow-x:auto}
-.afn svg{display:block}
+.afn svg{max-width:none;height:auto;display:block}
 .afn svg text{fill:currentColor;font:12px system-ui,sans-serif}
 .afn-bar{display:inline-block;height:.7em;border-radius:2px;vertical-align:baseline;
 background:color-mix(in srgb,currentColor 50%,#1468d8)}
