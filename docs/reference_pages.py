@@ -149,8 +149,7 @@ def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
     if namespace in reference.NAMESPACES:
         here = f"{namespace}.{name}"
     title = name.replace("_", r"\_")
-    anchor = here.replace("__", r"\_\_")  # no bold text
-    heading = f"{'#' * level} {title} {{#{anchor}}}"
+    heading = f"{'#' * level} {title} {{#{_anchor(here)}}}"
     if here != path and callable(value):
         return f"{heading}\n\nAnother name of `{path}`."
     if not callable(value):
@@ -166,6 +165,11 @@ def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
     if inspect.isclass(value) and reference.documented(value):
         parts += [_method(path, *each) for each in _methods(value)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _anchor(path: str) -> str:
+    """A path as an attribute of a heading, where ``__`` would begin bold text."""
+    return path.replace("__", r"\_\_")
 
 
 def _constant(path: str, value: Any) -> str:
@@ -229,7 +233,8 @@ def _method(path: str, name: str, value: Any) -> str:
     signature = _signature(name, value)
     doc = _markdown(inspect.getdoc(value) or "")
     code = f"```py\n{signature}\n```\n\n" if signature else ""
-    return f"#### {name} {{#{path}.{name}}}\n\n{code}{doc}"
+    title = f"{path}.{name}"
+    return f"#### {name} {{#{_anchor(title)}}}\n\n{code}{doc}"
 
 
 def _methods(cls: type) -> Iterator[tuple[str, Any]]:

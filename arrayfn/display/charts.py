@@ -42,24 +42,22 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
         links = " ".join(f"s{k}" for k in range(bar.first, bar.last + 1))
         parts.append(
             f"<rect x='{x:.1f}' y='{y:.1f}' width='{wide:.1f}' height='{high:.1f}' "
-            f"rx='2' fill='{_HUES[number % len(_HUES)]}' fill-opacity='.55' "
+            f"rx='2' style='{_fill(number)}' "
             f"data-s='{links}'><title>{escape(bar.label)}: {in_bytes(bar.nbytes)} at "
             f"{bar.offset}, steps {bar.first} to {bar.last}</title></rect>"
         )
     every = max(1, math.ceil(steps / 20))
     parts += [
-        _text(left + (k + 0.5) * across, top + height + 14, str(k), "middle")
+        _text(left + (k + 0.5) * across, top + height + 16, str(k), "middle")
         for k in range(0, steps, every)
     ]
     parts += [
         _text(left - 6, top + 10, in_bytes(total), "end"),
         _text(left - 6, top + height, "0", "end"),
+        _text(left - 6, top + height + 16, "step", "end"),
         _axes(left, top, height, width - 8),
     ]
-    return (
-        f"<svg viewBox='0 0 {width} {top + height + 20}' width='{width}' role='img' "
-        f"aria-label='memory over steps'>{''.join(parts)}</svg>"
-    )
+    return _picture(parts, width, top + height + 22, "memory over steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +103,6 @@ def roofline(
     parts = [
         _path(f"{roof}H{width - right}", "stroke-width='1.5'"),
         _axes(left, top, height, width - right),
-        _text(width - right, y(peak) - 5, f"{in_si(peak)}FLOP/s", "end"),
-        _text(left + 8, y(2 * low_x * bandwidth) - 18, f"{in_si(bandwidth)}B/s"),
         _text((left + width) / 2, bottom + 32, "operations per byte", "middle"),
         f"<g transform='translate(12 {middle:.0f}) rotate(-90)'>"
         + _text(0, 0, "operations per second", "middle")
@@ -124,13 +120,28 @@ def roofline(
         radius = 4 + 10 * math.sqrt(p.seconds / total)
         parts.append(
             f"<circle cx='{x(p.intensity):.1f}' cy='{y(p.rate):.1f}' r='{radius:.1f}' "
-            f"fill='{_HUES[number % len(_HUES)]}' fill-opacity='.6' data-s='{p.link}'>"
+            f"style='{_fill(number)}' data-s='{p.link}'>"
             f"<title>{escape(p.label)}: {in_si(p.rate)}FLOP/s at {p.intensity:.3g} "
             "operations per byte</title></circle>"
         )
+    parts += [  # above the points, which may lie on the roof
+        _text(x(ridge), y(peak) - 6, f"{in_si(peak)}FLOP/s"),
+        _text(left + 8, y(2 * low_x * bandwidth) - 18, f"{in_si(bandwidth)}B/s"),
+    ]
+    return _picture(parts, width, top + height + 40, "roofline")
+
+
+def _fill(number: int) -> str:
+    """The colour of a mark: brighter on a dark page, darker on a light one."""
+    hue = _HUES[number % len(_HUES)]
+    return f"fill:color-mix(in srgb,currentColor 35%,{hue});fill-opacity:.75"
+
+
+def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
+    """An SVG of fixed size: where there is no room it scrolls, with legible labels."""
     return (
-        f"<svg viewBox='0 0 {width} {top + height + 40}' width='{width}' role='img' "
-        f"aria-label='roofline'>{''.join(parts)}</svg>"
+        f"<div class='afn-chart'><svg viewBox='0 0 {width} {height}' width='{width}' "
+        f"role='img' aria-label='{label}'>{''.join(parts)}</svg></div>"
     )
 
 

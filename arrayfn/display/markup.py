@@ -123,7 +123,8 @@ def shown(title: str, *parts: str, groups: Iterable[str] = (), lines: int = 0) -
     ``l1`` and so on.
     """
     rules = [
-        f".afn:has([data-s~='{g}']:hover) [data-s~='{g}']{{background:var(--afn-soft)}}"
+        f".afn:has([data-s~='{g}']:hover) [data-s~='{g}']"
+        "{background:var(--afn-soft);stroke:currentColor}"
         for g in groups
     ]
     rules += [

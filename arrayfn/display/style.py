@@ -12,6 +12,7 @@ STYLE: Final = """
 font-size:13px;line-height:1.45;max-width:100%}
 .afn-title{font-weight:600;margin:.3em 0 .5em}
 .afn-title small,.afn-dim{font-weight:400;color:var(--afn-dim)}
+.afn-title small{font-size:12px}
 .afn-head{font-weight:600;margin:.9em 0 .3em}
 .afn pre.afn-code{font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
 margin:0;padding:.5em .7em;overflow:auto;max-height:34em;background:none;color:inherit;
@@ -35,9 +36,9 @@ white-space:nowrap;border:0;border-bottom:1px solid var(--afn-line);background:n
 grid-template-columns:repeat(auto-fit,minmax(min(100%,26em),1fr))}
 .afn-columns>div{min-width:0}
 .afn summary{cursor:pointer;padding:.1em .3em;border-radius:2px}
-.afn svg{max-width:100%;height:auto;display:block}
-.afn svg text{fill:currentColor;font:11px system-ui,sans-serif}
-.afn svg rect[data-s]:hover{stroke:currentColor}
+.afn-chart{overflow-x:auto}
+.afn svg{max-width:none;height:auto;display:block}
+.afn svg text{fill:currentColor;font:12px system-ui,sans-serif}
 .afn-bar{display:inline-block;height:.7em;border-radius:2px;vertical-align:baseline;
 background:color-mix(in srgb,currentColor 50%,#1468d8)}
 """.replace("\n", "")

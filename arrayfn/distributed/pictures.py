@@ -55,10 +55,10 @@ def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
                 round(255 * c)
                 for c in colorsys.hls_to_rgb(number / len(parts), 0.86, 0.6)
             )
-            text = "<br>".join([f"<small>{html.escape(place)}</small>", *who])
+            text = "<br>".join([f"<b>{html.escape(place)}</b>", *who])
             line += (
                 f'<td style="background:rgb({red},{green},{blue});color:#222;'
-                f'padding:6px 12px;text-align:center">{text}</td>'
+                f'padding:6px 12px;text-align:center;white-space:nowrap">{text}</td>'
             )
             number += 1
         lines.append(f"<tr>{line}</tr>")

@@ -12,7 +12,9 @@ import os
 import platform
 import re
 import runpy
+import shutil
 import sys
+import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -39,8 +41,26 @@ _TYPE: Final = re.compile(r"(\w+)\[([\d,]*)\]")
 def info(chosen: Namespace) -> int:
     """Print versions, backends, threads and the cache."""
     for name, text in _facts():
-        print(f"{name:13} {text}")
+        print(_fitted(f"{name:13} {text}", indent=14))
     return 0
+
+
+def _fitted(text: str, indent: int = 6) -> str:
+    """The text, whose lines are wrapped between words to the width of the terminal.
+
+    Further lines begin with ``indent`` spaces. What is not printed in a terminal keeps
+    its lines, unless ``COLUMNS`` is set.
+    """
+    width = shutil.get_terminal_size((0, 0)).columns
+    if width <= 2 * indent:
+        return text
+    wrapper = textwrap.TextWrapper(
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n"))
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -95,7 +115,7 @@ def explain(chosen: Namespace) -> int:
     if chosen.device:
         function = jit(function, device=chosen.device)
     found = explained(function, *arguments)
-    print(found)
+    print(_fitted(str(found)))
     if chosen.html:
         chosen.html.write_text(page("arrayfn", found._repr_html_()), "utf-8")
     return 0
@@ -116,7 +136,7 @@ def bisect(chosen: Namespace) -> int:
 
     function, arguments = _target(chosen)
     found = bisected(function, *arguments, device=chosen.device)
-    print(found or "no equation is wrong, and no result is NaN")
+    print(_fitted(str(found or "no equation is wrong, and no result is NaN")))
     return 0 if found is None else 1
 
 

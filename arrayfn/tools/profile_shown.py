@@ -42,7 +42,7 @@ def profile_text(profile: Profile) -> str:
 def profile_html(profile: Profile) -> str:
     """The same as HTML, and a roofline chart for each backend."""
     steps = profile.steps
-    links = [f"{row.function}-{row.step}" for row in steps]
+    links = [f"s{number}" for number in range(len(steps))]
     rows = [
         (
             _bar(_percent(row, profile)),
@@ -65,7 +65,13 @@ def profile_html(profile: Profile) -> str:
     ]
     drawn = [
         charts.roofline(
-            [_point(row) for row in steps if row.backend == name], top.bytes, top.flops
+            [
+                _point(row, link)
+                for row, link in zip(steps, links, strict=True)
+                if row.backend == name
+            ],
+            top.bytes,
+            top.flops,
         )
         for name, top in profile.roofs.items()
     ]
@@ -73,22 +79,22 @@ def profile_html(profile: Profile) -> str:
         f"Profile <small>{in_seconds(profile.seconds)}, "
         f"{len(profile.calls)} calls</small>",
         markup.heading("Steps"),
-        markup.table(head, rows, [f" data-s='{escape(x)}'" for x in links], texts=5),
+        markup.table(head, rows, [f" data-s='{link}'" for link in links], texts=5),
         markup.heading("Lines"),
         markup.table(("line", "", "time", "share", "GFLOP"), lines, texts=2),
         markup.heading("Wall clock"),
         markup.table(("part", "time", "share"), _totals(profile)),
         markup.heading("Roofline"),
         *drawn,
-        groups=map(escape, links),
+        groups=links,
     )
 
 
-def _point(row: StepTime) -> charts.Point:
-    """The step's point in the roofline chart."""
+def _point(row: StepTime, link: str) -> charts.Point:
+    """The step's point in the roofline chart; ``link`` is that of its table row."""
     return charts.Point(
         f"{row.function}, step {row.step}, {row.kernel}",
-        escape(f"{row.function}-{row.step}"),
+        link,
         row.operations / row.bytes if row.bytes else 0.0,
         row.operations / row.seconds if row.seconds else 0.0,
         row.seconds,

@@ -138,7 +138,7 @@ def test_pictures():
     html = af.device_put(X, NamedSharding(MESH, P("data", "model")))._repr_html_()
     assert html.count("<td") == 8
     assert html.count("<tr>") == 2
-    assert "[2:4, 6:8]</small><br>cpu:7" in html
+    assert "[2:4, 6:8]</b><br>cpu:7" in html
 
 
 def test_arrays_of_callbacks():

@@ -50,6 +50,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"arrayfn {af.__version__}\n"
 
 
+def test_long_lines_are_wrapped_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: Path
+) -> None:
+    command = ["explain", f"{script}:loss", "f32[8,4]", "f32[16,8]", "--grad"]
+    assert cli.main(command) == 0
+    long = capsys.readouterr().out
+    assert max(map(len, long.split("\n"))) > 80
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(command) == 0
+    wrapped = capsys.readouterr().out
+    assert max(map(len, wrapped.split("\n"))) <= 80
+    code = "code: 1 generated kernel"
+    assert wrapped.partition(code)[0].split() == long.partition(code)[0].split()
+
+
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
     assert "versions, backends and what they lack" in capsys.readouterr().out

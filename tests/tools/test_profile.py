@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,21 @@ def test_files(tmp_path: Path) -> None:
     assert "h = anp.<i class='f'>tanh</i>" in page
     with pytest.raises(ValueError, match=r"html or \.json"):
         p.save(tmp_path / "page.txt")
+
+
+def test_each_row_of_the_page_is_linked_to_its_own_point() -> None:
+    step = af.jit(loss)
+    with profile() as p:
+        step(W, X)
+        step(W, X[:100])
+    html = p._repr_html_()
+    links = re.findall(r"<tr data-s='([^']*)'", html)
+    assert len({*links}) == len(links) == len(p.steps)
+    points = re.findall(r"<circle [^>]*data-s='([^']*)'", html)
+    assert points
+    assert {*points} <= {*links}
+    for link in links:
+        assert f".afn:has([data-s~='{link}']:hover)" in html
 
 
 def calls_of(steps: Sequence[Any]) -> list[str]:
