@@ -269,6 +269,29 @@ def test_a_converted_closure_takes_as_many_values_as_it_captured():
     assert grad(f)(3.0) == 2.0
 
 
+def test_a_converted_closure_takes_only_what_a_derivative_may_be_taken_by():
+    counts = []
+
+    def f(w, s, table):
+        fixed, varying = anp.sin(s) * table[0], anp.sin(w)
+        converted, values = closure_convert(lambda x: x * varying * fixed * s, 1.0)
+        counts.append(len(values))
+        return converted(2.0, *values)
+
+    def expected(w, s):
+        return 2 * np.cos(w) * np.sin(s) * X[0] * s
+
+    assert grad(f)(3.0, 2.0, X) == pytest.approx(expected(3.0, 2.0))
+    assert jit(grad(f))(3.0, 2.0, X) == pytest.approx(expected(3.0, 2.0))
+    assert counts == [1, 3]
+    grad(f, argnums=(0, 1))(3.0, 2.0, X)
+    of_s = grad(lambda s: grad(f)(3.0, s, X))
+    step = 1e-6
+    difference = (expected(3.0, 2.0 + step) - expected(3.0, 2.0 - step)) / (2 * step)
+    assert of_s(2.0) == pytest.approx(difference)
+    assert counts == [1, 3, 3, 3]
+
+
 def test_zeros_and_values_for_rules():
     f = custom_vjp(lambda x, y: x * y)
 
