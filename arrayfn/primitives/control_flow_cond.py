@@ -187,11 +187,11 @@ def _unchanged(equation: Equation, number: int) -> Atom | None:
             first = params["cond_consts"]
         case _:
             return None
-    places = {_passed_on(program, number) for program in programs}
-    place = places.pop() if len(places) == 1 else None
-    if place is None or own not in (None, place):
+    positions = {_passed_on(program, number) for program in programs}
+    position = positions.pop() if len(positions) == 1 else None
+    if position is None or own not in (None, position):
         return None
-    return equation.inputs[first + place]
+    return equation.inputs[first + position]
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
