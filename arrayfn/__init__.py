@@ -67,7 +67,7 @@ from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.stages import Lowered
-from arrayfn.debug import named_scope
+from arrayfn.debug import named_call, named_scope
 from arrayfn.devices import (
     block_until_ready,
     device_get,
@@ -260,6 +260,7 @@ __all__ = [
     "make_mesh",
     "make_program",
     "memory_stats",
+    "named_call",
     "named_scope",
     "new_ref",
     "nn",

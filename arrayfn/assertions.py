@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
 from arrayfn.errors import (
     ArgumentError,
     CheckError,
@@ -15,6 +18,7 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.primitives import assertions
+from arrayfn.primitives.assertions import ValueFormatter
 from arrayfn.tracing import ImmutableArray, apply, is_staged
 from arrayfn.transforms.arguments import check_leaf, leaf_type, value_of
 
@@ -23,10 +27,11 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     """Raise CheckError unless ``condition``, a bool or an array of bools, is true.
 
     The error has the line of the call and ``message``, formatted with ``args`` and
-    ``values``: arrays and numbers. A compiled function raises the error at the end of
-    the call; on a GPU, this copies one number to the host. If several checks fail, the
-    error is that of the first one. Under ``vmap`` the message is about the first member
-    whose condition is false. A check in a branch counts only if the branch is taken.
+    ``values``: arrays, numbers and pytrees of them. A compiled function raises the
+    error at the end of the call; on a GPU, this copies one number to the host. If
+    several checks fail, the error is that of the first one. Under ``vmap`` the message
+    is about the first member whose condition is false. A check in a branch counts only
+    if the branch is taken.
 
     Derivatives keep the checks of the function. These checks are always on, unlike
     those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or
@@ -52,7 +57,11 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     _check_fields(message, len(args), values)
     given = [*args, *values.values()]
     for number, (name, value) in enumerate(zip(names, given, strict=True)):
-        check_leaf(value, f"check: value {name or number}")
+        for path, leaf in zip(tree.paths(value), tree.leaves(value), strict=True):
+            check_leaf(leaf, f"check: value {name or number}{path}")
+    if tree.structure(given) != tree.structure([0] * len(given)):
+        message, given = _of_leaves(message, args, values)
+        names = ("",) * len(given)
     check_leaf(condition, "check: the condition")
     type = leaf_type(condition)
     if type.dtype != dtypes.bool_:
@@ -107,3 +116,79 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
                 f"{'=...' if not name.isdigit() else ' by position'}",
                 user_location(),
             )
+
+
+class _Field:
+    """A leaf of a pytree in a message: what is read of it is a field, too."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> _Field:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Field(f"{self.name}.{name}")
+
+    def __getitem__(self, key: Any) -> _Field:
+        return _Field(f"{self.name}[{key}]")
+
+    @override
+    def __repr__(self) -> str:
+        """The field between characters that are not escaped as its braces would be."""
+        return f"\0{self.name}\1"
+
+
+def _of_leaves(
+    message: str, args: tuple[Any, ...], values: dict[str, Any]
+) -> tuple[str, list[Any]]:
+    """``message`` with fields for the leaves of its values, and these leaves.
+
+    A pytree is written with a field in the place of each leaf: ``"{} {x}"`` of 1 and of
+    ``x=(2, 3)`` becomes ``"{0} ({1}, {2})"`` of 1, 2 and 3.
+    """
+    leaves, structure = tree.flatten((args, values))
+    fields = [_Field(str(k)) for k in range(len(leaves))]
+    args, values = tree.unflatten(structure, fields)
+    return _expanded(message, args, values, itertools.count()), leaves
+
+
+def _expanded(
+    message: str,
+    args: Sequence[Any],
+    values: Mapping[str, Any],
+    positions: Iterator[int],
+) -> str:
+    """``message`` of pytrees of fields as one of these fields.
+
+    ``positions`` numbers the fields ``{}``.
+    """
+    text = ""
+    formatter = ValueFormatter()
+    for literal, name, spec, conversion in formatter.parse(message):
+        text += _escaped(literal)
+        if name is None:
+            continue
+        if not name or name[0] in ".[":
+            name = f"{next(positions)}{name}"
+        try:
+            value, _ = formatter.get_field(name, args, values)
+        except (LookupError, AttributeError, TypeError):
+            raise ArgumentError(
+                f"check: the message has the field {{{name}}}, but the value has no "
+                "such part",
+                user_location(),
+            ) from None
+        spec = _expanded(spec or "", args, values, positions)
+        if isinstance(value, _Field):
+            shown = f"!{conversion}" if conversion else ""
+            text += f"{{{value.name}{shown}{spec and ':' + spec}}}"
+        else:
+            shown = formatter.convert_field(value, conversion)
+            plain = _escaped(formatter.format_field(shown, spec))
+            text += plain.replace("\0", "{").replace("\1", "}")
+    return text
+
+
+def _escaped(text: str) -> str:
+    """``text`` as a format that gives it."""
+    return text.replace("{", "{{").replace("}", "}}")

@@ -7,7 +7,7 @@ import string
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +16,9 @@ from arrayfn.callbacks import staged_call
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.primitives import callbacks
 from arrayfn.transforms import name_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -28,6 +31,15 @@ def named_scope(name: str) -> Generator[None]:
     ...     total = 1.0 + 2.0
     """
     yield
+
+
+def named_call(fun: Callable[P, R], *, name: str | None = None) -> Callable[P, R]:
+    """``fun`` in a ``named_scope`` of this name, by default its own.
+
+    >>> named_call(abs, name="magnitude")(-2.0)
+    2.0
+    """
+    return named_scope(name_of(fun) if name is None else name)(fun)
 
 
 _Callback = Callable[..., Any]

@@ -79,6 +79,8 @@ def test_named_scopes_change_nothing():
             return x * 2
 
     assert f(np.ones(1)).tolist() == [2.0]
+    assert af.named_call(f, name="doubled")(np.ones(1)).tolist() == [2.0]
+    assert af.named_call(f).__name__ == "f"
 
 
 @af.custom_jvp

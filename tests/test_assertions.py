@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 
@@ -190,6 +193,39 @@ def test_a_condition_known_while_tracing_holds_where_it_is():
 def test_errors_name_the_remedy(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@af.tree.register_dataclass
+@dataclasses.dataclass
+class Pair:
+    first: object
+    second: object
+
+
+@pytest.mark.parametrize("way", [lambda f: f, af.jit, af.grad, af.vmap])
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("{}", "Pair(first=-2.0, second={'w': [-4.0, None]})"),
+        ("{.first:.2f} {n}{{}}", "-2.00 (){}"),
+        ("{0.second[w][0]:{n2[0]}.1f}|{n2!s:>4}", "  -4.0|(6,)"),
+        ("{0.first.real} {0.second[w][1]}", "-2.0 None"),
+    ],
+)
+def test_values_may_be_pytrees(message, text, way):
+    def f(x):
+        pair = Pair(x, {"w": [2 * x, None]})
+        af.check(x > 0, message, pair, n=(), n2=(6,))
+        return x * x
+
+    argument = X if way is af.vmap else X[1]
+    with pytest.raises(CheckError, match=re.escape(text)):
+        way(f)(argument)
+
+
+def test_a_value_without_the_part_that_a_message_names_is_an_error():
+    with pytest.raises(ArgumentError, match=r"field \{0\[b\]\}.*no such part"):
+        af.check(True, "{[b]}", {"a": 1})
 
 
 def test_a_check_is_an_assertion_and_is_not_saved(tmp_path):

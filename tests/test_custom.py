@@ -9,9 +9,10 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import custom_derivatives, tree
+from arrayfn.ad_checkpoint import checkpoint
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
-from arrayfn.transforms import grad, jvp, trace_function, vmap
+from arrayfn.transforms import grad, jvp, trace_function, value_and_grad, vmap
 from arrayfn.transforms.custom import (
     SymbolicZero,
     closure_convert,
@@ -267,6 +268,43 @@ def test_a_converted_closure_takes_as_many_values_as_it_captured():
         return converted(2.0, *values)
 
     assert grad(f)(3.0) == 2.0
+
+
+def test_a_converted_closure_takes_only_what_a_derivative_may_be_taken_by():
+    counts = []
+
+    def f(w, s, table):
+        fixed, varying = anp.sin(s) * table[0], anp.sin(w)
+        converted, values = closure_convert(lambda x: x * varying * fixed * s, 1.0)
+        counts.append(len(values))
+        return converted(2.0, *values)
+
+    def expected(w, s):
+        return 2 * np.cos(w) * np.sin(s) * X[0] * s
+
+    assert grad(f)(3.0, 2.0, X) == pytest.approx(expected(3.0, 2.0))
+    assert jit(grad(f))(3.0, 2.0, X) == pytest.approx(expected(3.0, 2.0))
+    assert counts == [1, 3]
+    grad(f, argnums=(0, 1))(3.0, 2.0, X)
+    of_s = grad(lambda s: grad(f)(3.0, s, X))
+    step = 1e-6
+    difference = (expected(3.0, 2.0 + step) - expected(3.0, 2.0 - step)) / (2 * step)
+    assert of_s(2.0) == pytest.approx(difference)
+    assert counts == [1, 3, 3, 3]
+
+
+def test_a_checkpoint_computes_residuals_of_rules_only_for_the_gradient():
+    f = custom_vjp(anp.sin)
+    f.defvjp(
+        lambda x: (anp.sin(x), anp.cos(x)),
+        lambda cos, ct: (3 * cos * ct,),
+        optimize_remat=True,
+    )
+    g = checkpoint(lambda x: anp.exp(f(x)))
+    assert grad(g)(1.0) == pytest.approx(3 * np.cos(1.0) * np.exp(np.sin(1.0)))
+    text = jit(value_and_grad(g)).lower(1.0).compiled_program.text
+    before, after = text.split("optimization_barrier")
+    assert (before.count("cos("), after.count("cos(")) == (0, 1)
 
 
 def test_zeros_and_values_for_rules():

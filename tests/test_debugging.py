@@ -15,6 +15,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.errors import ArgumentError, NotFiniteError
+from arrayfn.scipy import special
 
 X = np.array([1.0, -2.0, 3.0])
 
@@ -81,6 +82,16 @@ def test_what_is_no_fault():
         for function in (anp.exp, af.jit(anp.exp)):
             with pytest.raises(NotFiniteError, match="exp makes an infinity"):
                 function(1000.0)
+
+
+@pytest.mark.parametrize("way", [lambda f: f, af.jit])
+def test_the_ends_of_ndtri_are_infinities_that_it_makes(way):
+    f = way(special.ndtri)
+    with af.debug_nans(), af.debug_infs():
+        assert f(0.5) == 0
+        for p, word in ((0.0, "an infinity"), (1.0, "an infinity"), (1.5, "NaN")):
+            with pytest.raises(NotFiniteError, match=f"makes {word}"):
+                f(p)
 
 
 def test_options_are_off_again_and_of_one_thread():

@@ -73,7 +73,7 @@ def failure(
             named[name] = shown
         else:
             positional.append(shown)
-    text = _Formatter().vformat(message, positional, named)
+    text = ValueFormatter().vformat(message, positional, named)
     notes: list[str] = []
     if inside:
         notes.append(f"the condition is false at {list(inside)}")
@@ -82,7 +82,7 @@ def failure(
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-class _Formatter(Formatter):
+class ValueFormatter(Formatter):
     """Formats the elements of arrays; a value that lacks a format is shown plainly."""
 
     @override

@@ -36,7 +36,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "ensure_compile_time_eval array_garbage_collection_guard "
         "print_environment_info softmax_custom_jvp jax2tf_*",
         "it is the module arrayfn.checkpoint_policies": "checkpoint_policies",
-        "JAX has deprecated or not documented it": "ad ds fwd_and_bwd named_call",
+        "JAX has deprecated or not documented it": "ad ds fwd_and_bwd",
     },
     "jax.tree_util": {"classes are registered in one place": "default_registry"},
     "jax.debug": {

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class Frame:
     ``platform`` is the backend that the function is compiled for, empty if another
     frame knows it; ``asks_platform`` says whether it was asked for, ``asks_mesh``
     whether the mesh of ``set_mesh`` was. A frame of ``types_only``, and those inside
-    it, are never run: what has a type and no elements may be an operand.
+    it, are never run: what has a type and no elements may be an operand. ``fixed`` has
+    the inputs that do not depend on anything that a derivative is taken by.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Frame:
         self.uses_outer_axis = False
         # The values that Refs from outside hold inside this frame.
         self.references: dict[Any, Any] = {}
+        self.fixed: set[Atom] = set()
         self.parent = parent
         self.closed = False
         self.refused: Refused | None = None
@@ -135,6 +137,19 @@ class Frame:
         array = in_place(array)
         return self._capture(array, type_of(array))
 
+    def depends_on_inputs(self, atom: Atom) -> bool:
+        """Whether ``atom`` depends on inputs that are not ``fixed``.
+
+        Captured values are inputs; they are fixed if they do not depend on such inputs
+        of the frames around.
+        """
+        varying = set(self.builder.inputs) - self.fixed
+        varying |= {var for value, var in self.captured if may_vary(value)}
+        for equation in self.builder.equations:
+            if not varying.isdisjoint(equation.inputs):
+                varying.update(equation.outputs)
+        return atom in varying
+
     def _capture(self, value: Any, type: ArrayType) -> Var:
         """The Var that stands for a captured value, the same for each of its uses."""
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
@@ -142,6 +157,13 @@ class Frame:
         if known is None:
             known = self._captured[key] = (value, Var(type))
         return known[1]
+
+
+def may_vary(value: Any) -> bool:
+    """Whether a derivative may be taken by ``value``, or by what it depends on."""
+    if not isinstance(value, Tracer) or value.dtype not in dtypes.DIFFERENTIABLE:
+        return False
+    return cast(Frame, value.frame).depends_on_inputs(value.atom)
 
 
 @dataclass(frozen=True, slots=True)

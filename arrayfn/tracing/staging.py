@@ -9,6 +9,7 @@ become inputs of its Program (see ``Trace.captured``).
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ def trace(
     varying: bool = True,
     platform: str = "",
     types_only: bool = False,
+    fixed: Sequence[bool] = (),
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -127,7 +129,8 @@ def trace(
     ``axes``, names and extents, there is one more input, the index of a member. If they
     are axes of ``mesh``, types may say what is ``varying`` along them. ``checks`` are
     those of ``jit``; ``platform`` is the backend that it compiles for. ``types_only``
-    says that the Program is never run.
+    says that the Program is never run, and ``fixed`` which inputs do not depend on
+    anything that a derivative is taken by (by default none).
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform, types_only)
@@ -141,6 +144,7 @@ def trace(
         )
         for position, type in enumerate(types)
     ]
+    frame.fixed.update(itertools.compress((x.atom for x in tracers), fixed))
     for axis, size in (axes or {}).items():
         _add_named_axis(frame, axis, size, mesh, varying, location)
     with frame.entered():

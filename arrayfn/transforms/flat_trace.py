@@ -56,6 +56,7 @@ def trace_function(
     varying: bool = True,
     platform: str = "",
     types_only: bool = False,
+    fixed: Sequence[bool] = (),
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
@@ -69,7 +70,8 @@ def trace_function(
     be those of a ``mesh``; ``varying`` says whether types have the axes of it along
     which a value varies. ``platform`` is the backend that the Program is
     compiled for. ``types_only`` says that the Program is never run, so that the
-    function may use a ``ShapeDtypeStruct`` for an array.
+    function may use a ``ShapeDtypeStruct`` for an array. ``fixed`` says which leaves do
+    not depend on anything that a derivative is taken by.
     """
     check_function("tracing", function)
     args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
@@ -105,6 +107,7 @@ def trace_function(
         varying=varying,
         platform=platform,
         types_only=types_only,
+        fixed=fixed,
     )
     return FlatTrace(traced, out_tree[0])
 

@@ -13,6 +13,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DifferentiationError, plural, user_location
 from arrayfn.ir import Program
 from arrayfn.tracing import apply_program
+from arrayfn.tracing.frames import may_vary
 from arrayfn.transforms.arguments import (
     Function,
     as_numbers,
@@ -99,14 +100,16 @@ def value_and_grad(
         wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen, allow_int)
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
-        traced = trace_function(of_arrays, args, kwargs)
+        leaves = tree.leaves((args, kwargs))
+        fixed = [not (w or may_vary(x)) for w, x in zip(wrt, leaves, strict=True)]
+        traced = trace_function(of_arrays, args, kwargs, fixed=fixed)
         program, out_tree = traced.program, traced.out_tree
         aux_tree = None
         if has_aux:
             out_tree, aux_tree = pair_with_aux(fun, out_tree)
         _check_scalar(fun, program, out_tree, holomorphic)
         wrt += [False] * len(traced.trace.captured)
-        operands = [*tree.leaves((args, kwargs)), *traced.trace.captured]
+        operands = [*leaves, *traced.trace.captured]
         results = apply_program(grad_program(program, wrt), operands, once=True)
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]

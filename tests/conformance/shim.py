@@ -386,6 +386,9 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
         name, otherwise_absent=True, debug_print=af.debug.print
     ),
     "jax.experimental.shard_map": _over("arrayfn"),
+    "jax.experimental.pjit": lambda name: Layered(
+        name, otherwise_absent=True, pjit=af.jit
+    ),
     "jax.experimental.checkify": _checkify,
     # Internals that have a public counterpart.
     "jax._src.api": lambda _: sys.modules["jax"],

@@ -8,6 +8,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.errors import ShapeError
 
 X = np.array([0.0, 1e-4, 4.0])
 
@@ -76,6 +77,32 @@ def test_what_each_branch_returns_as_it_came_does_not_vary():
     np.testing.assert_array_equal(doubled, [0.0, 2.0, 4.0, 9.0])
     assert same == 7.0
     assert same.shape == ()
+
+
+def test_what_calls_and_loops_of_branches_pass_on_does_not_vary():
+    def scanned(x, y):
+        return lax.scan(lambda y, _: (y, None), y, None, length=2)[0]
+
+    def repeated(x, y):
+        return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + x, s[1]), (x, y))[1]
+
+    def swapped(x, y):
+        _, b = lax.scan(lambda c, _: (c[::-1], None), (x, y), None, length=2)[0]
+        return b
+
+    inner = af.jit(lambda x, y: lax.cond(x < 1, scanned, repeated, x, y))
+
+    def choose(function):
+        return lambda x, y: lax.cond(x < 2, scanned, function, x, y)
+
+    x = np.arange(1.0, 5.0)
+    for function in (repeated, inner):
+        same = af.vmap(choose(function), (0, None), None)(x, 7.0)
+        assert (same, same.shape) == (7.0, ())
+    varying = af.vmap(choose(swapped), (0, None))(x, 7.0)
+    np.testing.assert_array_equal(varying, np.full(4, 7.0))
+    with pytest.raises(ShapeError, match="it varies"):
+        af.vmap(choose(swapped), (0, None), None)(x, 7.0)
 
 
 def test_what_a_body_carries_as_it_came_does_not_vary():

@@ -455,6 +455,20 @@ def test_complex_functions_at_infinities(t):
     assert SCALARS[f"abs_{t}"](complex(np.nan, inf)) == inf
 
 
+@pytest.mark.parametrize("t", ["c64", "c128"])
+@pytest.mark.parametrize("name", ["log", "log1p"])
+def test_the_logarithm_of_the_largest_complex_numbers_is_finite(name, t):
+    largest = np.finfo(DTYPES[t]).max
+    points = np.array([[1, 1], [1, -0.5], [-0.75, 1], [-1, 1e-20], [0, 1]]) * largest
+    z = points.astype(largest.dtype).view(DTYPES[t])[:, 0]
+    result = SCALARS[f"{name}_{t}"](z)
+    with np.errstate(over="ignore"):
+        expected = np.log(z.astype(np.clongdouble))
+    eps = np.finfo(DTYPES[t]).eps
+    np.testing.assert_allclose(result.real, expected.real.astype(float), 2 * eps)
+    np.testing.assert_allclose(result.imag, expected.imag.astype(float), 2 * eps)
+
+
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e300, -1e-300]
 
 

@@ -6,6 +6,7 @@ Annex G for infinities. They are accurate to a few ulp of the modulus.
 
 from __future__ import annotations
 
+import math
 from math import inf, nan
 
 from arrayfn.lowering.scalars.arithmetic import (
@@ -160,7 +161,11 @@ def exp(m: Arithmetic, x: Complex) -> Complex:
 def log(m: Arithmetic, x: Complex) -> Complex:
     """The principal logarithm."""
     a, b = m.abs(x[0]), m.abs(x[1])
-    modulus = hypot(m, a, b)
+    # Half of large numbers, whose modulus may overflow.
+    huge = m.select(a > b, a, b) > (2.0**100 if m.dtype(a) == "f32" else 2.0**1000)
+    zero, one = (m.constant(m.dtype(a), x) for x in (0.0, 1.0))
+    scale = m.select(huge, 0.5, one)
+    modulus = hypot(m, a * scale, b * scale)
     # Near 1, log1p(a**2 + b**2 - 1) / 2 with all bits of the squares.
     near = (modulus > 0.5) & (modulus < 2.0)
     large = m.select(near, m.select(a > b, a, b), 1.0)
@@ -171,7 +176,8 @@ def log(m: Arithmetic, x: Complex) -> Complex:
     rest_low = (first - (rest + 1.0)) + first_low
     high, low = two_sum(rest, second)
     high, low = two_sum(high, low + (rest_low + second_low))
-    result = m.select(near, 0.5 * log1p_pair(m, high, low), real_log(m, modulus))
+    far = real_log(m, modulus) + m.select(huge, math.log(2.0), zero)
+    result = m.select(near, 0.5 * log1p_pair(m, high, low), far)
     return result, atan2(m, x[1], x[0])
 
 

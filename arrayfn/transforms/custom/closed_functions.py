@@ -12,6 +12,7 @@ from typing import Any
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tracing import Tracer, apply_program
+from arrayfn.tracing.frames import may_vary
 from arrayfn.transforms import (
     FlatTrace,
     check_leaf,
@@ -19,6 +20,7 @@ from arrayfn.transforms import (
     shown_name,
     trace_function,
 )
+from arrayfn.transforms.arguments import value_of
 from arrayfn.transforms.custom.closures import held
 from arrayfn.transforms.custom.functions import Function, pair_of, struct
 from arrayfn.transforms.custom.reverse import custom_vjp
@@ -29,8 +31,8 @@ def closure_convert(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """``fun`` with its captured values as arguments, and those values.
 
-    The values are the captured traced ones that are floating-point numbers, so that
-    derivatives can be taken with respect to them. Call the result as
+    The values are the captured traced ones that are floating-point numbers and that a
+    derivative may be taken by; other values stay constants. Call the result as
     ``converted(*args, *values)``, with arguments of the structure and types of
     ``example_args``. A function with rules can take functions this way.
 
@@ -42,7 +44,7 @@ def closure_convert(
     array(2.)
     """
     traced = trace_function(fun, example_args, {}, with_values=False)
-    captured = traced.trace.captured
+    captured = [_constant_or_traced(value) for value in traced.trace.captured]
     hoisted = [_is_hoisted(value) for value in captured]
     structure = tree.structure(example_args)
 
@@ -75,6 +77,12 @@ def closure_convert(
         return tree.unflatten(traced.out_tree, results)
 
     return converted, [x for x, moved in zip(captured, hoisted, strict=True) if moved]
+
+
+def _constant_or_traced(value: Any) -> Any:
+    """``value``, or the array that it stands for if no derivative is taken by it."""
+    known = value_of(value)
+    return value if known is None or may_vary(value) else known
 
 
 def _is_hoisted(value: Any) -> bool:

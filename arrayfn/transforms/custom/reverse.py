@@ -75,12 +75,18 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._symbolic_zeros = False
 
     def defvjp(
-        self, fwd: Function, bwd: Function, symbolic_zeros: bool = False
+        self,
+        fwd: Function,
+        bwd: Function,
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
     ) -> None:
         """Set the rules, forward and backward.
 
         With ``symbolic_zeros`` each leaf of the forward rule's arguments is a
         ``CustomVJPPrimal``, and cotangents that are zero are ``SymbolicZero``.
+        ``optimize_remat`` is JAX's hint about memory and has no effect: under
+        ``checkpoint``, parts of the rules that no result needs are never computed.
         """
         self._rules = fwd, bwd
         self._symbolic_zeros = symbolic_zeros
