@@ -271,8 +271,7 @@ def attention_bias_gradient(
     return anp.astype(anp.sum(by_bias, axis=shared, keepdims=True), bias.dtype)
 
 
-@operator(name="nn.attention_captured_gradient", static_argnames=_STATIC)
-def attention_captured_gradient(
+def _captured_gradient(
     q: Array,
     k: Array,
     v: Array,
@@ -282,31 +281,31 @@ def attention_captured_gradient(
     cotangent: Array,
     scale: float,
     window: Window,
-    given: tuple[str, ...],
-    score: str = "",
-    block: Block = None,
-) -> tuple[Array, ...]:
-    """The cotangents of the floating-point arrays that ``score`` captures, in order.
+    score: str,
+) -> dict[str, Array]:
+    """The cotangents of the floating-point arrays among ``terms`` that are captured.
 
-    No kernel computes this operator; the body needs memory for all logits.
+    They are sums of all scores' cotangents, and need memory for these.
     """
+    captured = {name: terms[name] for name in captured_of(terms)}
+    varying = [name for name, x in captured.items() if x.dtype in dtypes.FLOATS]
+    if not varying:
+        return {}
     _, by_scores = _weights_and_gradient(
         *(q, k, v, terms, result, logarithms, cotangent, scale, window, score),
         of_scores=True,
     )
-    logits, _ = _logits(q, k, terms, scale, window, score)
-    B, K, T, G, S = logits.shape
+    logits, _ = _logits(q, k, terms, scale, window, "")
+    B, K, T, G, S = by_scores.shape
     at = grouped_places(B, K, T, G, S)
-    names = captured_of(terms)
-    varying = [name for name in names if terms[name].dtype in dtypes.FLOATS]
 
     def scores(*arrays: Array) -> Array:
         """All scores, as a function of the captured ``arrays`` that vary."""
-        captured = {**terms, **dict(zip(varying, arrays, strict=True))}
-        return scores_at(score, logits, at, _captured(captured))
+        given = {**captured, **dict(zip(varying, arrays, strict=True))}
+        return scores_at(score, logits, at, [*given.values()])
 
-    _, transposed = vjp(scores, *(terms[name] for name in varying))
-    return tuple(transposed(by_scores))
+    _, transposed = vjp(scores, *(captured[name] for name in varying))
+    return dict(zip(varying, transposed(by_scores), strict=True))
 
 
 def _differentiable(*arguments: Any) -> Array:
@@ -355,10 +354,7 @@ def _back(
     # Dead-code elimination removes what follows if it is not needed.
     by_bias = attention_bias_gradient(*forward, *static) if "bias" in terms else None
     others: dict[str, Array | None] = {x: None for x in terms if x != "bias"}
-    captured = [x for x in captured_of(terms) if terms[x].dtype in dtypes.FLOATS]
-    if captured:
-        by_captured = attention_captured_gradient(*forward, *static)
-        others |= dict(zip(captured, by_captured, strict=True))
+    others |= _captured_gradient(*forward, scale, window, score)
     return *made, by_bias, others
 
 

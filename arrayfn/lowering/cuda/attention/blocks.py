@@ -8,7 +8,12 @@ by element, by the score function.
 
 from __future__ import annotations
 
+from typing import Final
+
 from arrayfn.lowering.cuda.attention.text import Text
+
+NONE: Final = 2**30
+"""What follows the last kept block; no block of queries or keys has this number."""
 
 
 def block_row(text: Text) -> str:
@@ -37,7 +42,7 @@ def kept_columns(text: Text, begin: str, members: str = "1") -> str:
 
     For rows that are queries:
 
-        near = key_blocks
+        near = i64(1073741824)
         far = i64(0)
         for other in range(1):
             next_base = batch * next_keys_batch + (member + other) * next_keys_head
@@ -56,7 +61,7 @@ def kept_columns(text: Text, begin: str, members: str = "1") -> str:
     _, column = _names(text)
     array = f"next_{text.columns}"
     return f"""
-near = {column}_blocks
+near = i64({NONE})
 far = i64(0)
 for other in range({members}):
     next_base = batch * {array}_batch + (member + other) * {array}_head
@@ -74,7 +79,7 @@ def next_columns(text: Text) -> str:
 
     For rows that are queries; it is a multiple of 16, and not before ``start``:
 
-        near = key_blocks
+        near = i64(1073741824)
         next_base = batch * next_keys_batch + member * next_keys_head
         for block in range(first_block, last_block + 1):
             next_at = next_base + block * (key_blocks + 1)
@@ -85,7 +90,7 @@ def next_columns(text: Text) -> str:
     _, column = _names(text)
     array = f"next_{text.columns}"
     return f"""
-near = {column}_blocks
+near = i64({NONE})
 next_base = batch * {array}_batch + member * {array}_head
 for block in range(first_block, last_block + 1):
     next_at = next_base + block * ({column}_blocks + 1)
