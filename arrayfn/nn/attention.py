@@ -86,13 +86,15 @@ def dot_product_attention(
         key_value_seq_lengths: integers [B]; keys from this position on are ignored.
         local_window_size: how far to the left and to the right to attend.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
-            ``scale`` and before the masks. It takes and gives scalars, and is traced
-            and differentiated with what it captures. A key whose score is -inf is not
-            attended to.
+            ``scale`` and ``bias`` and before the masks. It takes and gives scalars, and
+            is traced and differentiated with what it captures. A key whose score is
+            -inf is not attended to. On a GPU, for float16 and bfloat16, the kernel
+            computes elementwise functions, which may read captured arrays at computed
+            indices; the derivative by these takes memory for all logits.
         block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; queries do
-            not attend to keys that it leaves out. If it keeps at most half of the
-            blocks of keys, and no other mask, bias or length is given, the other blocks
-            are not computed.
+            not attend to keys that it leaves out. That kernel leaves out all blocks in
+            which nothing is kept. Elsewhere they are left out if it keeps at most half
+            of the blocks of keys, and no other mask, bias or length is given.
 
     Returns:
         An array of query's shape and dtype.

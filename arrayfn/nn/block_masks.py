@@ -73,7 +73,7 @@ class BlockMask:
         places = np.where(kept, np.arange(count), 2**30)
         ahead = np.minimum.accumulate(places[..., ::-1], axis=-1)[..., ::-1]
         ends = np.where(kept, np.arange(1, count + 1), 0).max(-1, keepdims=True)
-        return np.concatenate([ahead, ends], axis=-1).astype(np.int32)
+        return np.concatenate([ahead, ends], axis=-1).astype(np.int32, order="C")
 
     @override
     def __repr__(self) -> str:
