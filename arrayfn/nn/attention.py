@@ -13,12 +13,20 @@ from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.nn.block_masks import BlockMask, ScoreFunction, mask_of, scores_of
-from arrayfn.nn.fused_attention import fused_attention, grouped, where_to_attend
+from arrayfn.nn.fused_attention import (
+    Window,
+    fused_attention,
+    grouped,
+    grouped_places,
+    terms_of_captured,
+    where_to_attend,
+)
+from arrayfn.nn.score_programs import traced_scores
 from arrayfn.nn.softmax_family import softmax
 from arrayfn.nn.sparse_attention import (
     check_block_mask,
-    grouped_places,
     leaves_out_half,
     places,
     sparse_attention,
@@ -26,6 +34,8 @@ from arrayfn.nn.sparse_attention import (
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy._parameters import also_takes
+from arrayfn.tracing import device_of
+from arrayfn.tracing.frames import platform
 
 _BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
@@ -76,13 +86,15 @@ def dot_product_attention(
         key_value_seq_lengths: integers [B]; keys from this position on are ignored.
         local_window_size: how far to the left and to the right to attend.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
-            ``scale`` and before the masks. It takes and gives scalars, and is traced
-            and differentiated with what it captures. A key whose score is -inf is not
-            attended to.
+            ``scale`` and ``bias`` and before the masks. It takes and gives scalars, and
+            is traced and differentiated with what it captures. A key whose score is
+            -inf is not attended to. On a GPU, for float16 and bfloat16, the kernel
+            computes elementwise functions, which may read captured arrays at computed
+            indices; the derivative by these takes memory for all logits.
         block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; queries do
-            not attend to keys that it leaves out. If it keeps at most half of the
-            blocks of keys, and no other mask, bias or length is given, the other blocks
-            are not computed.
+            not attend to keys that it leaves out. That kernel leaves out all blocks in
+            which nothing is kept. Elsewhere they are left out if it keeps at most half
+            of the blocks of keys, and no other mask, bias or length is given.
 
     Returns:
         An array of query's shape and dtype.
@@ -120,20 +132,22 @@ def dot_product_attention(
     k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
     if block_mask is not None:
         check_block_mask(block_mask, shape)
+    can_fuse = dtype in dtypes.HALF_PRECISION and isinstance(factor, Real)
+    if can_fuse and not (score_mod is None and block_mask is None):
+        fused = _with_scores(q, k, v, terms, factor, window, score_mod, block_mask)
+        if fused is not None:
+            return anp.reshape(fused, types[0].shape)
     is_plain = not terms and window == (None, None)
     if block_mask is not None and is_plain and leaves_out_half(block_mask):
         result = sparse_attention(q, k, v, factor, score_mod, block_mask)
         return anp.reshape(result, types[0].shape)
-    can_fuse = dtype in dtypes.HALF_PRECISION and isinstance(factor, Real)
     if can_fuse and score_mod is None:
         if block_mask is not None:
             kept = mask_of(block_mask.mask_mod, *places(*block_mask.shape))
             given = terms.get("mask")
             terms["mask"] = kept if given is None else anp.logical_and(given, kept)
-        added = terms.pop("bias", None)
-        if added is not None and added.dtype not in _BIASES:
-            added = anp.astype(added, dtypes.float32)
-        result = fused_attention(q, k, v, added, terms, float(factor), window)
+        added = _bias_of(terms)
+        result = fused_attention(q, k, v, added, terms, float(factor), window, "", None)
         return anp.reshape(result, types[0].shape)
     wide = dtypes.compute_dtype(ops.floating_dtype(dtype))
     q = anp.reshape(q, (B, T, K, G, H))
@@ -161,6 +175,56 @@ def dot_product_attention(
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     result = anp.transpose(mixed, (0, 2, 1, 3, 4))
     return anp.reshape(result, types[0].shape)
+
+
+def _bias_of(terms: dict[str, Array]) -> Array | None:
+    """Removes the bias from ``terms``; returns it in a dtype that kernels take."""
+    bias = terms.pop("bias", None)
+    if bias is not None and bias.dtype not in _BIASES:
+        return anp.astype(bias, dtypes.float32)
+    return bias
+
+
+def _with_scores(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: dict[str, Array],
+    factor: float,
+    window: Window,
+    score_mod: ScoreFunction | None,
+    block_mask: BlockMask | None,
+) -> Array | None:
+    """Attention with its functions in one kernel; None if no kernel here takes them."""
+    backend = platform() or device_of([q, k, v]) or "cpu"
+    if not KERNELS.of("nn.attention", backend.partition(":")[0]):
+        return None
+    mask_mod = None if block_mask is None else block_mask.mask_mod
+    scores = traced_scores(score_mod, mask_mod)
+    if scores is None:
+        return None
+    others = {**terms, **terms_of_captured(scores.captured)}
+    bias = _bias_of(others)
+    block = None
+    if block_mask is not None:
+        block = block_mask.block
+        others["next_queries"], others["next_keys"] = map(block_mask.following, (0, 1))
+    whole = others if bias is None else {**others, "bias": bias}
+    given = tuple(sorted(whole))
+    operands = q, k, v, *(whole[name] for name in given)
+    static = {"scale": float(factor), "window": window, "given": given}
+    static |= {"score": scores.text, "block": block}
+    kernel = KERNELS.find(
+        "nn.attention",
+        backend.partition(":")[0],
+        [ops.type_of_operand("dot_product_attention", x) for x in operands],
+        static,
+    )
+    if kernel is None:
+        return None
+    return fused_attention(
+        q, k, v, bias, others, float(factor), window, scores.text, block
+    )
 
 
 def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:

@@ -60,6 +60,21 @@ class BlockMask:
         there = np.take_along_axis(self.kept, order, -1)
         return np.where(there, order, 0).astype(np.int32), there
 
+    def following(self, axis: int) -> Host:
+        """For each block, the next kept one from there on along ``axis``.
+
+        It is int32, [B, H, blocks of queries, blocks of keys + 1] for the keys' axis 1,
+        and [B, H, blocks of keys, blocks of queries + 1] for the queries' axis 0. Where
+        no block follows it is 2**30. The last column is the end of the last kept block,
+        0 if none is kept.
+        """
+        kept = self.kept if axis else np.swapaxes(self.kept, 2, 3)
+        count = kept.shape[-1]
+        places = np.where(kept, np.arange(count), 2**30)
+        ahead = np.minimum.accumulate(places[..., ::-1], axis=-1)[..., ::-1]
+        ends = np.where(kept, np.arange(1, count + 1), 0).max(-1, keepdims=True)
+        return np.concatenate([ahead, ends], axis=-1).astype(np.int32, order="C")
+
     @override
     def __repr__(self) -> str:
         name = getattr(self.mask_mod, "__name__", "a function")

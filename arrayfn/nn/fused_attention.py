@@ -8,20 +8,25 @@ where none applies the bodies here run. Forward mode always runs the bodies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
+from arrayfn.nn.block_masks import iota
+from arrayfn.nn.score_programs import scores_at, slopes_at, with_slope
 from arrayfn.numpy._operands import Array
+from arrayfn.transforms import vjp
 from arrayfn.transforms.custom import custom_vjp
 
 Window = tuple[int | None, int | None]
+Block = tuple[int, int] | None
 Terms = Mapping[str, Array]
+Places = tuple[Array, Array, Array, Array]
 
 _WIDE: Final = dtypes.float32
-_STATIC: Final = ("scale", "window", "given")
+_STATIC: Final = ("scale", "window", "given", "score", "block")
 
 
 @operator(name="nn.attention", static_argnames=_STATIC, shardable=True)
@@ -33,6 +38,8 @@ def attention(
     scale: float,
     window: Window,
     given: tuple[str, ...],
+    score: str = "",
+    block: Block = None,
 ) -> tuple[Array, Array]:
     """The attention of q [B, T, N, H] to k and v [B, S, K, H], and [B, N, T] logsumexp.
 
@@ -40,8 +47,15 @@ def attention(
     "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
     "key_lengths" are int32 [B]. Query t attends to keys from t - window[0] to
     t + window[1]; None is no limit. If all logits are -inf the result is 0.
+
+    ``score`` is the text of a Program (see ``score_programs``) that each logit goes
+    through, with the bias and before the masks; the arrays that it captures are the
+    terms "captured_00", "captured_01" and so on. ``block`` has the sizes of a block
+    mask's blocks of queries and keys. The mask is part of ``score``; its terms
+    "next_keys" and "next_queries" only help to leave out whole blocks (see
+    ``BlockMask.following``).
     """
-    logits = _logits(q, k, terms, scale, window)
+    logits = _logits(q, k, terms, scale, window, score)[1]
     most = anp.max(logits, axis=-1, keepdims=True)
     most = anp.where(anp.equal(most, -anp.inf), 0, most)
     weights = anp.exp(anp.subtract(logits, most))
@@ -66,10 +80,15 @@ def attention_gradient(
     scale: float,
     window: Window,
     given: tuple[str, ...],
+    score: str = "",
+    block: Block = None,
 ) -> tuple[Array, Array, Array]:
-    """The cotangents of q, k and v from the cotangent of ``attention``'s result."""
+    """The cotangents of q, k and v from the cotangent of ``attention``'s result.
+
+    The Program ``score`` has a second result, its derivative by the logit.
+    """
     weights, by_logits = _weights_and_gradient(
-        q, k, v, terms, result, logarithms, cotangent, scale, window
+        q, k, v, terms, result, logarithms, cotangent, scale, window, score
     )
     by_logits = anp.multiply(by_logits, scale)
     wide_q, g = (_grouped_heads(x, k.shape[2]) for x in (q, cotangent))
@@ -115,11 +134,30 @@ def grouped(x: Array, K: int, G: int) -> Array:
     )
 
 
-def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> Array:
-    """Logits in float32, [B, K, T, G, S]; -inf for keys that are not attended to.
+def grouped_places(B: int, K: int, T: int, G: int, S: int) -> Places:
+    """The indices of batch, head, query and key in the order [B, K, T, G, S]."""
+    head = anp.add(anp.multiply(iota(K, 1, 5), G), iota(G, 3, 5))
+    return iota(B, 0, 5), head, iota(T, 2, 5), iota(S, 4, 5)
 
-    ``q`` is [B, T, N, H] and ``k`` [B, S, K, H]; G = N / K heads share a key. The
-    products are multiplied by ``scale``.
+
+def captured_of(terms: Terms) -> list[str]:
+    """The names of the arrays among ``terms`` that a score function captures."""
+    return sorted(name for name in terms if name.startswith("captured"))
+
+
+def _captured(terms: Terms) -> list[Array]:
+    """The arrays among ``terms`` that a score function captures, in order."""
+    return [terms[name] for name in captured_of(terms)]
+
+
+def _logits(
+    q: Array, k: Array, terms: Terms, scale: float, window: Window, score: str
+) -> tuple[Array, Array]:
+    """Logits in float32, [B, K, T, G, S], before and after ``score`` and the masks.
+
+    The latter are -inf for keys that are not attended to. ``q`` is [B, T, N, H] and
+    ``k`` [B, S, K, H]; G = N / K heads share a key. The products are multiplied by
+    ``scale``.
     """
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
     logits = lax.dot_general(
@@ -136,7 +174,11 @@ def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> A
     if "mask" in terms:
         mask = grouped(terms["mask"], K, N // K)
         where = mask if where is None else anp.logical_and(where, mask)
-    return logits if where is None else anp.where(where, logits, -anp.inf)
+    scores = logits
+    if score:
+        at = grouped_places(B, K, T, N // K, S)
+        scores = scores_at(score, logits, at, _captured(terms))
+    return logits, scores if where is None else anp.where(where, scores, -anp.inf)
 
 
 def _weights_and_gradient(
@@ -149,19 +191,23 @@ def _weights_and_gradient(
     cotangent: Array,
     scale: float,
     window: Window,
+    score: str,
+    *,
+    of_scores: bool = False,
 ) -> tuple[Array, Array]:
     """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S].
 
     ``q`` and ``result`` are [B, T, N, H], ``k`` and ``v`` [B, S, K, H], ``logarithms``
-    (of the sums of exponentials) [B, N, T]. ``scale`` is that of the logits.
+    (of the sums of exponentials) [B, N, T]. ``scale`` is that of the logits. With
+    ``of_scores`` the cotangent is that of the results of ``score``.
     """
     B, T, N, _ = q.shape
-    K = k.shape[2]
+    S, K = k.shape[1:3]
     known = anp.reshape(logarithms, (B, K, N // K, T))
     known = anp.expand_dims(anp.transpose(known, (0, 1, 3, 2)), -1)
     known = anp.where(anp.equal(known, -anp.inf), anp.inf, known)
-    logits = _logits(q, k, terms, scale, window)
-    weights = anp.exp(anp.subtract(logits, known))
+    logits, scores = _logits(q, k, terms, scale, window, score)
+    weights = anp.exp(anp.subtract(scores, known))
     g, out = (_grouped_heads(x, K) for x in (cotangent, result))
     # [B, K, T, G, S], from [B, T, K, G, H] and [B, S, K, H]
     by_weights = lax.dot_general(
@@ -169,7 +215,14 @@ def _weights_and_gradient(
     )
     mean = anp.sum(anp.multiply(g, out), axis=-1, keepdims=True)
     mean = anp.transpose(mean, (0, 2, 1, 3, 4))
-    return weights, anp.multiply(weights, anp.subtract(by_weights, mean))
+    by_scores = anp.multiply(weights, anp.subtract(by_weights, mean))
+    if not score or of_scores:
+        return weights, by_scores
+    at = grouped_places(B, K, T, N // K, S)
+    slopes = slopes_at(score, logits, at, _captured(terms))
+    # A derivative may be infinite where a key is not attended to.
+    by_logits = anp.where(anp.equal(weights, 0), 0, anp.multiply(by_scores, slopes))
+    return weights, by_logits
 
 
 def _split_heads(x: Array, K: int) -> Array:
@@ -201,19 +254,58 @@ def attention_bias_gradient(
     scale: float,
     window: Window,
     given: tuple[str, ...],
+    score: str = "",
+    block: Block = None,
 ) -> Array:
     """The cotangent of the bias among ``terms``, in the bias's shape.
 
     The body needs memory for all logits; kernels do not.
     """
     _, by_logits = _weights_and_gradient(
-        q, k, v, terms, result, logarithms, cotangent, scale, window
+        q, k, v, terms, result, logarithms, cotangent, scale, window, score
     )
     B, K, T, G, S = by_logits.shape
     by_bias = anp.reshape(anp.transpose(by_logits, (0, 1, 3, 2, 4)), (B, K * G, T, S))
     bias = terms["bias"]
     shared = tuple(k for k, n in enumerate(bias.shape) if n == 1)
     return anp.astype(anp.sum(by_bias, axis=shared, keepdims=True), bias.dtype)
+
+
+def _captured_gradient(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: Terms,
+    result: Array,
+    logarithms: Array,
+    cotangent: Array,
+    scale: float,
+    window: Window,
+    score: str,
+) -> dict[str, Array]:
+    """The cotangents of the floating-point arrays among ``terms`` that are captured.
+
+    They are sums of all scores' cotangents, and need memory for these.
+    """
+    captured = {name: terms[name] for name in captured_of(terms)}
+    varying = [name for name, x in captured.items() if x.dtype in dtypes.FLOATS]
+    if not varying:
+        return {}
+    _, by_scores = _weights_and_gradient(
+        *(q, k, v, terms, result, logarithms, cotangent, scale, window, score),
+        of_scores=True,
+    )
+    logits, _ = _logits(q, k, terms, scale, window, "")
+    B, K, T, G, S = by_scores.shape
+    at = grouped_places(B, K, T, G, S)
+
+    def scores(*arrays: Array) -> Array:
+        """All scores, as a function of the captured ``arrays`` that vary."""
+        given = {**captured, **dict(zip(varying, arrays, strict=True))}
+        return scores_at(score, logits, at, [*given.values()])
+
+    _, transposed = vjp(scores, *(captured[name] for name in varying))
+    return dict(zip(varying, transposed(by_scores), strict=True))
 
 
 def _differentiable(*arguments: Any) -> Array:
@@ -228,6 +320,8 @@ def _ahead(
     others: Terms,
     scale: float,
     window: Window,
+    score: str = "",
+    block: Block = None,
 ) -> Any:
     """The result of attention, and what its gradient needs.
 
@@ -236,11 +330,18 @@ def _ahead(
     """
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
-    made = attention(q, k, v, terms, scale=scale, window=window, given=given)
+    made = attention(q, k, v, terms, scale, window, given, score, block)
     return made[0], (q, k, v, terms, *made)
 
 
-def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
+def _back(
+    scale: float,
+    window: Window,
+    score: str,
+    block: Block,
+    residuals: Any,
+    cotangent: Array,
+) -> Any:
     """The cotangents of q, k, v, the bias and the other terms.
 
     ``residuals`` are what ``_ahead`` kept.
@@ -248,17 +349,26 @@ def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any
     q, k, v, terms, result, logarithms = residuals
     given = tuple(sorted(terms))
     forward = q, k, v, terms, result, logarithms, cotangent
-    made = attention_gradient(*forward, scale, window, given)
-    if "bias" not in terms:
-        return *made, None, None
-    # Dead-code elimination removes it if it is not needed.
-    return *made, attention_bias_gradient(*forward, scale, window, given), None
+    static = scale, window, given, with_slope(score) if score else "", block
+    made = attention_gradient(*forward, *static)
+    # Dead-code elimination removes what follows if it is not needed.
+    by_bias = attention_bias_gradient(*forward, *static) if "bias" in terms else None
+    others: dict[str, Array | None] = {x: None for x in terms if x != "bias"}
+    others |= _captured_gradient(*forward, scale, window, score)
+    return *made, by_bias, others
 
 
-fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))
-"""The result of ``attention`` for (q, k, v, bias, other terms, scale, window)."""
+fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6, 7, 8))
+"""The result of ``attention`` for (q, k, v, bias, other terms, scale, window, score,
+block).
+"""
 
 fused_attention.defvjp(_ahead, _back)
+
+
+def terms_of_captured(captured: Sequence[Array]) -> dict[str, Array]:
+    """The terms of ``attention`` for the arrays that a score function captures."""
+    return {f"captured_{k:02}": array for k, array in enumerate(captured)}
 
 
 __all__ = ["attention", "attention_gradient", "fused_attention"]

@@ -13,22 +13,15 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.nn.block_masks import BlockMask, ScoreFunction, iota, mask_of, scores_of
+from arrayfn.nn.fused_attention import Places
 from arrayfn.nn.softmax_family import softmax
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
-
-Places = tuple[Array, Array, Array, Array]
 
 
 def places(B: int, N: int, T: int, S: int) -> Places:
     """The indices of batch, head, query and key, which broadcast to [B, N, T, S]."""
     return iota(B, 0), iota(N, 1), iota(T, 2), iota(S, 3)
-
-
-def grouped_places(B: int, K: int, T: int, G: int, S: int) -> Places:
-    """The indices of batch, head, query and key in the order [B, K, T, G, S]."""
-    head = anp.add(anp.multiply(iota(K, 1, 5), G), iota(G, 3, 5))
-    return iota(B, 0, 5), head, iota(T, 2, 5), iota(S, 4, 5)
 
 
 def check_block_mask(mask: BlockMask, shape: tuple[int, int, int, int]) -> None:

@@ -27,18 +27,28 @@ _H200_HEAD = 256  # elements of a head that cuDNN supports there
 
 
 def _generated_supports(
-    q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
+    q: ArrayType,
+    k: ArrayType,
+    *others: ArrayType,
+    scale: float,
+    given: tuple[str, ...],
+    score: str = "",
+    **static: Any,
 ) -> bool:
-    """Whether the generated kernel can compute attention of these operands.
+    """float16 or bfloat16, heads of at most 256, an elementwise score function.
 
-    The dtype must be float16 or bfloat16, ``scale`` finite, and a row's sums must fit
-    into registers.
+    ``scale`` must be finite. The score function may read arrays it captures, among the
+    operands that ``given`` names, one element at a time.
     """
     from arrayfn.lowering.cuda.attention import calls
 
     if q.dtype not in dtypes.HALF_PRECISION or not math.isfinite(scale):
         return False
-    return calls.takes(q.shape, k.shape)
+    if not calls.takes(q.shape, k.shape):
+        return False
+    terms = zip(given, others[1:], strict=False)
+    captured = [type for name, type in terms if name.startswith("captured")]
+    return calls.takes_score(q.shape, k.shape, score, captured)
 
 
 def _generated_supports_bias(
@@ -124,7 +134,7 @@ def _cudnn_supports(
         q.dtype in dtypes.HALF_PRECISION
         and head % 8 == 0
         and bool(q.size and k.size)
-        and not static["given"]
+        and not (static["given"] or static.get("score"))
         and window in ((None, None), (None, 0))
         and _has_cudnn()
         and head <= _longest_head()
@@ -145,12 +155,12 @@ def _cudnn_reads(type: ArrayType, offset: int) -> bool:
 
 
 def cudnn_attention(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+    *types: ArrayType, scale: float, window: Window, **static: Any
 ) -> Any:
     """cuDNN's scaled dot-product attention of operands of ``types``.
 
     Logits are multiplied by ``scale``. Keys after a query are left out where ``window``
-    ends at it. ``given`` is for other kernels of the operator.
+    ends at it. Other ``static`` arguments are for other kernels of the operator.
     """
     from arrayfn.backends.cuda.libraries import cudnn
 
@@ -162,12 +172,12 @@ def cudnn_attention_gradient(
     *types: ArrayType,
     scale: float,
     window: Window,
-    given: tuple[str, ...],
     is_deterministic: bool = True,
+    **static: Any,
 ) -> Any:
     """cuDNN's gradient of attention of operands of ``types``.
 
-    ``scale``, ``window`` and ``given`` are those of ``cudnn_attention``. With
+    ``scale`` and ``window`` are those of ``cudnn_attention``. With
     ``is_deterministic`` the sum of a query's gradient has a fixed order.
     """
     from arrayfn.backends.cuda.libraries import cudnn

@@ -52,13 +52,13 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     windows = Windows(**params)
     source, target = array_of(x, reads), output_array(equation)
     b = NestBuilder(equation, names)
-    geometry = _Geometry(windows, x.type.shape, sizes, output.type.ndim)
+    geometry = Geometry(windows, x.type.shape, sizes, output.type.ndim)
     starts = geometry.positions(b, indices, reads)
     is_inside = None
     if mode != "fill":
         starts = geometry.clamped(b, starts)
     elif (is_inside := geometry.inside(b, starts)) is not None:
-        starts = _zero_outside(b, starts, is_inside)
+        starts = zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, source)
     source = geometry.windows_of(source)
     if is_inside is None:
@@ -125,7 +125,7 @@ def _scattered(
     params.pop("indices_are_sorted", None)
     windows = Windows(**params)
     sizes = windows.sizes(x.type.ndim, updates.type.shape)
-    geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
+    geometry = Geometry(windows, x.type.shape, sizes, updates.type.ndim)
     target = output_array(equation)
     b = NestBuilder(equation, names)
     starts = geometry.positions(b, indices, reads)
@@ -138,7 +138,7 @@ def _scattered(
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
         is_inside = _within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
-        starts = _zero_outside(b, starts, is_inside)
+        starts = zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, target)
     target = geometry.windows_of(target)
     source = source_of(updates, reads)
@@ -274,9 +274,7 @@ def _within(
     return condition
 
 
-def _zero_outside(
-    b: NestBuilder, begins: Sequence[Value], inside: Value
-) -> list[Value]:
+def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
     """The positions ``begins``, with 0 in place of those that are not ``inside``.
 
     ``inside`` is a bool of the nest: whether the whole window is.
@@ -295,7 +293,7 @@ def _zero_outside(
     ]
 
 
-class _Geometry:
+class Geometry:
     """The windows of a gather or scatter in an operand of ``extents``.
 
     ``ndim`` is that of the array of windows (a gather's result, a scatter's updates).

@@ -47,6 +47,7 @@ v_tile = dynamic_shared_u16({v_offset}, {column_size})
 {clear}
 {fragment_offsets}
 factor = {factor}
+{score_constants}
 sums = registers_f32({logits_size})
 logits = registers_f32({logits_size})
 dp = registers_f32({logits_size})
@@ -85,7 +86,7 @@ for iteration in range(batches_each * heads_each * rows_each):
             for i in range({row_logits}):
                 at = {logit_at}
                 weight = approximate_exp2_f32(logits[at] - row_lse[lane_row])
-                ds = weight * (dp[at] - row_delta[lane_row])
+                ds = {ds}
                 sums[at] = sums[at] + ds
 {store_results}
 """
@@ -132,7 +133,8 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     stores its tile of ``bias_out``, from ``sums``. ``one_row`` says that all queries
     share a row of the bias.
     """
-    text = Text(form, tiles)
+    mean = "row_delta[lane_row]"
+    text = Text(form, tiles, mean=mean)
     columns, line = tiles.columns, form.line
     arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
     copies = "".join(
@@ -168,6 +170,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         zero_logits=text.zeros("logits", "dp", width=columns),
         logits=text.multiply_transposed("logits", "q_tile", "k_tile"),
         dp=text.multiply_transposed("dp", "cotangent_tile", "v_tile"),
+        ds=text.logit_cotangent(mean),
         hide_outside=text.hide_outside("left", "right", "query_end", "key_end"),
         store_results=store_results,
     )

@@ -18,6 +18,7 @@ from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cuda.attention import bias as biases
 from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
+from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
@@ -37,6 +38,28 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
     B, T, N, H = q_shape
     sizes = (B * N * T, *k_shape)
     return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
+
+
+def takes_score(
+    q_shape: Sequence[int],
+    k_shape: Sequence[int],
+    score: str,
+    captured: Sequence[ArrayType],
+) -> bool:
+    """Whether the kernels compute the score function whose Program's text is ``score``.
+
+    The shapes are those of queries and keys; ``captured`` are its arrays.
+    """
+    strides = tuple(map(row_major_strides, captured))
+    extents = extents_of(q_shape, k_shape)
+    return not score or score_lines(score, extents, strides) is not None
+
+
+def extents_of(
+    q_shape: Sequence[int], k_shape: Sequence[int]
+) -> tuple[int, int, int, int]:
+    """How many batches, heads of queries, queries and keys there are."""
+    return q_shape[0], q_shape[2], q_shape[1], k_shape[1]
 
 
 def reads_layout(type: ArrayType, offset: int) -> bool:
@@ -194,6 +217,7 @@ class _Call:
             and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
         }
         head = q.type.shape[-1]
+        captured = [x for x in terms if x.startswith("captured")]
         form = Form(
             head=head,
             dtype=short_name(q.type.dtype),
@@ -204,6 +228,14 @@ class _Call:
             paired=tuple(sorted(pairs)),
             query_lengths="query_lengths" in kinds,
             key_lengths="key_lengths" in kinds,
+            score=score_lines(
+                static["score"],
+                extents_of(q.type.shape, k.type.shape),
+                tuple(steps[name] for name in captured),
+            )
+            if static["score"]
+            else None,
+            blocks="next_keys" in kinds,
         )
         left, right = (
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
@@ -288,6 +320,10 @@ class _Call:
             "left": left,
             "right": right,
         }
+        if self.form.score is not None:
+            found |= dict(self.form.score.integers)
+        if self.form.blocks:
+            found |= self._block_integers()
         for name in ("bias", "mask"):
             if name in self.given:
                 number = self.names.index(name)
@@ -296,4 +332,24 @@ class _Call:
                     _AXES, shape, self.strides[number], strict=True
                 ):
                     found[f"{name}_{axis}"] = 0 if n == 1 else step
+        return found
+
+    def _block_integers(self) -> dict[str, int]:
+        """The kernels' integers of a block mask: sizes, counts, strides.
+
+        Blocks of queries are ``query_block`` queries long, and there are
+        ``query_blocks``.
+        """
+        found: dict[str, int] = {}
+        sizes: tuple[int, int] = static_of(self.equation)["block"]
+        arrays = ("next_queries", "next_keys")
+        for axis, size, name in zip(("query", "key"), sizes, arrays, strict=True):
+            number = self.names.index(name)
+            shape = self.equation.inputs[number].type.shape
+            found[f"{axis}_block"] = size
+            found[f"{axis}_blocks"] = shape[-1] - 1
+            for along, n, step in zip(
+                ("batch", "head"), shape, self.strides[number], strict=False
+            ):
+                found[f"{name}_{along}"] = 0 if n == 1 else step
         return found

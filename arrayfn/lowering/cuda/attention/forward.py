@@ -11,8 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from arrayfn.lowering.cuda.attention.blocks import (
+    block_row,
+    kept_columns,
+    next_columns,
+)
 from arrayfn.lowering.cuda.attention.text import Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
+from arrayfn.lowering.cuda.handwritten import indented
 
 _FEW_QUERIES: Final = 1024
 
@@ -59,6 +65,8 @@ start = quotient(max_i64(first_row - left, 0), 16) * 16
 end = min_i64(first_row + {rows} + right, key_end)
 if first_row >= query_end:
     end = start
+{block_row}
+{kept_columns}
 q_tile = dynamic_shared_u16(0, {q_size})
 k_tile = dynamic_shared_u16({k_offset}, {k_size})
 v_tile = dynamic_shared_u16({v_offset}, {k_size})
@@ -77,6 +85,7 @@ output = registers_f32({output_size})
 {zero_output}
 {fragment_offsets}
 factor = {factor}
+{score_constants}
 logits = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
@@ -95,6 +104,7 @@ while start < end:
     cp_async_wait(0)
     barrier()
     start = start + {columns}
+    {next_kept}
     if start < end:
         {copy_k}
     cp_async_commit()
@@ -150,6 +160,10 @@ def forward(form: Form, tiles: Tiles) -> str:
     line, columns = form.line, tiles.columns
     reach = ("left", "right", "query_end", "key_end")
     copies = {x: text.copy_rows(x, f"{x}_base", "end", columns) for x in ("k", "v")}
+    next_kept: list[str] = []
+    if form.blocks:
+        jump = indented(next_columns(text).strip("\n"), 1)
+        next_kept = ["if start < end:", jump, "    start = next_start"]
     copy_q = text.copy_rows("q", "q_base", "queries", tiles.rows, "first_row")
     if form.scales_first:
         base, rescale, weight = "most", "row_max[lane_row] - base", "logits[at] - base"
@@ -168,6 +182,9 @@ def forward(form: Form, tiles: Tiles) -> str:
         k_offset=2 * tiles.rows * line,
         v_offset=2 * (tiles.rows + columns) * line,
         clear=text.zero_padding(zero_padding),
+        block_row=block_row(text),
+        kept_columns=kept_columns(text, "start"),
+        next_kept=next_kept,
         copy_q=copy_q,
         copy_k_first=copies["k"],
         copy_k=copies["k"],

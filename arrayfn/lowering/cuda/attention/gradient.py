@@ -18,9 +18,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.attention.blocks import (
+    block_row,
+    kept_columns,
+    next_columns,
+)
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled
+from arrayfn.lowering.cuda.handwritten import filled, indented
 
 STATISTICS_WARPS: Final = 4
 
@@ -141,6 +146,8 @@ row_head = remainder(row_head, {row_heads})
 # The columns that some row of the tile overlaps, and how many tiles they are.
 begin = quotient(max_i64(first_row - {before}, 0), 16) * 16
 end = min_i64(first_row + {rows} + {after}, {column_end})
+{block_row}
+{kept_columns}
 tile_count = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
 if first_row >= {row_end}:
     tile_count = i64(0)
@@ -150,14 +157,17 @@ count = tile_count * {members}
 {fragment_offsets}
 {sums}
 factor = {factor}
+{score_constants}
 logits = registers_f32({logits_size})
 dp = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
+{before_tiles}
 for number in range(count + 1):
     # All are done with the tiles that are copied to now, while others are used.
     barrier()
-    if number < count:
+    {find_tile}
+    if {is_copied}:
         start = begin + remainder(number, tile_count) * {columns}
         member = {member_of}
         stage = remainder(number, 2) * {stage}
@@ -166,7 +176,7 @@ for number in range(count + 1):
     cp_async_commit()
     cp_async_wait(1)
     barrier()
-    if number > 0:
+    if {is_there}:
         start = begin + remainder(number - 1, tile_count) * {columns}
         member = {member_before}
         stage = remainder(number - 1, 2) * {stage}
@@ -186,6 +196,7 @@ for number in range(count + 1):
                 logits[at] = weight
                 {ds}
         {multiply_columns}
+    {after_tile}
 cp_async_wait(0)
 barrier()
 out_step = {row_heads} * {H}
@@ -212,11 +223,13 @@ class _Side:
         row_heads: The number of heads of rows.
         first_row: The number of the block's tile in its head.
         members: How many heads of columns share a head of rows.
-        member: The head of queries of the tile of columns ``number``.
+        first_member: The first head of queries.
+        member: That of the tile of columns ``number``.
         column_head: The head of columns.
         column_term: The index of a column's ``lse`` and ``delta`` in shared memory.
         bound: The ``lse`` of a query.
         mean: The ``delta`` of a query.
+        pair_mean: The same for the logit in column ``column + side`` of the matrix.
     """
 
     row_extent: str
@@ -230,11 +243,13 @@ class _Side:
     row_heads: str
     first_row: str
     members: str
+    first_member: str
     member: str
     column_head: str
     column_term: str
     bound: str
     mean: str
+    pair_mean: str
 
 
 _OF_QUERIES: Final = _Side(
@@ -249,11 +264,13 @@ _OF_QUERIES: Final = _Side(
     row_heads="heads",
     first_row="(blocks - 1 - remainder(block_index(), blocks))",
     members="1",
+    first_member="row_head",
     member="row_head",
     column_head="quotient(member, group)",
     column_term="0",
     bound="row_lse[lane_row]",
     mean="row_delta[lane_row]",
+    pair_mean="row_delta[lane_row]",
 )
 _OF_KEYS: Final = _Side(
     row_extent="keys",
@@ -267,11 +284,13 @@ _OF_KEYS: Final = _Side(
     row_heads="key_heads",
     first_row="remainder(block_index(), blocks)",
     members="group",
+    first_member="row_head * group",
     member="row_head * group + quotient({number}, tile_count)",
     column_head="member",
     column_term=f"column_terms + {COLUMN}",
     bound="lse_tile[column]",
     mean="delta_tile[column]",
+    pair_mean="delta_tile[column_terms + column + side - start]",
 )
 
 
@@ -281,15 +300,16 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
-    text = Text(form, tiles, side.row_extent, side.column_extent)
-    columns = tiles.columns
     dp = results != ("dv",)
+    mean = side.pair_mean if dp else ""
+    text = Text(form, tiles, side.row_extent, side.column_extent, mean)
+    columns = tiles.columns
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     reach = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
     if not form.scales_first:
         weight = f"fma_f32(logits[at], factor, -{side.bound})"
-    ds = f"dp[at] = weight * (dp[at] - {side.mean})" if dp else ""
+    ds = f"dp[at] = {text.logit_cotangent(side.mean)}" if dp else ""
     products = [
         text.multiply_transposed(
             sums, f"{row}_tile", f"{column}_tile", "stage + "
@@ -306,6 +326,9 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
         tiles=_declare_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
         sums=_declare_sums(text, results),
+        block_row=block_row(text),
+        kept_columns=_kept_columns(text, side),
+        **_tile_conditions(text, side),
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
@@ -319,6 +342,55 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
         multiply_columns=_multiply_columns(text, side, results),
         store_results=_store_results(text, row_arrays, results),
     )
+
+
+def _kept_columns(text: Text, side: _Side) -> list[str]:
+    """Lines that narrow ``begin`` and ``end`` to kept blocks, if there is a block mask.
+
+    They are ``kept_columns`` from the first head of queries on.
+    """
+    lines = kept_columns(text, "begin", side.members)
+    return [f"member = {side.first_member}", lines.strip("\n")] if lines else []
+
+
+def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
+    """Which iterations copy a tile of columns, and which find one that is there.
+
+    The first copies tile 0, and the last has only the tile that is there. Where a block
+    mask leaves tiles out, an iteration finds out whether its tile is kept:
+
+        is_kept = number < count
+        if is_kept:
+            (start and member)
+            (next_columns)
+            is_kept = next_start < start + 64
+    """
+    if not text.form.blocks:
+        return {
+            "before_tiles": "",
+            "find_tile": "",
+            "is_copied": "number < count",
+            "is_there": "number > 0",
+            "after_tile": "",
+        }
+    columns = text.tiles.columns
+    find = [
+        f"start = begin + remainder(number, tile_count) * {columns}",
+        f"member = {side.member.format(number='number')}",
+        next_columns(text).strip("\n"),
+        f"is_kept = next_start < start + {columns}",
+    ]
+    return {
+        "before_tiles": "was_kept = False",
+        "find_tile": [
+            "is_kept = number < count",
+            "if is_kept:",
+            indented("\n".join(find), 1),
+        ],
+        "is_copied": "is_kept",
+        "is_there": "was_kept",
+        "after_tile": "was_kept = is_kept",
+    }
 
 
 def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.attention.scores import PLACES, SCORE
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import filled, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
@@ -23,16 +24,17 @@ COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 
 
 _SCALE_AND_MASK: Final = """
+{of_head}
 {before}
-for lane_row in range({lane_rows}):
+for lane_row in {loop}({lane_rows}):
     row = warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
     row = min_i64(first_row + row, {rows} - 1)
     {of_row}
-    for i in range({pairs}):
+    for i in {loop}({pairs}):
         at = {at}
         column = start + i * 8 + remainder(lane, 4) * 2
         {of_pair}
-        for side in range(2):
+        for side in {loop}(2):
             {of_each}
 """
 
@@ -71,12 +73,15 @@ class Text:
         rows: The kernel's integer for how many rows the logits have: ``"queries"``, or
             ``"keys"`` in the kernel of the keys' cotangents.
         columns: That for how many columns they have: the other one.
+        mean: In a kernel that computes cotangents of logits, the expression of the
+            ``delta`` of a logit's query, for ``lane_row``, ``column`` and ``side``.
     """
 
     form: Form
     tiles: Tiles
     rows: str = "queries"
     columns: str = "keys"
+    mean: str = ""
 
     @property
     def lane_rows(self) -> int:
@@ -90,6 +95,7 @@ class Text:
         ``scale_and_mask``, and the lines that define the common names.
         """
         tiles = self.tiles
+        score = self.form.score
         common: dict[str, str | int] = {
             "rows": tiles.rows,
             "last_row": tiles.rows - 1,
@@ -106,6 +112,7 @@ class Text:
             "fragment_offsets": self.fragment_offsets(),
             "sequence_ends": self.sequence_ends(),
             "bias_and_mask_bases": self.bias_and_mask_bases(),
+            "score_constants": "\n".join(score.constants) if score else "",
         }
         return filled(template, **common, **parts)
 
@@ -358,6 +365,10 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     def scale_and_mask(self) -> str:
         """Scale ``logits``, add the bias and apply the mask, where there are any.
 
+        The score function comes between the last two. Where there is one, and ``mean``,
+        the cotangents ``dp`` of its results become those of the logits but for the
+        factor of their weights.
+
         For a float32 bias:
 
             for lane_row in range(4):
@@ -373,14 +384,17 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                         logits[at + side] = fma_f32(logits[at + side], factor, added)
         """
         form = self.form
+        score = form.score
         if not (form.scales_first or form.mask):
             return ""
         dtypes = {"bias": form.bias, "mask": "u8" * form.mask}
         terms = {name: self._term(name, t) for name, t in dtypes.items() if t}
         of_each: list[str] = []
-        if any(not term.of_pair for term in terms.values()):
+        if score or any(not term.of_pair for term in terms.values()):
             of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
-        if "bias" in terms:
+        if score:
+            of_each += self._score(terms["bias"].value if "bias" in terms else "")
+        elif "bias" in terms:
             of_each += [
                 f"added = {terms['bias'].value} * f32({LOG2_E!r})",
                 "logits[at + side] = fma_f32(logits[at + side], factor, added)",
@@ -393,18 +407,72 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 f"logit = select_f32({is_hidden}, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
             ]
+        of_row = [term.of_row for term in terms.values()]
+        of_head: list[str] = []
+        if score:
+            along = PLACES[3 if self.is_transposed else 2]
+            of_head += [f"s_{x} = convert_i64_i32({x})" for x in PLACES[:2]]
+            of_head += score.of_head()
+            of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
         return filled(
             _SCALE_AND_MASK,
+            of_head=of_head,
+            # A long score function would be a loop, and its registers an array.
+            loop="unrolled" if score else "range",
             before=[line for term in terms.values() for line in term.before],
             lane_rows=self.lane_rows,
             warp_rows=self.tiles.warp_rows,
             rows=self.rows,
-            of_row=[term.of_row for term in terms.values()],
+            of_row=of_row,
             pairs=self.tiles.columns // 8,
             at=self.accumulator(self.tiles.columns, pair=True),
             of_pair=[line for term in terms.values() for line in term.of_pair],
             of_each=of_each,
         )
+
+    def _score(self, bias: str) -> list[str]:
+        """The lines that put a logit through the score function.
+
+        For ``20 * tanh(score / 20)``, in a kernel of cotangents:
+
+            s_key = convert_i64_i32(place)
+            s_score = logits[at + side] * f32(0.125)
+            s_e = div_f32(s_score, c0)
+            s_f = tanh_f32(s_e)
+            s_g = c1 * s_f
+            s_h = f32(1) - s_f * s_f
+            logits[at + side] = s_g * f32(1.44...)
+            dp[at + side] = (dp[at + side] - row_delta[lane_row]) * s_h
+
+        Args:
+            bias: The expression of what is added first, if anything is.
+        """
+        score = self.form.score
+        assert score is not None
+        along, across = PLACES[2:] if not self.is_transposed else PLACES[:1:-1]
+        added = f" + {bias}" if bias else ""
+        lines = [
+            f"s_{across} = convert_i64_i32(place)",
+            f"{SCORE} = logits[at + side] * f32({self.form.scale!r}){added}",
+            *score.of_each(along),
+            f"logits[at + side] = {score.value} * f32({LOG2_E!r})",
+        ]
+        if self.mean:
+            difference = f"dp[at + side] - {self.mean}"
+            if score.slope:
+                difference = f"({difference}) * {score.slope}"
+            lines.append(f"dp[at + side] = {difference}")
+        return lines
+
+    def logit_cotangent(self, mean: str) -> str:
+        """The expression of a logit's cotangent, for its ``weight`` and ``dp[at]``.
+
+        ``mean`` is the ``delta`` of its query. Behind a score function the derivative
+        may be infinite where a key is not attended to.
+        """
+        if self.form.score is None:
+            return f"weight * (dp[at] - {mean})"
+        return "select_f32(weight == f32(0), f32(0), weight * dp[at])"
 
     def _term(self, name: str, dtype: str) -> _Term:
         """How the lines of ``scale_and_mask`` read an element of the bias or mask.

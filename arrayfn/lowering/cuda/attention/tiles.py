@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.attention.scores import ScoreLines
+
 UNLIMITED: Final = 2**29
 """A window that reaches everything; sums of it and positions stay below 2**31."""
 LONGEST_HEAD: Final = 256
@@ -74,6 +76,8 @@ class Form:
         paired: Those of ``"bias"`` and ``"mask"`` that are read by pairs of elements.
         query_lengths: Whether each batch has its own number of queries.
         key_lengths: Whether each batch has its own number of keys.
+        score: The lines of the score function, if there is one.
+        blocks: Whether a block mask says which tiles to leave out.
     """
 
     head: int
@@ -85,6 +89,8 @@ class Form:
     paired: tuple[str, ...] = ()
     query_lengths: bool = False
     key_lengths: bool = False
+    score: ScoreLines | None = None
+    blocks: bool = False
 
     @property
     def padded(self) -> int:
@@ -107,4 +113,4 @@ class Form:
     @property
     def scales_first(self) -> bool:
         """Whether logits are scaled before their maximum is taken, not after."""
-        return bool(self.bias) or self.scale <= 0
+        return bool(self.bias) or self.scale <= 0 or self.score is not None

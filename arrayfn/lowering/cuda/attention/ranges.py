@@ -1,0 +1,188 @@
+"""Integers of known range in scalar statements, and what follows from them.
+
+The indices of a score are not negative and below known extents, so most tests whether
+an index is negative or outside of an array have a known result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    Compute,
+    Constant,
+    IndexTerm,
+    Load,
+    Scalar,
+    Statement,
+    Store,
+    Value,
+    uses,
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The integers from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def fits(self, bits: int) -> bool:
+        """Whether all are signed integers of so many bits."""
+        return -(2 ** (bits - 1)) <= self.low and self.high < 2 ** (bits - 1)
+
+
+def _hull(numbers: Sequence[int]) -> Range:
+    return Range(min(numbers), max(numbers))
+
+
+def _multiplied(a: Range, b: Range) -> Range:
+    """The range of products."""
+    return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
+
+
+_ARITHMETIC: Final[dict[str, Callable[..., Range]]] = {
+    "identity": lambda a: a,
+    "convert": lambda a: a,
+    "neg": lambda a: Range(-a.high, -a.low),
+    "add": lambda a, b: Range(a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: Range(a.low - b.high, a.high - b.low),
+    "mul": _multiplied,
+    "max": lambda a, b: Range(max(a.low, b.low), max(a.high, b.high)),
+    "min": lambda a, b: Range(min(a.low, b.low), min(a.high, b.high)),
+    "clamp": lambda a, low, high: Range(
+        min(max(a.low, low.low), high.low), min(max(a.high, low.high), high.high)
+    ),
+}
+_OPPOSITE: Final = {"lt": "ge", "le": "gt", "ge": "lt", "gt": "le"}
+_ALWAYS: Final[dict[str, Callable[[Range, Range], bool]]] = {
+    "lt": lambda a, b: a.high < b.low,
+    "le": lambda a, b: a.high <= b.low,
+    "ge": lambda a, b: a.low >= b.high,
+    "gt": lambda a, b: a.low > b.high,
+}
+_LOGIC: Final = frozenset({"and", "or"})
+_BITS: Final = {"i32": 32, "i64": 64}
+
+
+def folded(
+    statements: Sequence[Statement],
+    results: Sequence[Scalar],
+    ranges: Mapping[str, Range],
+) -> tuple[list[Statement], list[Scalar]]:
+    """The statements that ``results`` need, without those whose value is known.
+
+    ``ranges`` has the ranges of values that the statements read, by name. Returns the
+    results too, as constants or other values where they are known.
+    """
+    known = _Known(dict(ranges), {})
+    kept: list[Statement] = []
+    for statement in statements:
+        assert not isinstance(statement, Store)
+        made = known.substituted(statement)
+        if not (isinstance(made, Compute) and known.fold(made)):
+            kept.append(made)
+    final = [known.scalar(result) for result in results]
+    needed = {value.name for value in final if isinstance(value, Value)}
+    live: list[Statement] = []
+    for statement in reversed(kept):
+        assert not isinstance(statement, Store)
+        if statement.result.name in needed:
+            live.append(statement)
+            needed |= {value.name for value in uses(statement)}
+    return live[::-1], final
+
+
+@dataclass
+class _Known:
+    """The ranges of integers, and the scalars that replace values, by name."""
+
+    ranges: dict[str, Range]
+    scalars: dict[str, Scalar]
+
+    def scalar(self, scalar: Scalar) -> Scalar:
+        """What stands for ``scalar``."""
+        if isinstance(scalar, Value):
+            return self.scalars.get(scalar.name, scalar)
+        return scalar
+
+    def substituted(self, s: Statement) -> Statement:
+        """``s`` with known operands in place of values."""
+        if isinstance(s, Compute):
+            return replace(s, arguments=tuple(map(self.scalar, s.arguments)))
+        if isinstance(s, Load):
+            return replace(s, indices=tuple(map(self.term, s.indices)))
+        return s
+
+    def term(self, term: IndexTerm) -> IndexTerm:
+        """``term`` with its index replaced by another value, if one stands for it."""
+        index = self.scalar(term.index)
+        return replace(term, index=index) if isinstance(index, Value) else term
+
+    def range_of(self, scalar: Scalar) -> Range | None:
+        """The range of ``scalar``, if it is an integer of a known one."""
+        if isinstance(scalar, Value):
+            return self.ranges.get(scalar.name)
+        if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:
+            return None
+        assert isinstance(scalar, Argument) or isinstance(scalar.value, int)
+        return Range(int(scalar.value.real), int(scalar.value.real))
+
+    def fold(self, s: Compute) -> bool:
+        """Record what is known of the result of ``s``; whether it needs no statement.
+
+        An integer of one value may be an index, so it keeps its statement.
+        """
+        name, suffix = s.function.rpartition("_")[::2]
+        if name == "identity" and s.result.dtype not in dtypes.INTEGERS:
+            return self.replace(s, s.arguments[0])
+        if name == "select" and isinstance(s.arguments[0], Constant):
+            chosen = s.arguments[1 if s.arguments[0].value else 2]
+            return self.replace(s, chosen)
+        if name in _LOGIC and suffix == "bool":
+            return self.fold_logic(s, name)
+        given = [self.range_of(a) for a in s.arguments]
+        if None in given:
+            return False
+        bounds = [bound for bound in given if bound is not None]
+        if name in _ALWAYS:
+            for function, value in ((name, True), (_OPPOSITE[name], False)):
+                if _ALWAYS[function](*bounds):
+                    return self.replace(s, Constant(value, dtypes.bool_))
+            return False
+        kind = "convert" if name.startswith("convert_") else name
+        if kind in _ARITHMETIC and suffix in _BITS:
+            made = _ARITHMETIC[kind](*bounds)
+            if made.fits(_BITS[suffix]):
+                self.ranges[s.result.name] = made
+        return False
+
+    def fold_logic(self, s: Compute, name: str) -> bool:
+        """Leave out an ``and`` or ``or`` with an operand that is known."""
+        first, second = s.arguments
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, Constant):
+                decides = bool(one.value) == (name == "or")
+                return self.replace(s, one if decides else other)
+        return False
+
+    def replace(self, s: Compute, scalar: Scalar) -> bool:
+        """Let ``scalar`` stand for the result of ``s``; whether it can.
+
+        An integer constant cannot: it may be an index, which is a value.
+        """
+        found = self.range_of(scalar) if s.result.dtype in dtypes.INTEGERS else None
+        if found is not None:
+            self.ranges[s.result.name] = found
+        if isinstance(scalar, Constant) and s.result.dtype in dtypes.INTEGERS:
+            return False
+        self.scalars[s.result.name] = scalar
+        return True
+
+
+__all__ = ["Range", "folded"]

@@ -1,0 +1,421 @@
+"""The score function of attention as lines of a kernel, for each logit in registers.
+
+A Program of scalars comes in as text (see ``arrayfn.nn.score_programs``): its inputs
+are a score, the indices of batch, head, query and key, and captured arrays, which it
+reads at computed indices. Lines come out, sorted by what they depend on, so that a
+kernel computes what depends on the head alone once for each tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from typing_extensions import override
+
+from arrayfn import dtypes
+from arrayfn.dtypes import short_name
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
+from arrayfn.ir.format import name_vars
+from arrayfn.ir.program import NO_PARAMS
+from arrayfn.ir.text import parse_program
+from arrayfn.lowering.build import build_nest
+from arrayfn.lowering.cuda.attention.ranges import Range, folded
+from arrayfn.lowering.fusion import FusedGroup
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Constant,
+    IndexTerm,
+    Load,
+    Nest,
+    Scalar,
+    Store,
+    Value,
+    constant_of,
+    uses,
+)
+from arrayfn.lowering.kernel_printer import KernelPrinter
+from arrayfn.lowering.templates.indexing import Geometry, zero_outside
+from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
+from arrayfn.passes.pipeline import PIPELINE, run_passes
+from arrayfn.passes.reads import affine_view, resolve_reads
+from arrayfn.primitives.base import Convert, View, primitive_of
+from arrayfn.primitives.base import Scalar as ScalarForm
+from arrayfn.primitives.table import TABLE
+from arrayfn.primitives.windows import Windows
+
+PLACES: Final = ("batch", "member", "query", "key")
+"""What the indices of a score are called, in the order of the Program's inputs."""
+SCORE: Final = "s_score"
+"""The variable of a logit that the lines begin with."""
+_WITHOUT_SOURCE: Final = Equation(TABLE["neg"], (), NO_PARAMS, ())
+"""Stands for the equations of a Program that was text, which have no source line."""
+_OF_HEAD: Final = frozenset({"batch", "member"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the score function, and which of ``PLACES`` and the score it needs."""
+
+    text: str
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class ScoreLines:
+    """The lines of a score function, in order.
+
+    Attributes:
+        constants: lines that define constants.
+        lines: those that compute the score; variables of a place are ``s_batch`` and so
+            on, that of the logit is ``SCORE``.
+        value: the expression of the score.
+        slope: that of its derivative by the logit, empty if it is 1 or not computed.
+        integers: the integer parameters that the lines name, with their arguments.
+    """
+
+    constants: tuple[str, ...]
+    lines: tuple[Line, ...]
+    value: str
+    slope: str
+    integers: tuple[tuple[str, int], ...]
+
+    def of_head(self) -> list[str]:
+        """The lines that depend on batch and head alone."""
+        return [line.text for line in self.lines if line.needs <= _OF_HEAD]
+
+    def of_row(self, place: str) -> list[str]:
+        """The lines that depend on ``place``, the query or key of a tile's row, too."""
+        return [line.text for line in self.lines if self._is_of_row(line, place)]
+
+    def of_each(self, place: str) -> list[str]:
+        """The lines for each logit, in a tile whose rows are along ``place``."""
+        return [
+            line.text
+            for line in self.lines
+            if not (line.needs <= _OF_HEAD or self._is_of_row(line, place))
+        ]
+
+    @staticmethod
+    def _is_of_row(line: Line, place: str) -> bool:
+        """Whether ``line`` depends on the row's ``place``, and no other than heads'."""
+        return place in line.needs and line.needs <= _OF_HEAD | {place}
+
+
+@lru_cache(maxsize=256)
+def score_lines(
+    text: str,
+    extents: tuple[int, int, int, int],
+    strides: tuple[tuple[int, ...], ...],
+) -> ScoreLines | None:
+    """The lines of the Program ``text``; None if kernels cannot compute it so.
+
+    It must be elementwise, and read captured arrays at one element each.
+
+    Args:
+        text: the Program's text, with one result or, for gradients, two.
+        extents: how many batches, heads of queries, queries and keys there are.
+        strides: the strides of each captured array.
+    """
+    # A result of these scalars is in a register, so it needs no layout of its own.
+    program = run_passes(parse_program(text, TABLE), passes=PIPELINE[:-1])
+    statements = _Statements(program, strides)
+    if not statements.collect():
+        return None
+    ranges = {
+        f"s_{name}": Range(0, max(n, 1) - 1)
+        for name, n in zip(PLACES, extents, strict=True)
+    }
+    results = [statements.scalar(atom) for atom in program.outputs]
+    kept, results = folded(statements.b.statements, results, ranges)
+    nest = Nest((), tuple(statements.b.operands), tuple(kept), (), "")
+    pointers = {var: captured_name(k) for k, var in enumerate(statements.captured)}
+    printer = _Printer(nest=nest, name="scores", pointers=pointers, depth=0)
+    return printer.score_lines(results)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Where elements that a gather reads lie: memory, and computed index terms.
+
+    They are ``fill`` where ``inside``, if there is such a value, is False.
+    """
+
+    array: StridedArray
+    terms: tuple[IndexTerm, ...] = ()
+    inside: Value | None = None
+    fill: Constant | None = None
+
+
+class _Statements:
+    """Collects the statements that compute the results of a Program of scalars."""
+
+    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
+        self.program = program
+        self.reads = resolve_reads(program)
+        self.definitions = program.definitions()
+        self.vars = {f"s_{name}": var for var, name in name_vars(program).items()}
+        self.names = {var: name for name, var in self.vars.items()}
+        count = 1 + len(PLACES)
+        for var, name in zip(program.inputs, (SCORE, *PLACES), strict=False):
+            del self.vars[self.names[var]]
+            self.names[var] = name if name == SCORE else f"s_{name}"
+            self.vars[self.names[var]] = var
+        self.places = program.inputs[:count]
+        self.windows = {
+            var: _Window(StridedArray(var, var.type.dtype, steps))
+            for var, steps in zip(program.inputs[count:], strides, strict=True)
+        }
+        self.captured = tuple(self.windows)
+        self.values: dict[Var, Value] = {}
+
+    def collect(self) -> bool:
+        """Collect the statements, in ``b``; return whether there is one for each."""
+        scalars: list[Equation] = []
+        gathers: list[Equation] = []
+        for equation in self.program.equations:
+            if equation.primitive.name == "gather":
+                if not self.is_read(equation):
+                    return False
+                gathers.append(equation)
+            elif _is_scalar(equation):
+                scalars.append(equation)
+            elif not (
+                affine_view(equation) is not None
+                or equation.primitive.name == "concatenate"
+                or _is_vector_of_literal(equation)
+            ):
+                return False
+        self.gathers = {eq.outputs[0]: eq for eq in gathers}
+        if not all(self.is_known(a) for eq in scalars for a in eq.inputs) or not all(
+            self.is_known(a) for a in self.program.outputs
+        ):
+            return False
+        group = FusedGroup(
+            tuple(scalars),
+            (),
+            frozenset(),
+            {var: () for eq in scalars for var in eq.outputs},
+            {},
+            (),
+            "",
+        )
+        self.b = NestBuilder(_WITHOUT_SOURCE, self.names)
+        self.b.used_names |= {*self.names.values()}
+        nest = build_nest(group, self.reads, self.names)
+        for statement in nest.statements:
+            if isinstance(statement, Load):
+                var = self.vars[statement.result.name]
+                if self.reads[var].base not in self.places:
+                    self.load(var, statement.result)
+            else:
+                self.b.statements.append(statement)
+                assert not isinstance(statement, Store)
+                self.values[self.vars[statement.result.name]] = statement.result
+        return True
+
+    def is_known(self, atom: Atom) -> bool:
+        """Whether ``atom`` is a scalar that statements compute, load or are given."""
+        if isinstance(atom, Literal):
+            return True
+        base = self.reads[atom].base
+        equation = self.definitions.get(base)
+        return not atom.type.ndim and (
+            base in self.places
+            or base in self.windows
+            or base in self.gathers
+            or (equation is not None and _is_scalar(equation))
+        )
+
+    def is_read(self, equation: Equation) -> bool:
+        """Whether a gather reads one window of a captured array, or of a window."""
+        x, indices = equation.inputs
+        if isinstance(x, Literal) or not isinstance(indices, Var):
+            return False
+        base = self.reads[x].base
+        from_array = base in self.windows or (
+            (made := self.definitions.get(base)) is not None
+            and made.primitive.name == "gather"
+        )
+        is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
+        return from_array and is_one and self.positions(indices) is not None
+
+    def positions(self, indices: Var) -> list[Atom] | None:
+        """The scalars that the vector ``indices`` has; None if it is something else."""
+        read = self.reads[indices]
+        base, made = read.base, self.definitions.get(read.base)
+        found: list[Atom] = []
+        if not base.type.ndim:
+            return found + [base for _ in range(indices.type.size)]
+        if made is None or not read.is_identity:
+            return None
+        if _is_vector_of_literal(made):
+            return [made.inputs[0]] * indices.type.size
+        if made.primitive.name != "concatenate":
+            return None
+        for part in made.inputs:
+            scalars = self.positions(part) if isinstance(part, Var) else None
+            if scalars is None:
+                return None
+            found += scalars
+        return found
+
+    def scalar(self, atom: Atom) -> Scalar:
+        """The scalar of ``atom``, loaded if it is not in one yet."""
+        if isinstance(atom, Literal):
+            return constant_of(atom)
+        base = self.reads[atom].base
+        if base in self.places:
+            return Value(self.names[base], dtypes.compute_dtype(base.type.dtype))
+        if base not in self.values and atom not in self.values:
+            value = Value(self.names[atom], dtypes.compute_dtype(atom.type.dtype))
+            self.load(atom, value)
+        return self.values[base if base in self.values else atom]
+
+    def window(self, var: Var) -> _Window:
+        """Where the elements of ``var`` lie: a captured array or a part of one."""
+        read = self.reads[var]
+        whole = self.windows.get(read.base)
+        if whole is None:
+            whole = self.windows[read.base] = self.gathered(self.gathers[read.base])
+        array = whole.array
+        strides = read.strides(array.strides, var.type.ndim)
+        offset = array.offset + read.offset(array.strides)
+        return replace(whole, array=replace(array, strides=strides, offset=offset))
+
+    def gathered(self, equation: Equation) -> _Window:
+        """Where the elements of a gather's result lie, by new statements."""
+        x, indices = equation.inputs
+        assert isinstance(x, Var)
+        assert isinstance(indices, Var)
+        params = dict(equation.params)
+        sizes, mode = params.pop("sizes"), params.pop("mode")
+        fill = params.pop("fill_value")
+        params.pop("unique_indices", None)
+        source = self.window(x)
+        ndim = equation.outputs[0].type.ndim
+        geometry = Geometry(Windows(**params), x.type.shape, sizes, ndim)
+        starts = [self.start(a) for a in self.positions(indices) or ()]
+        inside = source.inside
+        if mode != "fill":
+            starts = geometry.clamped(self.b, starts)
+        elif (test := geometry.inside(self.b, starts)) is not None:
+            starts = zero_outside(self.b, starts, test)
+            inside = test if inside is None else self.both(inside, test)
+        dtype = dtypes.compute_dtype(x.type.dtype)
+        return _Window(
+            geometry.windows_of(source.array),
+            (*source.terms, *geometry.index_terms(starts, source.array)),
+            inside,
+            Constant(fill, dtype) if mode == "fill" else source.fill,
+        )
+
+    def start(self, atom: Atom) -> Value:
+        """The position ``atom`` as an int64 value."""
+        dtype, i64 = atom.type.dtype, dtypes.int64
+        if isinstance(atom, Literal):
+            place = Constant(int(atom.value.real), i64)
+            return self.b.compute("s_at", "identity", place, dtype=i64, of=i64)
+        return self.b.index(self.scalar(atom), dtype)
+
+    def both(self, first: Value, second: Value) -> Value:
+        """Whether both bools are True."""
+        bool_ = dtypes.bool_
+        return self.b.compute("s_in", "and", first, second, dtype=bool_, of=bool_)
+
+    def load(self, var: Var, result: Value) -> None:
+        """Load the one element of ``var`` into ``result``."""
+        window = self.window(var)
+        operand = self.b.operand(replace(window.array, strides=()))
+        value: Scalar = self.b.load(f"{result.name}_read", operand, window.terms)
+        if window.inside is not None:
+            assert window.fill is not None
+            arguments = window.inside, value, window.fill
+            dtype = result.dtype
+            value = self.b.compute(
+                f"{result.name}_or_fill", "select", *arguments, dtype=dtype, of=dtype
+            )
+        assert isinstance(value, Value)
+        self.values[var] = value
+        identity = f"identity_{short_name(result.dtype)}"
+        self.b.statements.append(Compute(result, identity, (value,), "element", 0, 0))
+
+
+def _is_scalar(equation: Equation) -> bool:
+    """Whether ``equation`` is a function of scalars."""
+    kernel = primitive_of(equation).kernel
+    is_function = isinstance(kernel, ScalarForm | Convert)
+    is_function = is_function or equation.primitive.name == "bitcast"
+    if isinstance(kernel, View) and affine_view(equation) is None:
+        is_function = equation.primitive.name == "broadcast_in_dim"
+    atoms = (*equation.inputs, *equation.outputs)
+    return is_function and not any(atom.type.ndim for atom in atoms)
+
+
+def _is_vector_of_literal(equation: Equation) -> bool:
+    """Whether ``equation`` makes a vector of a literal, as an index of a gather."""
+    return equation.primitive.name == "broadcast_in_dim" and isinstance(
+        equation.inputs[0], Literal
+    )
+
+
+@dataclass(kw_only=True)
+class _Printer(KernelPrinter):
+    """Prints the statements of a score function; kernels have the loops around them."""
+
+    pointers: Mapping[Var, str] = field(default_factory=dict[Var, str])
+
+    def score_lines(self, results: Sequence[Scalar]) -> ScoreLines:
+        """The lines of the nest, whose ``results`` are the score and its slope."""
+        needs = {f"s_{place}": frozenset({place}) for place in PLACES}
+        needs[SCORE] = frozenset({SCORE})
+        lines: list[Line] = []
+        for s in self.nest.statements:
+            assert not isinstance(s, Store)
+            read = [needs[value.name] for value in uses(s)]
+            needs[s.result.name] = frozenset[str]().union(*read)
+            before = len(self.lines)
+            self.emit(s, {})
+            lines += [Line(text, needs[s.result.name]) for text in self.lines[before:]]
+        texts = [self.scalar(result) for result in results]
+        slope = results[1] if len(results) > 1 else None
+        is_one = slope is None or (isinstance(slope, Constant) and slope.value == 1)
+        return ScoreLines(
+            tuple(line.strip() for line in self.constant_lines),
+            tuple(lines),
+            texts[0],
+            "" if is_one else texts[1],
+            tuple((i.name, i.value) for i in self.integers.values()),
+        )
+
+    @override
+    def body(self) -> None:
+        """Nothing: the kernels of attention print the loops."""
+
+    @override
+    def pointer(self, operand: int) -> str:
+        return self.pointers[self.nest.operands[operand].array]
+
+    @override
+    def index(self, operand: int, variables: dict[int, str]) -> str:
+        offset = self.nest.operands[operand].offset
+        return str(offset and self.integer(f"s_from_{operand}", offset))
+
+    @override
+    def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
+        index = self.name_of(term.index)
+        if term.stride == 1:
+            return index
+        return f"{index} * {self.integer(f's_step_{operand}_{number}', term.stride)}"
+
+
+def captured_name(number: int) -> str:
+    """The name of the operand that is captured array ``number``."""
+    return f"captured_{number:02}"
+
+
+def row_major_strides(type: ArrayType) -> tuple[int, ...]:
+    """The strides of a row-major array of this type."""
+    return ArrayType(type.shape, type.dtype).layout.strides(type.shape)

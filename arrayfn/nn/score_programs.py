@@ -1,0 +1,165 @@
+"""Score and mask functions as scalar Programs, whose text a kernel of attention takes.
+
+A text describes a Program of a score (float32), of the indices of batch, head, query
+and key (int32), and of the arrays that the functions capture. Its result is the score
+that the softmax takes, -inf for a key that is masked. Being text, it is a static
+argument of an operator, and equal functions have equal kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.ir import Equation, Literal, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.text import format_program, parse_program
+from arrayfn.nn.block_masks import (
+    MaskFunction,
+    ScoreFunction,
+    for_each,
+    mask_of,
+    scores_of,
+)
+from arrayfn.numpy._operands import Array
+from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.primitives.base import has_effect
+from arrayfn.primitives.table import TABLE
+from arrayfn.tracing import apply_program
+from arrayfn.transforms import trace_function
+from arrayfn.transforms.dce import dce
+from arrayfn.transforms.forward_mode import jvp
+
+INDICES: Final = 4
+"""How many of a Program's inputs are indices: batch, head, query and key."""
+
+
+@dataclass(frozen=True)
+class TracedScores:
+    """The text of a Program of scores, and the arrays that are its last inputs."""
+
+    text: str
+    captured: tuple[Array, ...]
+
+
+def traced_scores(
+    score_mod: ScoreFunction | None, mask_mod: MaskFunction | None
+) -> TracedScores | None:
+    """The functions as one Program; None if they have derivative rules of their own.
+
+    What depends on captured arrays alone is computed here, outside of the Program. A
+    text keeps no rule of ``custom_jvp`` or ``custom_vjp``, and no callback.
+    """
+
+    def scored(score: Any, *places: Any) -> Array:
+        """The score that the softmax takes."""
+        value = score if score_mod is None else scores_of(score_mod, score, *places)
+        if mask_mod is not None:
+            value = anp.where(mask_of(mask_mod, *places), value, -math.inf)
+        return anp.astype(value, dtypes.float32)
+
+    scalars = np.float32(0), *(np.int32(0),) * INDICES
+    traced = trace_function(scored, scalars, {}, with_values=False, constants=False)
+    if not all(map(_is_plain, traced.program.equations)):
+        return None
+    known, program = _split(inline_calls(traced.program), len(scalars))
+    values = apply_program(known, traced.trace.captured)
+    return TracedScores(format_program(program, comments=False), tuple(values))
+
+
+def _is_plain(equation: Equation) -> bool:
+    """Whether text keeps the meaning of ``equation``, and of the Programs in it."""
+    if has_effect(equation) or equation.primitive.name.startswith("custom_"):
+        return False
+    return all(_is_plain(eq) for p in equation.subprograms() for eq in p.equations)
+
+
+def _split(program: Program, scalars: int) -> tuple[Program, Program]:
+    """What ``program`` computes of its inputs after the ``scalars`` alone; the rest.
+
+    The results of the first Program are the last inputs of the second.
+    """
+    first, captured = program.inputs[:scalars], program.inputs[scalars:]
+    varying = set(first)
+    parts: tuple[list[Equation], list[Equation]] = [], []
+    for equation in program.equations:
+        varies = not varying.isdisjoint(equation.inputs)
+        parts[varies].append(equation)
+        varying.update(equation.outputs if varies else ())
+    read = [a for eq in parts[1] for a in eq.inputs] + [*program.outputs]
+    needed = tuple(
+        dict.fromkeys(a for a in read if isinstance(a, Var) and a not in varying)
+    )
+    known = dce(Program("captured", captured, tuple(parts[0]), needed))
+    inputs = (*first, *needed)
+    return known, Program("scores", inputs, tuple(parts[1]), program.outputs)
+
+
+@lru_cache(maxsize=256)
+def program_of(text: str) -> Program:
+    """The Program that ``text`` describes."""
+    return parse_program(text, TABLE)
+
+
+@lru_cache(maxsize=256)
+def with_slope(text: str) -> str:
+    """The text of the Program with a second result: the derivative by the score."""
+    program = program_of(text)
+    forward = jvp(program, [number == 0 for number in range(len(program.inputs))])
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        outputs = builder.inline(forward, [*inputs, Literal(1.0, dtypes.float32)])
+        made = builder.build(outputs)
+    return format_program(dce(made), comments=False)
+
+
+def scores_at(
+    text: str, scores: Array, places: Sequence[Array], captured: Sequence[Array]
+) -> Array:
+    """The Program's first result for each of ``scores``.
+
+    The four ``places`` broadcast with the scores.
+    """
+    return _result_at(text, 0, scores, places, captured)
+
+
+def slopes_at(
+    text: str, scores: Array, places: Sequence[Array], captured: Sequence[Array]
+) -> Array:
+    """The second result, for a text of ``with_slope``: the derivative by the score."""
+    return _result_at(text, 1, scores, places, captured)
+
+
+def _result_at(
+    text: str,
+    number: int,
+    scores: Array,
+    places: Sequence[Array],
+    captured: Sequence[Array],
+) -> Array:
+    """The Program's result ``number`` for each of ``scores``."""
+    program = program_of(text)
+
+    def result(*scalars: Any) -> Any:
+        """The result for one score."""
+        return apply_program(program, [*scalars, *captured])[number]
+
+    return anp.broadcast_to(for_each(result, scores, *places), scores.shape)
+
+
+__all__ = [
+    "TracedScores",
+    "program_of",
+    "scores_at",
+    "slopes_at",
+    "traced_scores",
+    "with_slope",
+]
