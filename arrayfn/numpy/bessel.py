@@ -104,7 +104,7 @@ def bessel_i1e(x: ArrayLike) -> Array:
 
 @quiet
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function I0(x); infinite on overflow."""
+    """The modified Bessel function I0(x); it is infinite on overflow."""
     (x,), dtype = in_float64("i0", x)
     return ops.convert(_i0(x), dtype)
 
