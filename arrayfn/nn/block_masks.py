@@ -29,7 +29,7 @@ ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMask:
-    """A mask function and the blocks of queries and keys in which it keeps something.
+    """A mask function, and the blocks of queries and keys where it keeps any pair.
 
     ``shape`` is [B, H, Q, KV], with 1 for B or H where the mask is the same for all.
     ``kept`` is bool, [B, H, blocks of queries, blocks of keys].
@@ -42,7 +42,7 @@ class BlockMask:
 
     @property
     def sparsity(self) -> float:
-        """The part of all blocks, in percent, that is left out."""
+        """The share of blocks, in percent, that the mask excludes."""
         return 100.0 * (1.0 - float(self.kept.mean()) if self.kept.size else 0.0)
 
     @property
@@ -51,10 +51,11 @@ class BlockMask:
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:
-        """The kept blocks of keys of each block of queries, and which are there.
+        """The kept blocks of keys for each block of queries, and which of them are
+        real.
 
-        Both are [B, H, blocks of queries, most]. Rows with fewer blocks end in blocks 0
-        that are not there.
+        Both arrays are [B, H, blocks of queries, most]. A row with fewer blocks is
+        filled with blocks 0 that are not real.
         """
         order = np.argsort(~self.kept, axis=-1, kind="stable")[..., : self.most]
         there = np.take_along_axis(self.kept, order, -1)
