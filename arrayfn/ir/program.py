@@ -194,10 +194,10 @@ def programs_in(params: Params) -> tuple[Program, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
-    """Inputs, captured constants, equations in order, outputs.
+    """A Program has inputs, captured constants, equations in order, and outputs.
 
     ``constants`` are Vars whose arrays are in ``constant_values``. A Program inside an
-    equation has none; its captured values are inputs.
+    equation has no constants, because its captured values are inputs.
 
     >>> import arrayfn as af
     >>> program = af.make_program(lambda x: x + 1.0)(2.0)
@@ -231,7 +231,7 @@ class Program:
                 raise ProgramError(f"{self.name}: an output is not defined")
 
     def check(self) -> None:
-        """Check every equation's types, in nested Programs too."""
+        """Check the types of every equation, also in nested Programs."""
         for equation in self.equations:
             equation.check()
             for inner in equation.subprograms():

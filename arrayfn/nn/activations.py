@@ -183,8 +183,9 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 
 def sparse_sigmoid(x: ArrayLike) -> Array:
-    """Return the slope of ``sparse_plus``: 0 below -1, 1 above 1, and (x + 1) / 2
-    between.
+    """Return 0 below -1, 1 above 1, and (x + 1) / 2 between.
+
+    This is the slope of ``sparse_plus``.
     """
     return anp.multiply(0.5, anp.clip(anp.add(x, 1.0), 0, 2))
 

@@ -51,8 +51,7 @@ class BlockMask:
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:
-        """The kept blocks of keys for each block of queries, and which of them are
-        real.
+        """The kept blocks of keys for each block of queries, and a mask of real blocks.
 
         Both arrays are [B, H, blocks of queries, most]. A row with fewer blocks is
         filled with blocks 0 that are not real.

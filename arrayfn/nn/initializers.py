@@ -278,10 +278,10 @@ def lecun_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform numbers with variance 1 / inputs (LeCun et al., Efficient backprop,
-    1998).
+    """Uniform numbers with variance 1 / inputs.
 
-    The axes are those of ``variance_scaling``.
+    See LeCun et al., Efficient backprop, 1998. The axes are those of
+    ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_in", "uniform", *axes, dtype)

@@ -134,8 +134,7 @@ def batch_norm(
     momentum: float = 0.9,
     epsilon: float = 1e-5,
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Standardize x [..., C] for each channel, and update the running mean and
-    variance.
+    """Standardize x [..., C] for each channel, and update the running statistics.
 
     See Ioffe and Szegedy, Batch normalization, 2015. With ``training``, x is normalised
     by its own statistics over all axes except the last. The running statistics, [C],

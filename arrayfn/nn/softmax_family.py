@@ -151,8 +151,9 @@ def logmeanexp(
     where: ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Array:
-    """Return log(mean(exp(x))) over ``axis``, of the elements where ``where`` is
-    true.
+    """Return log(mean(exp(x))) over ``axis``.
+
+    Elements where ``where`` is false are ignored.
     """
     type = ops.type_of_operand("logmeanexp", x)
     ones = anp.ones(type.shape, dtype=bool)

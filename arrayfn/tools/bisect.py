@@ -85,18 +85,18 @@ class Fault:
 def bisect(
     function: Callable[..., Any], *args: Any, device: str = "cpu", **kwargs: Any
 ) -> Fault | None:
-    """The first equation of ``function`` that is wrong on ``device``, or gives NaN.
+    """Find the first equation of ``function`` that is wrong or gives NaN on ``device``.
 
-    None if no equation is wrong and no result has a NaN. Gradients are functions like
-    others: ``bisect(grad(f), x)`` searches the backward pass too, whose equations have
-    the lines of ``f`` that they come from. A NaN is reported only if it reaches a
-    result. The search depends on the values: with other arguments, another equation may
-    be the first.
+    The result is None if no equation is wrong and no result has a NaN. Gradients can be
+    searched like other functions. ``bisect(grad(f), x)`` also searches the backward
+    pass, whose equations have the lines of ``f`` that they come from. A NaN is reported
+    only if it reaches a result. The search depends on the values: with other arguments,
+    another equation may be the first.
 
-    An equation is wrong if its own error exceeds the oracle's bound: a few units in the
-    last place, or, for sums and factorizations, the error that any order of operations
-    may give. Integers and bools must be exact. Python functions that a Program calls
-    (``pure_callback``) are called several times.
+    An equation is wrong if its own error exceeds the oracle's bound. The bound is a few
+    units in the last place. For sums and factorizations, it is the error that any order
+    of operations may give. Integers and bools must be exact. Python functions that a
+    Program calls (``pure_callback``) are called several times.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -87,14 +87,14 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``function`` is compiled to for these arguments, and why.
+    """Explain how ``function`` is compiled for these arguments, and why.
 
-    It shows each step with its operations and bytes and the user's lines that it
-    computes; why two steps are not one; each copy that a layout needs, with the line
-    that caused it; memory; whether kernels were compiled or came from a cache; and for
-    which arguments a jitted function was compiled again. ``function`` need not be
-    jitted. It is compiled, but not called. Backends without plans (``"reference"``)
-    have no steps.
+    The result shows each step, with its operations and bytes and the user's lines that
+    it computes. It says why two steps are not one. It shows each copy that a layout
+    needs, with the line that caused it, and the memory. It says whether kernels were
+    compiled or came from a cache, and for which arguments a jitted function was
+    compiled again. ``function`` need not be jitted. ``explain`` compiles the function,
+    but does not call it. Backends without plans (``"reference"``) have no steps.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp

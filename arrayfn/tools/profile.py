@@ -277,16 +277,16 @@ def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]
 def profile() -> Profile:
     """Measure the calls of compiled functions in a ``with`` block.
 
-    ``steps`` has a row for each step of their plans, ``lines`` one for each line of the
-    user's code. ``print(p)`` shows both, with the measured limits of the machine. A
-    notebook shows them with a roofline chart, and ``p.save("trace.json")`` writes a
-    trace for Perfetto. The rows add up to the elapsed time, ``p.seconds``.
+    ``steps`` has a row for each step of their plans. ``lines`` has a row for each line
+    of the user's code. ``print(p)`` shows both, with the measured limits of the
+    machine. A notebook shows them with a roofline chart, and ``p.save("trace.json")``
+    writes a trace for Perfetto. The rows add up to the elapsed time, ``p.seconds``.
 
-    Results have the same bits as without profiling. Calls are a little slower: the
-    clock is read after each step, and a GPU launches the steps one by one. A backend
-    without plans (``"reference"``) is measured call by call. For a mesh, each row is
-    the mean over its devices; the row of a collective includes the wait for other
-    members.
+    Results have the same bits as without profiling. Calls are a little slower, because
+    the clock is read after each step, and a GPU launches the steps one by one. A
+    backend without plans (``"reference"``) is measured call by call. For a mesh, each
+    row is the mean over its devices. The row of a collective includes the wait for
+    other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -175,7 +175,7 @@ def hessian(
 
     For an output of shape s and arguments of shapes t and u the result has the shape s
     + t + u, in a tree of trees of the arguments' structure. Second derivatives are
-    symmetric; the order of differentiation is not specified. With ``has_aux`` the
+    symmetric, and the order of differentiation is not specified. With ``has_aux`` the
     function returns a pair (value, aux), and the result is ``(hessian, aux)``. With
     ``holomorphic`` arguments and results are complex.
 
