@@ -1,4 +1,4 @@
-"""Python functions called from compiled code; ``debug`` has more."""
+"""Python functions that compiled code calls; ``debug`` has more of them."""
 
 from __future__ import annotations
 
@@ -144,10 +144,10 @@ def staged_call(
     kwargs: dict[str, Any],
     **params: Any,
 ) -> Sequence[Any] | None:
-    """Emit the call of ``function`` and return its results; None outside a trace.
+    """Emit the call of ``function`` and return its results, or None outside a trace.
 
-    Its operands are the traced leaves of ``args`` and ``kwargs``; other leaves are
-    passed unchanged. ``name`` is shown in the Program.
+    The operands are the traced leaves of ``args`` and ``kwargs``. Other leaves are
+    passed unchanged. The Program shows ``name``.
     """
     leaves, structure = tree.flatten((args, kwargs))
     in_place = primitive.effect and current_frame() is not None

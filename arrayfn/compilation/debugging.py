@@ -144,11 +144,11 @@ def debug_infs(new_val: bool = True) -> Generator[None]:
 
 
 class Config:
-    """Options of the whole process: ``config.debug_nans = True``, say.
+    """Options of the whole process, for example ``config.debug_nans = True``.
 
-    They are ``disable_jit``, ``debug_nans`` and ``debug_infs``; the functions of these
-    names make blocks, which choose for their thread. An environment variable such as
-    ``ARRAYFN_DEBUG_NANS=1`` sets one when arrayfn is imported.
+    The options are ``disable_jit``, ``debug_nans`` and ``debug_infs``. The functions
+    with these names make blocks, which set the option for their thread. An environment
+    variable such as ``ARRAYFN_DEBUG_NANS=1`` sets an option when arrayfn is imported.
 
     >>> config = Config()
     >>> config.debug_nans = True

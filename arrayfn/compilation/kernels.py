@@ -32,9 +32,10 @@ _COLUMNS: Final = ("implementation", "backend", "operator", "applies to", "optio
 class Implementation:
     """One implementation of an operator: a registered kernel, or the body.
 
-    ``kernel`` is None for the body: generated kernels and library calls, or the
-    interpreter. ``where`` says which operands it takes. ``taken`` says whether it
-    computes the operands that ``kernels`` was given; None if it was given none.
+    ``kernel`` is None for the body, which generated kernels, library calls or the
+    interpreter compute. ``where`` says which operands the implementation takes.
+    ``taken`` says whether it computes the operands of this call of ``kernels``. It is
+    None if the call had no operands.
     """
 
     name: str

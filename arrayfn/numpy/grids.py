@@ -90,10 +90,10 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
 
 
 class Grid:
-    """``mgrid`` and ``ogrid``: index them with slices to make a grid.
+    """``mgrid`` and ``ogrid`` make a grid of the slices of an index.
 
     An imaginary step is the number of points, including the last. ``mgrid`` gives whole
-    grids in one array, ``ogrid`` a tuple of arrays that broadcast to them.
+    grids in one array. ``ogrid`` gives a tuple of arrays that broadcast to whole grids.
 
     >>> mgrid[0:2, 0:1:3j]
     array([[[0. , 0. , 0. ],
@@ -140,11 +140,12 @@ def _points(part: slice) -> Array:
 
 @dataclass(frozen=True)
 class Joined:
-    """``r_`` and ``c_``: index them with arrays, numbers and slices to join these.
+    """``r_`` and ``c_`` join the arrays, numbers and slices of an index.
 
-    A first text of up to three numbers, as in ``r_["0,2,1", a, b]``, is the axis along
-    which parts are joined, how many axes each part has at least, and where its own axes
-    stand among these. The text "r" or "c" makes a matrix of joined vectors: one row, or
+    The index may begin with a text of up to three numbers, as in ``r_["0,2,1", a, b]``.
+    The first number is the axis along which parts are joined. The second is the
+    smallest number of axes of a part. The third is the position of the part's own axes
+    among these. The text "r" or "c" makes a matrix of joined vectors, with one row or
     one column.
 
     >>> import numpy as np

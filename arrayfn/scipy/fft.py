@@ -6,8 +6,9 @@ the Fourier transform of the even extension. A sine transform is computed as the
 transform of the array, reversed or with alternating signs. Type I is the Fourier
 transform of the odd extension.
 
-The module is a backend of SciPy's: ``scipy.fft.register_backend(arrayfn.scipy.fft)``
-makes ``scipy.fft.dct`` and the others take traced arrays.
+The module is a backend for SciPy. After
+``scipy.fft.register_backend(arrayfn.scipy.fft)``, ``scipy.fft.dct`` and its relatives
+take traced arrays.
 """
 
 from __future__ import annotations

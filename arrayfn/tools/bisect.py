@@ -40,12 +40,13 @@ _DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
 class Fault:
     """The first equation that is wrong (``"wrong"``) or gives NaN (``"nan"``).
 
-    ``text`` is the equation in the Program, ``location`` the user's line. At ``index``
-    of a result, where its error is largest or NaN is first, the backend has ``have``,
-    and the shadow in float64 has ``want``, within ``bound``. ``operands`` says what the
-    equation was given. ``inside`` names the loops and branches around it, outermost
-    first, with the iteration. A fault that is not there if the intermediate values are
-    results is ``fused``: it is in the kernel that computes this equation with others.
+    ``text`` is the equation in the Program, and ``location`` is the user's line.
+    ``index`` is the place in a result where the error is largest, or where NaN is
+    first. There the backend has ``have``, and the float64 oracle has ``want``, within
+    ``bound``. ``operands`` describes the operands of the equation. ``inside`` names the
+    loops and branches around it, outermost first, with the iteration. ``fused`` says
+    that the fault disappears if intermediate values are results. Then the fault is in
+    the kernel that computes this equation together with others.
     """
 
     kind: Literal["wrong", "nan"]

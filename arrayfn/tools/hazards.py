@@ -52,7 +52,7 @@ _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
 @dataclass(frozen=True)
 class Hazard:
-    """A place where a gradient can be NaN: the line, and what to write instead."""
+    """A place where a gradient can be NaN, with its line and a remedy."""
 
     location: SourceLocation | None
     message: str

@@ -39,7 +39,7 @@ from arrayfn.transforms.custom.functions import (
 class CustomVJPPrimal:
     """A leaf of an argument of a forward rule that asked for ``symbolic_zeros``.
 
-    ``perturbed`` says whether a derivative by it is wanted.
+    ``perturbed`` says whether a derivative with respect to the leaf is needed.
     """
 
     value: Any
