@@ -57,7 +57,10 @@ def shorten_all(error: BaseException) -> None:
 
 
 def install() -> None:
-    """Shorten tracebacks of uncaught errors, unless the variable asks for all frames."""
+    """Shorten the tracebacks of uncaught errors.
+
+    ``ARRAYFN_TRACEBACK=full`` keeps all frames.
+    """
     if os.environ.get(VARIABLE, "") == "full":
         return
     before = sys.excepthook

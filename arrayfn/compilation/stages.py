@@ -63,8 +63,8 @@ class Lowered:
     for their fusion. ``plan`` runs them. ``text()`` shows all of these. If there are
     ``sites``, the last result of the Program says at which site a check failed. If the
     function was lowered for open sizes (``Dim``), ``program`` is the Program of one
-    size, and ``open_text`` is the text for all sizes. ``notes`` say what ``freeze`` has
-    done.
+    size, and ``open_text`` is the text for all sizes. ``notes`` lists the changes of
+    ``freeze``.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)

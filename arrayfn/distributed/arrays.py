@@ -63,7 +63,7 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def sharding(self) -> NamedSharding:
-        """How the mesh's axes cut the array."""
+        """The sharding: the mesh axes that cut the array."""
         sharding = self.__arrayfn_type__.sharding
         assert sharding is not None
         return sharding

@@ -129,8 +129,9 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class PartitionSpec:
-    """For each axis of an array, the mesh axis that cuts it, a tuple of them, or None.
+    """The mesh axes that cut the axes of an array.
 
+    Each axis of the array has an entry: None, one mesh axis, or a tuple of several.
     Axes after the last entry are not cut. It is often imported as ``P``.
 
     >>> PartitionSpec("data", None, ("x", "y"))

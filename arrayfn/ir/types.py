@@ -71,7 +71,7 @@ class ArrayType:
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
 
     def with_varying(self, axes: frozenset[str]) -> ArrayType:
-        """The same type, varying along these axes of the mesh."""
+        """The same type for a value that varies along these axes of the mesh."""
         if axes == self.varying:
             return self
         return replace(self, varying=axes)

@@ -118,8 +118,8 @@ def conv_general_dilated(
         lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
         rhs_dilation: the same for the kernel.
         dimension_numbers: the layouts of lhs, rhs and the output.
-        feature_group_count: splits features into groups, each with its part of the
-            kernel's output features; one group per feature is a depthwise convolution.
+        feature_group_count: splits features into groups. Each group has its part of the
+            kernel's output features. One group per feature is a depthwise convolution.
         batch_group_count: splits the batch into groups in the same way.
         precision: None for the full precision of the dtype, or "tf32" (see
             ``dot_general``).

@@ -428,8 +428,8 @@ def dot_general(
     ``dimension_numbers`` is a pair: the contracted axes of lhs and of rhs, and the
     batch axes of lhs and of rhs. The result has the batch axes, then the other axes of
     lhs, then those of rhs. The sums are computed in ``preferred_element_type``, if it
-    is given. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32;
-    a CPU ignores it.
+    is given. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32.
+    A CPU ignores ``precision``.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
     return linear_algebra.dot_general(

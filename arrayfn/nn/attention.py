@@ -80,10 +80,10 @@ def dot_product_attention(
             ``scale`` and before the masks. It takes and gives scalars. It is traced,
             and can be differentiated with respect to the values that it captures. A key
             whose score is -inf is not attended to.
-        block_mask: a result of ``create_block_mask``, for B or 1, N or 1, T and S.
-            Queries do not attend to keys that the mask excludes. If it keeps at most
-            half of the blocks of keys, and no other mask, bias or length is given, the
-            other blocks are not computed.
+        block_mask: a result of ``create_block_mask`` for extents B, N, T and S, where B
+            and N may be 1. Queries do not attend to keys that the mask excludes. If it
+            keeps at most half of the blocks of keys, and no other mask, bias or length
+            is given, the other blocks are not computed.
 
     Returns:
         An array of query's shape and dtype.

@@ -74,7 +74,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     """Whether ``from_`` (a dtype or an array) converts to ``to``.
 
-    ``casting`` is one of NumPy's rules; "safe" means without loss.
+    ``casting`` is one of NumPy's rules. "safe" means without loss.
     """
     given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
     source, target = dtypes.canonical(given), dtypes.canonical(to)

@@ -299,7 +299,7 @@ def cross(
     """The cross product of vectors of three elements.
 
     The vectors lie along ``axisa`` of ``a`` and along ``axisb`` of b. The products lie
-    along ``axisc`` of the result; ``axis`` stands for all three.
+    along ``axisc`` of the result. ``axis`` stands for all three axes.
     """
     if axis is not None:
         axisa = axisb = axisc = axis

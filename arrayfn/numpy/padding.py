@@ -58,8 +58,8 @@ def pad(
     ``pad_width`` is one number, one pair (before, after) for all axes, or such a pair
     for each axis. Each mode has its own options, which take the same forms:
 
-    * "constant" has ``constant_values`` (0), "empty" pads with zeros;
-    * "linear_ramp" has ``end_values`` (0), the ends of straight lines;
+    * "constant" has ``constant_values`` (0), and "empty" pads with zeros;
+    * "linear_ramp" has ``end_values`` (0), which are the ends of straight lines;
     * "maximum", "mean", "median" and "minimum" have ``stat_length``, the number of
       elements at the edge that count (None: all);
     * "reflect" (about the last element) and "symmetric" (about the edge) have

@@ -241,7 +241,7 @@ def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
 def sgd(
     learning_rate: Rate, momentum: float | None = None, nesterov: bool = False
 ) -> Optimizer:
-    """Gradient descent, with ``momentum`` (Polyak, 1964; Nesterov, 1983) if given.
+    """Gradient descent, optionally with ``momentum`` (Polyak, 1964; Nesterov, 1983).
 
     The step is m = momentum * m + g, then p = p - rate * m. With ``nesterov``, it ends
     with p = p - rate * (g + momentum * m).

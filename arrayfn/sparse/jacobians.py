@@ -34,8 +34,8 @@ class Colouring(NamedTuple):
 def colour_columns(pattern: Any) -> Colouring:
     """Colour the columns of a sparsity pattern greedily, the fullest column first.
 
-    ``pattern`` is a sparse or dense matrix. Its stored or nonzero entries count. There
-    are at least as many colours as the fullest row has entries.
+    ``pattern`` is a sparse or dense matrix. Its stored or nonzero entries count. The
+    number of colours is at least the number of entries in the fullest row.
 
     >>> tridiagonal = np.eye(9) + np.eye(9, k=1) + np.eye(9, k=-1)
     >>> colours, total = colour_columns(tridiagonal)

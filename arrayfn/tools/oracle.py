@@ -4,23 +4,23 @@
 Then it interprets the Program several more times. Each time it perturbs every result of
 every equation at random, by at most the tolerance of that equation: Monte Carlo
 arithmetic (D. S. Parker, 1997; Verificarlo, 2016). There are four kinds of runs. The
-first draws a separate error for each element, the second the same error for equal
-numbers, the third the same error for all elements, and the fourth no error for most
-elements. So errors of equal terms add up, a function may be too large everywhere, and a
-difference of well-rounded numbers may be exactly 0. The spread of these runs estimates
-the error of any implementation that rounds each equation well, in any order of
-summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
+first draws a separate error for each element. The second draws the same error for equal
+numbers. The third draws the same error for all elements. The fourth draws no error for
+most elements. So errors of equal terms add up, a function may be too large everywhere,
+and a difference of well-rounded numbers may be exactly 0. The spread of these runs
+estimates the error of any implementation that rounds each equation well, in any order
+of summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
 matrices, and comparisons that rounding can decide either way.
 
 * An elementwise result is perturbed by 2 units in the last place of its dtype, or by
   the row's tolerance if that is larger. A result that the dtype represents exactly is
   not perturbed. So exact computations, for example with small integers, stay exact.
 * A sum or contraction is perturbed by ``(log2(n) + 4) * eps`` relative to the sum of
-  absolute values, where ``n`` is the number of terms (of a window; for a scatter, of
-  all updates). Sums of float16 and bfloat16 are float32 until they are rounded. A
-  scatter adds or multiplies in its own dtype, one update after the other. It is
-  perturbed by ``n / 2 * eps`` if that is more, where ``n`` is the number of updates of
-  one target.
+  absolute values, where ``n`` is the number of terms. For a window, this is the number
+  of its elements, and for a scatter, the number of updates. Sums of float16 and
+  bfloat16 are float32 until they are rounded. A scatter adds or multiplies in its own
+  dtype, one update after the other. It is perturbed by ``n / 2 * eps`` if that is more,
+  where ``n`` is the number of updates of one target.
 * float16 and bfloat16 values keep float32's precision between equations in one quarter
   of the runs, and are rounded after each equation in half of them. In the last quarter
   one operand in five is rounded, since one kernel may store a value that another

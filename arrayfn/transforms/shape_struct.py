@@ -20,7 +20,7 @@ class ShapeDtypeStruct:
     """A stand-in for an array of this shape and data type, without elements.
 
     ``eval_shape``, ``make_program``, ``linear_transpose`` and ``jit(f).lower`` take it
-    for an argument. An extent that is a ``Dim`` is open; only ``jit(f).lower`` takes
+    for an argument. An extent that is a ``Dim`` is open. Only ``jit(f).lower`` takes
     open extents.
 
     >>> ShapeDtypeStruct((3, 4), "float32")

@@ -32,12 +32,13 @@ _FAR = 500.0  # from here on 1F1 uses its asymptotic series
 
 @quiet
 def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """Kummer's function 1F1(a; b; x), the sum of (a)_n / (b)_n x**n / n!.
+    """Kummer's function 1F1(a; b; x).
 
-    The function is infinite if b is 0, -1, ... and the sum does not end before that.
-    The method is the series, with Kummer's transformation for negative x (DLMF
-    13.2.39). For |x| > 500 it is the asymptotic series (13.7.2). Largest relative
-    errors of 400 values drawn from each range, against mpmath:
+    It is the sum of (a)_n / (b)_n x**n / n! over n. The function is infinite if b is 0,
+    -1, ... and the sum does not end before that. The method is the series, with
+    Kummer's transformation for negative x (DLMF 13.2.39). For |x| > 500 it is the
+    asymptotic series (13.7.2). Largest relative errors of 400 values drawn from each
+    range, against mpmath:
 
     | sizes of a, b | x | error |
     | --- | --- | --- |
@@ -56,15 +57,16 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
-    """Gauss's function 2F1(a, b; c; x), the sum of (a)_n (b)_n / (c)_n x**n / n!.
+    """Gauss's function 2F1(a, b; c; x).
 
-    The function is continued analytically to all x < 1, and to all x if the sum ends.
-    It is NaN for x > 1, where values are complex (SciPy returns infinity, or the real
-    part). It is infinite at x = 1 unless c > a + b. It is also infinite if c is 0, -1,
-    ... and the sum does not end before that. The method is the series up to x = 1/2,
-    and Taylor series of the differential equation for larger x. Negative x are handled
-    by Pfaff's transformation (DLMF 15.8.1). Largest relative errors of 400 values drawn
-    from each range, against mpmath:
+    It is the sum of (a)_n (b)_n / (c)_n x**n / n! over n. The function is continued
+    analytically to all x < 1, and to all x if the sum ends. It is NaN for x > 1, where
+    values are complex (SciPy returns infinity, or the real part). It is infinite at x =
+    1 unless c > a + b. It is also infinite if c is 0, -1, ... and the sum does not end
+    before that. The method is the series up to x = 1/2, and Taylor series of the
+    differential equation for larger x. Negative x are handled by Pfaff's transformation
+    (DLMF 15.8.1). Largest relative errors of 400 values drawn from each range, against
+    mpmath:
 
     | sizes of a, b, c | x | error |
     | --- | --- | --- |

@@ -63,7 +63,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._symbolic_zeros = False
 
     def defjvp(self, rule: Function, symbolic_zeros: bool = False) -> Function:
-        """Set the rule; usable as a decorator.
+        """Set the rule; this method can be a decorator.
 
         With ``symbolic_zeros`` the rule gets a ``SymbolicZero``, with a shape and a
         dtype, for each tangent that is zero.
