@@ -33,8 +33,8 @@ def clear_caches() -> None:
     in the disk cache. The disk cache is not cleared (see ``ARRAYFN_CACHE_DIR``). Arrays
     and the results of ``lower`` and ``compile`` stay while they are referred to.
     You need not call this to free the code of a function: deleting the function frees
-    it, except for the kernels used last. On a GPU this waits for the work that is
-    enqueued, then unloads the kernels.
+    it, except for the kernels used last. On a GPU, the function waits for the enqueued
+    work, and then unloads the kernels.
 
     >>> import numpy as np
     >>> import arrayfn as af

@@ -91,8 +91,8 @@ def save_anything_except_these_names(*names: str) -> Policy:
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
     """A policy that keeps a value if one of the two policies does.
 
-    Like all policies, both are functions of a primitive, the types of its operands and
-    its parameters, and return whether to keep the results.
+    Like all policies, both take a primitive, the types of its operands and its
+    parameters. They return whether to keep the results.
     """
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:

@@ -6,8 +6,9 @@ table). bfloat16, which NumPy does not know, stays bfloat16 with integers and bo
 in JAX.
 
 float8_e4m3fn, float8_e5m2, int4 and uint4 (from ml_dtypes, one byte an element) are
-*storage types*. Arrays of them can be moved, converted, and multiplied with a result of
-another dtype. They do not promote. All other arithmetic on them raises DTypeError.
+*storage types*. You can move, convert and multiply arrays of these types, but the
+result of a product has another dtype. They do not promote. All other arithmetic on them
+raises DTypeError.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class BackendError(ArrayfnError, RuntimeError):
 
 
 class CollectiveError(BackendError):
-    """A collective in which some members of its group did not take part in time."""
+    """A collective that some members of its group did not reach in time."""
 
 
 class VerificationError(ArrayfnError, RuntimeError):

@@ -35,8 +35,8 @@ def check_grads(
 
     Arguments and results are pytrees. Leaves that are neither floating-point nor
     complex are not changed. ``modes`` are "fwd" (``jvp``) and "rev" (``vjp``). ``eps``
-    is the step of the central differences. Tolerances follow from the narrowest dtype,
-    and ``f`` should vary on a scale of 1 around ``args``.
+    is the step of the central differences. Tolerances depend on the narrowest dtype.
+    ``f`` should vary on a scale of 1 around ``args``.
 
     Raises AssertionError with the two derivatives if they differ.
 

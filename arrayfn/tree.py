@@ -194,7 +194,7 @@ def flatten_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> tuple[list[tuple[Path, Any]], TreeDef]:
-    """Pairs of the path to each leaf and the leaf, and the structure of ``tree``.
+    """The pairs (path, leaf) of all leaves, and the structure of ``tree``.
 
     A path is a tuple of keys, such as ``DictKey("w")``. ``keystr`` prints a path.
     Calling a path with a tree gives the part of the tree at this path. With
@@ -214,7 +214,7 @@ def leaves_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> list[tuple[Path, Any]]:
-    """Pairs of the path to each leaf and the leaf; see ``flatten_with_path``."""
+    """The pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
     return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
@@ -317,8 +317,8 @@ def register_node(
 
     ``flatten(instance)`` returns the pair (children, metadata). ``unflatten(metadata,
     children)`` returns the instance. Trees whose metadata differ have different
-    structures. As a decorator, without the functions, it uses a method ``tree_flatten``
-    and a class method ``tree_unflatten`` of the class.
+    structures. As a decorator without these functions, it uses the method
+    ``tree_flatten`` and the class method ``tree_unflatten`` of the class.
 
     >>> @register_node
     ... class Interval:

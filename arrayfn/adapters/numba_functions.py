@@ -251,10 +251,10 @@ def numba(
     Args:
         function: a function of ``numba.njit``, ``numba.vectorize`` or
             ``numba.guvectorize``.
-        result: the type of its result, if tracing its source cannot find it: a
-            ShapeDtypeStruct (or a pytree of them), or a function that gives it from the
-            ShapeDtypeStructs of the arguments. With ``result`` the source is not
-            traced.
+        result: the type of its result, if tracing its source cannot find the type. It
+            is a ShapeDtypeStruct (or a pytree of them), or a function that returns this
+            from the ShapeDtypeStructs of the arguments. With ``result`` the source is
+            not traced.
         vjp: the rule for its derivative, ``vjp(*arrays, result, cotangent)``, which
             returns the cotangent of each array argument. With ``vjp`` the source is not
             traced.

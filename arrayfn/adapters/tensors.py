@@ -44,12 +44,12 @@ def torch(
 ) -> Any:
     """A kernel that calls a function of PyTorch tensors, on a CPU or a GPU.
 
-    ``function`` takes the operands (None for one that is not given), then the static
-    arguments by name, and returns the result, or a tuple of ``results`` of them. With
-    ``out``, the function takes the tensors for the results after the operands, and
-    returns nothing. It runs without PyTorch's own autograd. Raises BackendError at the
-    first call if PyTorch is not installed, and ShapeError if a result has another shape
-    than the operator's result.
+    ``function`` takes the operands (None for an operand that is not given), then the
+    static arguments by name. It returns the result, or a tuple with as many results as
+    ``results`` says. With ``out``, the function takes the tensors for the results after
+    the operands, and returns nothing. It runs without PyTorch's own autograd. Raises
+    BackendError at the first call if PyTorch is not installed, and ShapeError if a
+    result has another shape than the operator's result.
 
     >>> import arrayfn as af
     >>> kernel = af.adapters.torch(lambda x: x * 2)  # af.operator(f).kernel("cpu")(...)

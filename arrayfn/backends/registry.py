@@ -26,9 +26,9 @@ def register_backend(backend: Backend, *, replace: bool = False) -> None:
     """Make ``backend`` known as ``jit(f, device=backend.name)``.
 
     A package registers its backends when it is installed, by entry points of the group
-    ``arrayfn.backends``. Each entry point names a class or function that arrayfn calls
-    without arguments, and that returns a Backend. arrayfn imports entry points when it
-    does not know a backend by its name, or when it lists all backends.
+    ``arrayfn.backends``. An entry point names a class or function. arrayfn calls it
+    without arguments to get a Backend. Entry points are imported when arrayfn does not
+    know a backend by its name, or when it lists all backends.
 
     Raises BackendError if the name is taken, unless ``replace`` is set.
 

@@ -80,16 +80,16 @@ def save(
 
     ``load`` turns the folder into a function again. ``lowered`` may be a list of
     signatures. The loaded function chooses one of them by its arguments. Arguments and
-    results are arrays in tuples, lists, dicts, named tuples and registered classes,
-    whose static values are numbers, strings, dtypes and tuples of them. ``arrays`` maps
-    names to pytrees that are saved with the function, such as its parameters and the
-    state of an optimizer.
+    results are arrays in tuples, lists, dicts, named tuples and registered classes. The
+    static values of such classes are numbers, strings, dtypes and tuples of them.
+    ``arrays`` maps names to pytrees that are saved with the function, such as its
+    parameters and the state of an optimizer.
 
     Kernels that were edited (``with_kernel``, ``register``) are saved, too.
 
     Raises ArgumentError for other structures, and for a folder that exists and is not
-    empty. Also raises it for functions that call Python functions (``pure_callback``,
-    ``debug.print``), have checks or run on a mesh.
+    empty. Also raises it for a function that calls Python functions (``pure_callback``,
+    ``debug.print``), has checks or runs on a mesh.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -362,7 +362,7 @@ def load(
     Raises BundleError for a bundle that is broken or was changed, and names the file.
     Raises BackendError if the device is missing. Hashes detect damage and edits, but do
     not say who wrote a bundle. Loading a stranger's bundle does not run code from it,
-    but its author chose what the function computes.
+    but its author chose the computation of the function.
 
     >>> import tempfile
     >>> import arrayfn as af

@@ -92,8 +92,8 @@ def _block(option: str, value: bool) -> Generator[None]:
 def disable_jit(disable: bool = True) -> Generator[None]:
     """Run jitted functions as plain Python in this block and this thread.
 
-    ``print``, ``pdb`` and ``if x > 0:`` then see values, and results are NumPy arrays,
-    whatever device was named. Functions given to ``lax.scan`` and similar functions are
+    ``print``, ``pdb`` and ``if x > 0:`` then see values. Results are NumPy arrays, even
+    if a device was named. Functions given to ``lax.scan`` and similar functions are
     still traced. Calls outside such blocks are not slower.
 
     >>> from arrayfn.compilation.jit import jit
@@ -110,9 +110,9 @@ def disable_jit(disable: bool = True) -> Generator[None]:
 def debug_nans(new_val: bool = True) -> Generator[None]:
     """Raise NotFiniteError for each new NaN in this block and this thread.
 
-    The error, a FloatingPointError, names the first operation that gives NaN although
-    no operand is NaN, and its line. Outside compiled functions it is raised at once.
-    For a compiled function, it is raised at the end of the call. Compiled functions are
+    The error, a FloatingPointError, names the line of the first operation that gives
+    NaN although no operand is NaN. Outside compiled functions it is raised at once. For
+    a compiled function, it is raised at the end of the call. Compiled functions are
     compiled once more, as by ``jit(..., checks="nan")``. A NaN in an argument is not an
     error.
 

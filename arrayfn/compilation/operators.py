@@ -120,8 +120,8 @@ class Operator(Generic[P, R]):
         differ, ``KernelMismatchError`` says where. The tolerance is the square root of
         the results' machine epsilon, relative to the largest result. ``check`` sets
         another tolerance, and ``check=False`` turns the comparison off. Kernels that
-        are ``lowered`` or captured into a CUDA graph are not compared. The kernel takes
-        the place of the one that it ``replaces``, if one is named.
+        are ``lowered`` or captured into a CUDA graph are not compared. If ``replaces``
+        names a kernel, the new kernel takes its place.
 
         Derivatives use the body, with a ``DroppedKernelWarning``. ``vmap`` also uses
         the body, unless you pass a method. ``vmap="sequential"`` calls the kernel for

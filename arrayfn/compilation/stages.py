@@ -161,8 +161,8 @@ class Lowered:
     def assembly(self, name: str | None = None) -> str:
         """The assembly of the kernel ``name``, or of all kernels, for this processor.
 
-        Raises ArgumentError if there is no such kernel, and for a function lowered for
-        a GPU (use ``ptx`` there).
+        Raises ArgumentError if there is no such kernel, and for a function that is
+        lowered for a GPU. For a GPU, use ``ptx``.
 
         >>> import arrayfn as af
         >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
@@ -224,8 +224,8 @@ class Lowered:
         parameters. It may use all functions that printed kernels use, and everything
         that Numba compiles for pointers and integers. On a CPU it must do only the work
         items from ``begin`` to ``end``. On a GPU every thread runs it. Raises
-        ArgumentError if there is no such kernel, or the function is not defined with
-        these parameters.
+        ArgumentError if there is no such kernel, or if ``source`` does not define the
+        function with these parameters.
 
         >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
@@ -334,7 +334,7 @@ class Lowered:
     def register(self, folder: str | os.PathLike[str]) -> Lowered:
         """A copy with the kernels that were edited in a folder that ``eject`` wrote.
 
-        Raises ArgumentError if the folder has none of this function's kernels, or a
+        Raises ArgumentError if the folder has none of this function's kernels, or if a
         file does not define its kernel with the same parameters.
         """
         from arrayfn.compilation.ejected import read_kernels

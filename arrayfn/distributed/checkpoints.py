@@ -124,8 +124,8 @@ def save(path: str | Path, x: Any) -> None:
 def load(path: str | Path, like: Any) -> Any:
     """Read the arrays of the checkpoint ``path`` into a pytree like ``like``.
 
-    Each leaf of ``like`` says how to distribute the array. It is a NamedSharding, on
-    any mesh, or an array over a mesh, whose sharding is used. For anything else, such
+    Each leaf of ``like`` says how to distribute the array. It is a NamedSharding on any
+    mesh, or an array over a mesh, whose sharding is then used. For anything else, such
     as None, the result is a NumPy array. A leaf that was saved as None is None. Each
     process reads the parts that it needs. Raises ArgumentError for a folder without a
     checkpoint, and for leaves that the checkpoint does not have. Raises ShapeError if

@@ -88,12 +88,12 @@ def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
 def spread(x: Any, mesh: Mesh, axis: str) -> Any:
     """A NamedSharding for each leaf of the pytree ``x``.
 
-    ``axis`` names the mesh axis, along which the leaves are cut. The longest axis of a
-    leaf that is a multiple of the number of devices is cut. Arrays without such an axis
-    are not cut. If you use ``spread`` for the parameters and the optimizer's state,
-    training is fully sharded. If you use it only for the state, training is ZeRO
-    (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-    Models", 2020).
+    ``axis`` names the mesh axis, along which the leaves are cut. Among the axes of a
+    leaf that are multiples of the number of devices, the longest one is cut. Arrays
+    without such an axis are not cut. If you use ``spread`` for the parameters and the
+    optimizer's state, training is fully sharded. If you use it only for the state,
+    training is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+    Trillion Parameter Models", 2020).
 
     >>> mesh = Mesh((4,), ("data",))
     >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")

@@ -94,7 +94,7 @@ def conv_general_dilated_local(
 ) -> Array:
     """A convolution with a separate kernel for each element of the result.
 
-    The spatial axes of ``rhs`` are those of the result, and its input features are the
+    The spatial axes of ``rhs`` are those of the result. Its input features are the
     elements of a window of extents ``filter_shape``, in the order of
     ``conv_general_dilated_patches``. The other arguments are those of
     ``conv_general_dilated``. Raises ShapeError if ``rhs`` has another shape.

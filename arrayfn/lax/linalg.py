@@ -228,7 +228,8 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     """The Hessenberg form H of ``a`` (..., n, n), and taus (..., n - 1).
 
     ``a`` = Q H Q^H. The Householder vectors are stored below H's subdiagonal. Q is
-    block diagonal: 1 and ``householder_product(h[..., 1:, :-1], taus)``.
+    block diagonal, with the blocks 1 and ``householder_product(h[..., 1:, :-1],
+    taus)``.
     """
     reduced, taus = apply(
         linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
@@ -239,7 +240,7 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
 def tridiagonal(
     a: ArrayLike, *, lower: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """The tridiagonal form of Hermitian ``a`` (..., n, n), with d, e and taus.
+    """The tridiagonal form of Hermitian ``a`` (..., n, n): the form, d, e and taus.
 
     d and e are the diagonals of the form. ``lower`` says which triangle is read. In the
     result this triangle holds the Householder vectors. Their scales are taus (..., n -
@@ -303,9 +304,9 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """The first n columns of H_1 H_2 ... H_k, where H_i = 1 - taus[i] v_i v_i^H.
 
     v_i is column i of ``a`` (..., m, n) below the diagonal, with 1 on the diagonal and
-    0 above. taus are (..., k). The product is 1 - V T V^H, with T from a triangular
-    system (Puglisi, Modification of the Householder method based on the compact WY
-    representation, 1992).
+    0 above. taus are (..., k). The product is 1 - V T V^H, and T is the solution of a
+    triangular system. See Puglisi, Modification of the Householder method based on the
+    compact WY representation, 1992.
     """
     a, taus = m.together("householder_product", a, taus)
     v, t = _compact(a, taus)

@@ -29,7 +29,7 @@ ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMask:
-    """A mask function, and the blocks of queries and keys where it keeps any pair.
+    """A mask function, and the blocks of queries and keys where it keeps some pairs.
 
     ``shape`` is [B, H, Q, KV], with 1 for B or H where the mask is the same for all.
     ``kept`` is bool, [B, H, blocks of queries, blocks of keys].
@@ -82,10 +82,10 @@ def create_block_mask(
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. Give None for B or H if the mask does not
     depend on it. The function is evaluated for all pairs, one block of queries at a
-    time, so keep a mask that is used often.
+    time. If you use a mask often, keep it.
 
-    Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
-    it depends on values that are being traced.
+    Raises ArgumentError if ``mask_mod`` does not return one bool, and
+    AbstractValueError if it depends on traced values.
 
     >>> create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, 64)
     <block mask of <lambda>, [1, 1, 256, 256] in blocks of 64 x 64, 37.5 % left out>

@@ -50,8 +50,8 @@ def rope(
     Args:
         x: [..., T, N, H], like the queries and keys of attention, with even H.
         positions: integers [T] or [..., T]; 0 to T - 1 by default.
-        base: the base of the angles. Of the H / 2 pairs, pair k rotates by ``position *
-            base**(-2 k / H)`` radians.
+        base: the base of the angles. The angle of pair k, of H / 2 pairs, is ``position
+            * base**(-2 k / H)`` radians.
         interleaved: whether the pairs are (0, 1), (2, 3), ..., instead of (k, k + H /
             2).
 

@@ -292,7 +292,7 @@ def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
+    """The step function: 0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
     x, y = ops.floated("heaviside", x, y)
     dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)

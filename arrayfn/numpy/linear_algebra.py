@@ -226,7 +226,10 @@ def inner(
 
 
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
-    """The products of each element of ``a`` (n in all) with each of b (m): (n, m)."""
+    """Multiply each of the n elements of ``a`` by each of the m elements of b.
+
+    The result is (n, m).
+    """
     ops.refuse_out("outer", out)
     return multiply(expand_dims(ravel(a), 1), ravel(b))
 

@@ -200,7 +200,7 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
 
 
 def scale_by_trust_ratio() -> Optimizer:
-    """Scale each leaf by the ratio of the norms of its parameters and its update.
+    """Multiply each leaf by the norm of its parameters, divided by that of its update.
 
     The factor is 1 where either norm is 0 (You et al., Large batch optimization, 2020,
     algorithm 2).

@@ -89,9 +89,9 @@ def categorical(
 ) -> Array:
     """Positions (int64) along ``axis``, with probabilities softmax(logits, axis).
 
-    ``shape`` is by default the shape of ``logits`` without ``axis``. It may end with a
-    shape that this broadcasts to, and have leading axes for several draws. With
-    ``replace=False``, these draws are distinct. The method is the Gumbel-max trick
+    ``shape`` is by default the shape of ``logits`` without ``axis``. ``shape`` may have
+    leading axes for several draws, and end with a shape that the default broadcasts to.
+    With ``replace=False``, these draws are distinct. The method is the Gumbel-max trick
     (Maddison et al., A* sampling, 2014), or without ``replace`` Gumbel top-k. ``mode``
     is that of ``gumbel``.
 

@@ -39,7 +39,7 @@ def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
     Its words are the high and the low word of the 64 bits of the seed. There is only
     one generator, so ``impl`` can only be "threefry2x32", and ``dtype`` only that of
     its keys. Raises ArgumentError for other generators, DTypeError if ``seed`` is not
-    an integer, and OverflowError if it has more than 64 bits.
+    an integer, and OverflowError if ``seed`` has more than 64 bits.
 
     >>> key(42)
     Key([0, 42])

@@ -39,8 +39,8 @@ def map_coordinates(
     * "constant" gives ``cval``, and "grid-constant" interpolates between the array and
       ``cval``;
     * "nearest" gives the nearest element;
-    * "grid-wrap" repeats the array, and "wrap" does so with its last element on the
-      first element of the next copy;
+    * "grid-wrap" repeats the array. "wrap" also repeats it, but the last element of a
+      copy coincides with the first element of the next copy;
     * "mirror" mirrors the array about the last elements, and "reflect" or "grid-mirror"
       about the edges.
 

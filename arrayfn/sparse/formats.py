@@ -95,8 +95,8 @@ class CSR(_Compressed):
     ``indices``.
 
     Args:
-        given: arrays ``(data, indices, indptr)`` or ``(data, (rows, columns))``, a
-            dense matrix, a sparse matrix of this library or of SciPy, or a shape.
+        given: arrays ``(data, indices, indptr)`` or ``(data, (rows, columns))``. It may
+            also be a dense matrix, a sparse matrix of arrayfn or of SciPy, or a shape.
         shape: (m, n), by default the smallest shape that has all entries.
         dtype: the dtype of the entries.
         copy: whether arrays are copied.

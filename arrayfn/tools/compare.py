@@ -89,17 +89,17 @@ def compare(
             name other libraries: "numpy", "jax", "torch". For an operator of arrayfn, a
             library runs its own function. Otherwise it runs the function in
             ``against``.
-        against: functions that compute the same results. Each is under the name of the
-            library whose arrays it takes ("numba" for a function that Numba compiled),
-            or under another name, and then it takes NumPy arrays.
+        against: functions that compute the same results. A function has the name of the
+            library whose arrays it takes ("numba" for a function that Numba compiled).
+            A function with any other name takes NumPy arrays.
         sizes: sizes for which to repeat the comparison.
         dtypes: dtypes for which to repeat the comparison. Floating-point operands are
             converted to each.
         **static: arguments that are not traced.
 
     Returns:
-        A Comparison. It has the errors against the function in float64, the minimum,
-        median and maximum time, and the median as GB/s and GFLOP/s, beside the
+        A Comparison. It has errors, compared with the function in float64. It has the
+        minimum, median and maximum time, and the median as GB/s and GFLOP/s, beside the
         machine's roof. With ``sizes`` or ``dtypes``, the result is a Sweep of
         Comparisons, which can ``plot`` the times.
 

@@ -6,11 +6,12 @@ every equation at random, by at most the tolerance of that equation: Monte Carlo
 arithmetic (D. S. Parker, 1997; Verificarlo, 2016). There are four kinds of runs. The
 first draws a separate error for each element. The second draws the same error for equal
 numbers. The third draws the same error for all elements. The fourth draws no error for
-most elements. So errors of equal terms add up, a function may be too large everywhere,
-and a difference of well-rounded numbers may be exactly 0. The spread of these runs
-estimates the error of any implementation that rounds each equation well, in any order
-of summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
-matrices, and comparisons that rounding can decide either way.
+most elements. So the runs cover several cases: errors of equal terms add up, a function
+is too large everywhere, or a difference of well-rounded numbers is exactly 0. The
+spread of these runs estimates the error of any implementation that rounds each equation
+well, in any order of summation. Unlike a fixed tolerance, this estimate accounts for
+cancellation, ill-conditioned matrices, and comparisons that rounding can decide either
+way.
 
 * An elementwise result is perturbed by 2 units in the last place of its dtype, or by
   the row's tolerance if that is larger. A result that the dtype represents exactly is
@@ -22,14 +23,14 @@ matrices, and comparisons that rounding can decide either way.
   dtype, one update after the other. It is perturbed by ``n / 2 * eps`` if that is more,
   where ``n`` is the number of updates of one target.
 * float16 and bfloat16 values keep float32's precision between equations in one quarter
-  of the runs, and are rounded after each equation in half of them. In the last quarter
-  one operand in five is rounded, since one kernel may store a value that another
-  computes again. The values are always rounded where anything but half-precision
+  of the runs, and are rounded after each equation in half of them. In the last quarter,
+  one operand in five is rounded, because one kernel may store a value that another
+  kernel computes again. The values are always rounded where anything but half-precision
   arithmetic reads them.
-* A NaN has a random sign, and a sum that is 0 has one, too. If parts of a sum may
-  overflow, the sum may be any number. The same holds for a product whose factors, in
-  some order, may overflow or vanish. If a complex number is not finite, any part of it
-  may be NaN or infinite.
+* A NaN and a sum that is 0 have a random sign. If parts of a sum may overflow, the sum
+  may be any number. The same holds for a product whose factors, in some order, may
+  overflow or vanish. If a complex number is not finite, any part of it may be NaN or
+  infinite.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or transform is perturbed by the row's tolerance, relative to the
   largest element of the result. A result that is not finite may be NaN or either
@@ -170,9 +171,9 @@ def oracle(
 ) -> list[Judged]:
     """The results of ``program`` for ``inputs``, each with an error bound.
 
-    Bounds come from ``samples`` runs in which every rounding is random, by ``seed``,
-    and grow with their number. With results ``have``, the runs end as soon as the
-    results are within their bounds.
+    Bounds come from ``samples`` runs with random roundings, by ``seed``. More runs give
+    larger bounds. With results ``have``, the runs end as soon as the results are within
+    their bounds.
 
     Raises ArgumentError if the inputs do not have the Program's types.
 

@@ -47,8 +47,8 @@ def vmap(
     (``with_sharding_constraint``), the mapped axis is cut along the mesh axis, or axes,
     ``spmd_axis_name``. Without ``spmd_axis_name``, it is not cut.
 
-    Raises ShapeError if the mapped extents differ, or nothing is mapped and no
-    ``axis_size`` is given.
+    Raises ShapeError if the mapped extents differ, or if nothing is mapped and there is
+    no ``axis_size``.
 
     >>> import numpy as np
     >>> vmap(np.dot)(np.ones((3, 2)), np.ones((3, 2)))

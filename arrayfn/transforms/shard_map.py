@@ -55,7 +55,7 @@ def shard_map(
 
     ``axis_names`` are the axes that specs and collectives use, by default all axes of
     the mesh. Along other axes, all devices have the same parts and compute the same
-    values, except in a ``shard_map`` inside ``function``, which may use them.
+    values. Only a ``shard_map`` inside ``function`` may use these axes.
 
     The types of values say along which axes of the mesh a value varies. For example,
     the sum over an axis does not vary along that axis. The derivative with respect to a

@@ -44,9 +44,8 @@ def jet(
             respect to t, each like the argument. All lists have the same length, the
             order.
 
-    Returns:
-        the value at t = 0, and its derivatives with respect to t: a tree like the
-        value, with a list in place of each array.
+    Returns: the value at t = 0, and its derivatives with respect to t. The derivatives
+    are a tree like the value, with a list in place of each array.
 
     Raises:
         ArgumentError: the series do not match the arguments.

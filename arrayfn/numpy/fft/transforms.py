@@ -286,8 +286,8 @@ def rfftn(
     """Apply ``rfft`` along the last of ``axes``, then ``fft`` along the other axes.
 
     The last of ``axes`` has n // 2 + 1 elements in the result. Here n is the extent of
-    that axis, or the last number of ``s``. float32 gives complex64, float64 and
-    integers complex128.
+    that axis, or the last number of ``s``. float32 gives complex64. float64 and
+    integers give complex128.
 
     >>> import numpy as np
     >>> rfftn(np.ones((4, 4))).shape

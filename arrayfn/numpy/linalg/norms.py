@@ -98,10 +98,10 @@ def matrix_norm(
 ) -> Array:
     """The ``ord`` norm of the matrices x (..., m, n).
 
-    The orders are: ``"fro"``, the root of the sum of squares; ``"nuc"``, the sum of
-    singular values; 2 and -2, the largest and smallest singular value; 1 and -1, the
-    largest and smallest absolute sum of a column; infinity and minus infinity, the same
-    for rows.
+    The orders are: ``"fro"`` is the root of the sum of squares, and ``"nuc"`` is the
+    sum of singular values. 2 and -2 are the largest and smallest singular value. 1 and
+    -1 are the largest and smallest absolute sum of a column. Infinity and minus
+    infinity are the same for rows.
 
     >>> import numpy as np
     >>> matrix_norm(np.diag([3.0, -4.0])), matrix_norm(np.diag([3.0, -4.0]), ord=2)

@@ -104,8 +104,8 @@ def solve(
     """Solve a x = b, for ``a`` (..., n, n) and b (n,) or (..., n, k).
 
     ``assume_a="pos"`` uses the Cholesky factor of a positive definite ``a``. "gen",
-    "sym" and "her" use LU factors. All but "gen" read only one triangle of ``a``, which
-    is the lower one with ``lower``.
+    "sym" and "her" use LU factors. All but "gen" read only one triangle of ``a``. With
+    ``lower``, this is the lower triangle.
 
     >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
     >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")
@@ -280,7 +280,7 @@ def qr_multiply(
     overwrite_a: bool = False,
     overwrite_c: bool = False,
 ) -> tuple[Array, ...]:
-    """The product c Q, or Q c in mode "left", and R, for a = Q R.
+    """For a = Q R, the product c Q and R; in mode "left", Q c and R.
 
     Q has min(m, n) columns. With ``pivoting``, the result also has the order of
     columns; see ``qr``.

@@ -2,9 +2,9 @@
 
 ``spsolve`` factors a sparse matrix. ``cg``, ``bicgstab`` and ``gmres`` iterate. Each
 takes a sparse or dense matrix, or a function that multiplies vectors or pytrees by the
-matrix. Each is one loop, which ``lax.custom_linear_solve`` differentiates. Derivatives
-are with respect to b and to the values that the function captures, in both modes and
-every order.
+matrix. Each is one loop, which ``lax.custom_linear_solve`` differentiates. You can
+differentiate with respect to b and to the values that the function captures, in both
+modes and every order.
 
 Sources: Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 9.1 (CG),
 7.7 (BiCGSTAB) and 9.5 (GMRES). A solver of a transposed system has the transposed
@@ -63,18 +63,17 @@ def cg(
     """Solve A x = b by conjugate gradients, for Hermitian positive definite A.
 
     Args:
-        A: a matrix (n, n), dense or sparse, or a linear function from pytrees like b to
-            such pytrees.
+        A: a dense or sparse matrix (n, n), or a linear function. The function takes and
+            returns pytrees like b.
         b: the right-hand side, a vector (n,) or a pytree of arrays.
-        x0: the initial guess, like b; zeros by default. A solver of a system for a
-            derivative also starts from ``x0``, if ``x0`` is closer to the solution than
-            zero.
+        x0: the initial guess, like b; zeros by default. A system for a derivative is
+            also solved from ``x0``, if ``x0`` is closer to its solution than zero.
         tol: the residual, relative to b, at which to stop (SciPy's ``rtol``).
         atol: the absolute residual at which to stop.
         maxiter: the largest number of iterations, by default ten times the number of
             unknowns.
-        M: a preconditioner, which approximates the inverse of A; a matrix or a
-            function, as A.
+        M: a preconditioner, which is a matrix or a function, like A. It approximates
+            the inverse of A.
 
     Returns:
         x, and 0 if the residual became small enough, else the number of iterations.

@@ -104,10 +104,10 @@ def rankdata(
 ) -> Array:
     """The rank, from 1, of each number along ``axis`` (None: of all, flattened).
 
-    ``method`` is the rank of equal numbers. It is the mean of their ranks ("average"),
-    the "min" or "max", the rank among distinct numbers ("dense"), or the rank in their
-    order ("ordinal"). With "average", a NaN makes all ranks NaN. Other methods count
-    NaN as the largest number.
+    ``method`` is the rank of equal numbers. "average", "min" and "max" give the mean,
+    smallest and largest of their ranks. "dense" gives the rank among distinct numbers.
+    "ordinal" gives different ranks in their order. With "average", a NaN makes all
+    ranks NaN. Other methods count NaN as the largest number.
 
     >>> import numpy as np
     >>> rankdata(np.array([10, 30, 20, 20]))

@@ -75,8 +75,8 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def defjvps(self, *rules: Function | None) -> None:
         """Set a rule for each argument: ``rule(tangent, value, *arguments)``.
 
-        The rule returns the tangent of the value for a change of only that argument.
-        None means zero.
+        The rule returns the tangent of the value if only that argument changes. None
+        means zero.
 
         >>> from arrayfn.transforms import grad
         >>> @custom_jvp
