@@ -1,4 +1,4 @@
-"""arrayfn: pure functions of arrays, differentiated, mapped and compiled.
+"""arrayfn differentiates, maps and compiles pure functions of arrays.
 
 import arrayfn as af, arrayfn.numpy as anp
 

@@ -53,15 +53,15 @@ def checkpoint(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
 ) -> Any:
-    """``fun``, whose values are recomputed for derivatives instead of kept.
+    """Return ``fun`` with values that derivatives recompute instead of keeping them.
 
     Normally, a gradient keeps the values of the forward pass until the backward pass
     reads them. For a checkpointed function, it keeps only the arguments and the values
     that ``policy`` (one of ``checkpoint_policies``) selects. The other values are
-    computed again when the backward pass needs them. Values and derivatives stay the
-    same. Arguments in ``static_argnums`` (and ``static_argnames``) are any Python
-    values. With ``prevent_cse=False`` the compiler may merge both computations and keep
-    the values after all.
+    computed again when the backward pass needs them. The results and the derivatives
+    stay the same. Arguments in ``static_argnums`` (and ``static_argnames``) are any
+    Python values. With ``prevent_cse=False`` the compiler may merge both computations,
+    and so keep the values after all.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 else:
 
     class Array(ABC):  # noqa: B024 - its instances are others'
-        """The class of all arrays: NumPy's, arrays on a device, and traced ones.
+        """The class of all arrays: NumPy's, those on a device, and traced arrays.
 
-        Use it for ``isinstance`` and annotations; it cannot be called to make an array.
-        Type checkers see NumPy's class.
+        Use the class for ``isinstance`` and annotations. You cannot call it to make an
+        array. Type checkers see NumPy's class.
 
         >>> isinstance(np.ones(2), Array), isinstance(1.0, Array)
         (True, False)
@@ -39,7 +39,7 @@ else:
 
 
 def typeof(x: Any) -> ArrayType:
-    """The shape, dtype and layout of ``x``, an array or number, also a traced one.
+    """The shape, dtype and layout of ``x``, an array or number, which may be traced.
 
     Raises ArgumentError for other values.
 

@@ -26,12 +26,12 @@ from arrayfn.transforms.arguments import check_leaf, leaf_type, value_of
 def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     """Raise CheckError unless ``condition``, a bool or an array of bools, is true.
 
-    The error has the line of the call and ``message``, formatted with ``args`` and
-    ``values``: arrays, numbers and pytrees of them. A compiled function raises the
-    error at the end of the call; on a GPU, this copies one number to the host. If
-    several checks fail, the error is that of the first one. Under ``vmap`` the message
-    is about the first member whose condition is false. A check in a branch counts only
-    if the branch is taken.
+    The error has the line of the call and ``message``. The message is formatted with
+    ``args`` and ``values``: arrays, numbers and pytrees of them. A compiled function
+    raises the error at the end of the call. On a GPU, this copies one number to the
+    host. If several checks fail, the error is that of the first one. Under ``vmap`` the
+    message is about the first member whose condition is false. A check in a branch
+    counts only if the branch is taken.
 
     Derivatives keep the checks of the function. These checks are always on, unlike
     those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or

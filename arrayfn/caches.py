@@ -27,13 +27,14 @@ def frees(free: Forget) -> Forget:
 
 
 def clear_caches() -> None:
-    """Drop everything traced and compiled in this process, and free its memory.
+    """Drop all traced and compiled functions of this process, and free their memory.
 
-    Functions can still be called. They are compiled again at their next call, from the
-    kernels in the disk cache, which is not cleared (see ``ARRAYFN_CACHE_DIR``). Arrays
+    Functions can still be called. Their next call compiles them again, from the kernels
+    in the disk cache. The disk cache is not cleared (see ``ARRAYFN_CACHE_DIR``). Arrays
     and the results of ``lower`` and ``compile`` stay while they are referred to.
-    Deleting a function frees its code without this, except for the kernels used last.
-    On a GPU this waits for the work that is enqueued, then unloads the kernels.
+    You need not call this to free the code of a function: deleting the function frees
+    it, except for the kernels used last. On a GPU, the function waits for the enqueued
+    work, and then unloads the kernels.
 
     >>> import numpy as np
     >>> import arrayfn as af

@@ -1,4 +1,4 @@
-"""Python functions called from compiled code; ``debug`` has more."""
+"""Python functions that compiled code calls; ``debug`` has more of them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def pure_callback(
 ) -> Any:
     """Call the Python function ``callback(*args, **kwargs)`` from compiled code.
 
-    It is called with NumPy arrays, and returns arrays in the structure, shapes and
+    The callback receives NumPy arrays, and returns arrays in the structure, shapes and
     dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It must have no
-    side effects, because it may be called more or less often than it is written.
-    ``vmap_method`` says how ``vmap`` calls it. "sequential" calls it once for each
-    member. "expand_dims" and "broadcast_all" call it once for all members, with the
-    mapped axis as first axis of the arguments; in arguments that are not mapped, this
-    axis has extent 1, or the values are repeated along it. Without a method, ``vmap``
-    raises ArgumentError. It has no derivative; ``custom_jvp`` can give it one.
+    side effects, because compiled code may call it more or less often than the source
+    says. ``vmap_method`` says how ``vmap`` calls it. "sequential" calls it once for
+    each member. "expand_dims" and "broadcast_all" call it once for all members, with
+    the mapped axis as first axis of the arguments. In arguments that are not mapped,
+    "expand_dims" gives this axis extent 1, and "broadcast_all" repeats the values along
+    it. Without a method, ``vmap`` raises ArgumentError. The call has no derivative, but
+    ``custom_jvp`` can give it one.
 
-    Raises what the function raises, and ShapeError if its result is not as declared.
+    Errors of the callback are raised again. A result that is not as declared raises
+    ShapeError.
 
     >>> from arrayfn.compilation.jit import jit
     >>> double = jit(lambda x: pure_callback(lambda x: 2 * x, x, x) + 1.0)
@@ -66,13 +68,13 @@ def io_callback(
     ordered: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """``pure_callback`` for a function with side effects.
+    """Call a Python function with side effects from compiled code.
 
-    Each call in the program takes place exactly once, even if nothing reads its result,
-    and calls keep their order. ``vmap`` calls it for each member in turn, but refuses
-    ``ordered`` calls. It has no derivative.
-
-    Raises what the function raises, and ShapeError if its result is not as declared.
+    Arguments are those of ``pure_callback``. Each call in the program takes place
+    exactly once, even if nothing reads its result, and calls keep their order. ``vmap``
+    calls the function for each member in turn, but refuses ``ordered`` calls. The call
+    has no derivative. Errors of the callback are raised again. A result that is not as
+    declared raises ShapeError.
 
     >>> from arrayfn.compilation.jit import jit
     >>> log = []
@@ -142,10 +144,10 @@ def staged_call(
     kwargs: dict[str, Any],
     **params: Any,
 ) -> Sequence[Any] | None:
-    """Emit the call of ``function`` and return its results; None outside a trace.
+    """Emit the call of ``function`` and return its results, or None outside a trace.
 
-    Its operands are the traced leaves of ``args`` and ``kwargs``; other leaves are
-    passed unchanged. ``name`` is shown in the Program.
+    The operands are the traced leaves of ``args`` and ``kwargs``. Other leaves are
+    passed unchanged. The Program shows ``name``.
     """
     leaves, structure = tree.flatten((args, kwargs))
     in_place = primitive.effect and current_frame() is not None

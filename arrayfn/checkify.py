@@ -1,11 +1,12 @@
-"""Errors as values: ``checkify(f)`` returns what went wrong beside the result.
+"""Errors as values: ``checkify(f)`` returns an error beside the result.
 
-``af.check`` and ``jit(f, checks=...)`` raise; a function that ``checkify`` makes does
-not. Its ``Error`` is a pytree, so that it may leave ``jit``, ``vmap`` and loops. The
-names are those of ``jax.experimental.checkify``.
+``af.check`` and ``jit(f, checks=...)`` raise errors. A function that ``checkify`` makes
+returns an ``Error`` instead. An ``Error`` is a pytree, so ``jit``, ``vmap`` and loops
+can return it. The names are those of ``jax.experimental.checkify``.
 
-The function is traced with its checks, and the Program gets a fault as a further result
-(see ``passes.checks``). An Error holds the fault, and the sites that it refers to.
+The function is traced with its checks. The Program gets a further result, the *fault*,
+which says which check failed (see ``passes.checks``). An Error holds the fault and the
+sites of the checks.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ all_checks: Final = automatic_checks | user_checks
 
 @tree.register_node
 class Error:
-    """What the checks of a call found: ``get()`` is a message, or None.
+    """The outcome of the checks of a call: ``get()`` is a message, or None.
 
-    It is a pytree of numbers. Under ``vmap`` or ``scan`` they have leading axes, and
-    the Error is about the first member for which a check failed.
+    An Error is a pytree of numbers. Under ``vmap`` or ``scan`` the numbers have leading
+    axes, and the Error is about the first member for which a check failed.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap
@@ -88,7 +89,7 @@ class Error:
         self.numbers = tuple(numbers)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Site, ...]]:
-        """The numbers, and the sites, which are static."""
+        """The numbers as children, and the sites, which are static."""
         return self.numbers, self.sites
 
     @classmethod
@@ -97,14 +98,14 @@ class Error:
         return cls(sites, numbers)
 
     def get(self) -> str | None:
-        """The message of the first check that failed; None if none did."""
+        """The message of the first check that failed, or None if no check failed."""
         error = self.get_exception()
         return None if error is None else error.message
 
     def get_exception(self) -> ArrayfnError | None:
-        """The error that ``throw`` raises, with the user's line; None if there is none.
+        """The error that ``throw`` raises, with the user's line, or None.
 
-        It is of the class that ``jit(f, checks=...)`` raises: CheckError,
+        Its class is the one that ``jit(f, checks=...)`` raises: CheckError,
         OutOfBoundsError, NotFiniteError or DivisionByZeroError.
         """
         if not self.sites:
@@ -117,7 +118,7 @@ class Error:
         return fault_error(self.sites, int(faults[member]), [x[member] for x in values])
 
     def throw(self) -> None:
-        """Raise the error of the first check that failed, if one did."""
+        """Raise the error of the first check that failed, if any check failed."""
         error = self.get_exception()
         if error is not None:
             raise error
@@ -131,19 +132,18 @@ class Error:
 def checkify(
     f: Callable[P, R], errors: Iterable[str] = user_checks
 ) -> Callable[P, tuple[Error, R]]:
-    """``f``, but it returns a pair of an ``Error`` and its result, and does not raise.
+    """Return a function that does what ``f`` does, but returns (error, result).
 
-    ``errors`` are the kinds of checks: ``user_checks`` (those of ``check``),
-    ``index_checks``, ``nan_checks``, ``div_checks``, ``float_checks``,
-    ``automatic_checks`` or ``all_checks``, or a union of several. Checks of other kinds
-    are left as they are. The Error is about the first check of the function that
-    failed; the result is computed all the same. A ``while_loop`` ends where one failed.
-
-    ``f`` is traced: it sees no values of arrays, as under ``jit``. Compile the result:
-    ``jit(checkify(f))``. Arguments that are neither arrays nor numbers are passed on
-    unchanged; so are ``True`` and ``False``, and in a traced function all Python
-    numbers, such as static arguments of ``jit``.
-    Raises ArgumentError for unknown kinds.
+    The function does not raise. ``errors`` are the kinds of checks: ``user_checks``
+    (those of ``check``), ``index_checks``, ``nan_checks``, ``div_checks``,
+    ``float_checks``, ``automatic_checks`` or ``all_checks``, or a union of several.
+    Checks of other kinds are left as they are. The Error is about the first check of
+    the function that failed. The result is computed all the same. A ``while_loop`` ends
+    where a check failed. ``f`` is traced, so it sees no values of arrays, as under
+    ``jit``. To compile it, write ``jit(checkify(f))``. ``f`` receives arguments that
+    are neither arrays nor numbers unchanged. The same holds for ``True`` and ``False``,
+    and in a traced function for all Python numbers, such as static arguments of
+    ``jit``. Raises ArgumentError for unknown kinds.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit
@@ -200,8 +200,8 @@ def checkify(
 def check_error(error: Error) -> None:
     """Raise the error of the first check that failed, also from compiled code.
 
-    Under ``jit`` it is raised when the compiled function is called, as CheckError;
-    ``checkify`` around it makes it a value again.
+    Under ``jit``, calling the compiled function raises it as CheckError. ``checkify``
+    around the compiled function makes the error a value again.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit
@@ -245,9 +245,10 @@ def _message(site: Site) -> str:
 
 
 def debug_check(condition: Any, message: str, *args: Any, **values: Any) -> None:
-    """``check``, only inside a function that ``checkify`` checks for ``user_checks``.
+    """Do what ``check`` does, but only inside a function of ``checkify``.
 
-    Elsewhere it does nothing and costs nothing.
+    ``checkify`` must check the function for ``user_checks``. Elsewhere, ``debug_check``
+    does nothing and costs nothing.
 
     >>> debug_check(False, "not seen")
     >>> checkify(lambda: debug_check(False, "seen"))()[0].get()

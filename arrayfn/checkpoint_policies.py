@@ -1,7 +1,8 @@
-"""Policies of ``checkpoint``: which values are kept for the derivative.
+"""Policies of ``checkpoint``, which choose the values to keep for the derivative.
 
-A policy is called as ``policy(primitive, *types, **params)`` for each equation of the
-function, with the types of its operands; True keeps its results.
+``checkpoint`` calls ``policy(primitive, *types, **params)`` for each equation of the
+function, with the types of the equation's operands. True keeps the results of the
+equation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def everything_saveable(primitive: Primitive, *types: ArrayType, **params: Any) 
 
 
 def nothing_saveable(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
-    """Keep no value; all are recomputed. The default."""
+    """Keep no value, and recompute all of them.
+
+    This is the default.
+    """
     return False
 
 
@@ -72,8 +76,8 @@ def save_any_names_but_these(*names: str) -> Policy:
 def save_anything_except_these_names(*names: str) -> Policy:
     """A policy that keeps all values but those with one of these names.
 
-    ``checkpoint_name(x, "hidden")`` gives x a name. What is not kept is computed again
-    where the derivative needs it; a name that no value has changes nothing.
+    ``checkpoint_name(x, "hidden")`` gives x a name. Other values are computed again
+    where the derivative needs them. A name that no value has changes nothing.
     """
     excluded = frozenset(names)
 
@@ -87,8 +91,8 @@ def save_anything_except_these_names(*names: str) -> Policy:
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
     """A policy that keeps a value if one of the two policies does.
 
-    Like all policies, both are functions of a primitive, the types of its operands and
-    its parameters, and return whether to keep the results.
+    Like all policies, both take a primitive, the types of its operands and its
+    parameters. They return whether to keep the results.
     """
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Functions that say themselves how they are mapped: JAX's ``custom_batching``."""
+"""Functions with their own batching rules, as in JAX's ``custom_batching``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["custom_vmap", "sequential_vmap"]
 
 
 def sequential_vmap(f: Callable[P, R]) -> custom_vmap[P, R]:
-    """``f``, which ``vmap`` calls for one member after the other.
+    """Return ``f`` so that ``vmap`` calls it for one member after the other.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap

@@ -1,4 +1,4 @@
-"""Functions with derivative rules of their own: JAX's ``custom_derivatives``."""
+"""Functions with their own derivative rules, as in JAX's ``custom_derivatives``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def custom_vjp_primal_tree_values(tree_: Any) -> Any:
-    """The values of a tree of ``CustomVJPPrimal``, as forward rules get it.
+    """The values of a tree of ``CustomVJPPrimal``, which forward rules get.
 
     >>> custom_vjp_primal_tree_values({"x": CustomVJPPrimal(2.0, True)})
     {'x': 2.0}
@@ -40,7 +40,7 @@ def custom_vjp_primal_tree_values(tree_: Any) -> Any:
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """The zero tangent of each leaf of ``val``; a ``SymbolicZero`` if that is wanted.
+    """The zero tangent of each leaf of ``val``, or with the option a ``SymbolicZero``.
 
     >>> import numpy as np
     >>> zero_from_primal(np.ones(2)), zero_from_primal(1.0, symbolic_zeros=True)

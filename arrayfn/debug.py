@@ -50,11 +50,11 @@ def callback(
 ) -> Any:
     """Call ``callback(*args, **kwargs)`` with NumPy arrays, for its effects.
 
-    In compiled code it is called when the values are known. Calls keep the order in
-    which they are written, so ``ordered`` changes nothing. Under ``vmap`` it is called
-    once for each member. Derivatives ignore it. Its result is not used. The call of the
-    compiled function raises its exceptions. Without a callback it gives a function that
-    takes one.
+    Compiled code calls it when the values are known. Calls keep the order in which they
+    are written, so ``ordered`` changes nothing. ``vmap`` calls it once for each member.
+    Derivatives ignore the callback, and its result is not used. The call of the
+    compiled function raises the exceptions of the callback. Without a callback, the
+    result is a function that takes one.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit
@@ -105,8 +105,8 @@ def print(
 
     In a traced function Python's ``print`` shows types without values. See
     ``callback`` for the order, ``vmap`` and derivatives. Arrays are printed with the
-    ``np.printoptions`` of the line that calls it. Without a format it gives a function
-    that takes one.
+    ``np.printoptions`` of the line that calls it. Without a format, the result is a
+    function that takes one.
 
     Raises ArgumentError if the format and the values do not fit.
 

@@ -23,7 +23,7 @@ from arrayfn.transforms import check_leaf
 def device_put(
     x: Any, device: str | Device | NamedSharding | PartitionSpec | None = None
 ) -> Any:
-    """``x`` in the memory of ``device``: an array or number, or a pytree of them.
+    """Put ``x``, an array, a number or a pytree of them, into the memory of ``device``.
 
     ``device`` is a backend's name, one of ``af.devices()``, a NamedSharding, or a
     PartitionSpec over the mesh of ``set_mesh``. None means the first GPU that can be
@@ -31,8 +31,8 @@ def device_put(
 
     On "cuda", the first GPU, and "cuda:1" arrays keep their layout. Arrays of other
     libraries that are on this GPU already are not copied. On "cpu" the results are
-    NumPy arrays. With a NamedSharding they are cut over the devices of its mesh; if an
-    array is already distributed over this mesh, collectives move its parts.
+    NumPy arrays. A NamedSharding cuts arrays over the devices of its mesh. If an array
+    is already distributed over this mesh, collectives move its parts.
 
     Raises BackendError if there is no such device on this machine, and ShapeError if an
     extent is not a multiple of the number of parts.
@@ -59,7 +59,7 @@ def _resharded(x: Any, sharding: NamedSharding) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """``x``, an array or a pytree of them, as NumPy arrays on the host.
+    """Copy ``x``, an array or a pytree of them, to NumPy arrays on the host.
 
     >>> device_get((np.arange(2),))
     (array([0, 1]),)
@@ -68,10 +68,10 @@ def device_get(x: Any) -> Any:
 
 
 def from_dlpack(x: Any) -> Any:
-    """The array that an object with ``__dlpack__`` holds, in its own memory.
+    """Return the array that an object with ``__dlpack__`` holds, without a copy.
 
-    On a CPU it is a NumPy array, on an NVIDIA GPU a DeviceArray. bfloat16 is among the
-    dtypes. Raises ArgumentError for other objects and other devices.
+    The result is a NumPy array on a CPU, and a DeviceArray on an NVIDIA GPU. bfloat16
+    is among the dtypes. Raises ArgumentError for other objects and other devices.
 
     >>> x = np.arange(3.0)
     >>> np.shares_memory(from_dlpack(x), x)
@@ -87,9 +87,9 @@ def from_dlpack(x: Any) -> Any:
 
 
 def to_dlpack(x: Any) -> Any:
-    """``x`` in a form that other libraries' ``from_dlpack`` takes, without a copy.
+    """Convert ``x`` to a form that ``from_dlpack`` of other libraries takes.
 
-    It is needed for bfloat16, which NumPy does not export:
+    This makes no copy. You need it for bfloat16, which NumPy does not export:
     ``torch.from_dlpack(af.to_dlpack(x))``. Libraries take NumPy arrays of most other
     dtypes, and DeviceArrays, directly.
 
@@ -111,9 +111,9 @@ Elsewhere.receive = _received
 
 
 def block_until_ready(x: Any) -> Any:
-    """``x``, an array or a pytree of them, once it is computed.
+    """Wait until ``x``, an array or a pytree of them, is computed, and return it.
 
-    A call may return before a device has finished; NumPy arrays are always complete.
+    A call may return before a device has finished. NumPy arrays are always complete.
 
     >>> block_until_ready({"a": np.arange(2)})
     {'a': array([0, 1])}

@@ -6,8 +6,9 @@ table). bfloat16, which NumPy does not know, stays bfloat16 with integers and bo
 in JAX.
 
 float8_e4m3fn, float8_e5m2, int4 and uint4 (from ml_dtypes, one byte an element) are
-*storage types*: arrays of them are moved, converted and multiplied into another dtype,
-and promote to nothing. All other arithmetic on them raises DTypeError.
+*storage types*. You can move, convert and multiply arrays of these types, but the
+result of a product has another dtype. They do not promote. All other arithmetic on them
+raises DTypeError.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.ite
 
 
 class extended(np.generic):  # noqa: N801 - JAX's name
-    """The kind of dtypes that NumPy has not."""
+    """The kind of dtypes that NumPy does not have."""
 
 
 class prng_key(extended):  # noqa: N801 - JAX's name
@@ -78,10 +79,10 @@ class prng_key(extended):  # noqa: N801 - JAX's name
 
 
 class KeyDType:
-    """The data type of keys of random numbers, of which there is one, ``KEY``.
+    """The data type of keys of random numbers; ``KEY`` is the only one.
 
-    An element is the two uint32 words of a key. Elements are moved and compared, not
-    computed with. NumPy has no such dtype.
+    An element has the two uint32 words of a key. Elements can be moved and compared,
+    but not computed with. NumPy has no such dtype.
     """
 
     name: Final = "key<fry>"
@@ -132,7 +133,7 @@ _WEAK_DTYPES: Final[dict[type, DType]] = {
 def canonical(dtype: Any) -> DType:
     """The supported data type that ``dtype`` (a NumPy dtype, type or name) names.
 
-    Raises TypeError for data types arrayfn does not have.
+    Raises TypeError for data types that arrayfn does not have.
 
     >>> canonical("float32")
     dtype('float32')
@@ -152,7 +153,7 @@ def canonical(dtype: Any) -> DType:
 
 
 def check_numeric(dtype: DType) -> None:
-    """DTypeError for the dtype of keys, which numbers are not converted to."""
+    """Raise DTypeError for the dtype of keys, because no number converts to a key."""
     if dtype is KEY:
         raise DTypeError(
             "numbers do not convert to key<fry>; make a key from a seed, "
@@ -189,12 +190,12 @@ def short_name(dtype: DType) -> str:
 
 
 def real_of(dtype: DType) -> DType:
-    """The data type of the real part of ``dtype``: itself, if it is not complex."""
+    """The data type of the real part of ``dtype``, which may be ``dtype`` itself."""
     return _REAL_OF.get(dtype, dtype)
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex data type whose parts are ``dtype``: itself, if it is complex."""
+    """The complex data type with parts of ``dtype``, or ``dtype`` if it is complex."""
     return _COMPLEX_OF.get(dtype, dtype)
 
 
@@ -210,7 +211,7 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def is_python_scalar(value: object) -> bool:
-    """Whether ``value`` is a Python bool, int, float or complex, no NumPy scalar.
+    """Whether ``value`` is a Python bool, int, float or complex, and no NumPy scalar.
 
     Instances of subclasses, such as ``IntEnum``, count.
     """
@@ -220,12 +221,12 @@ def is_python_scalar(value: object) -> bool:
 
 
 def plain_scalar(value: Any) -> PythonScalar:
-    """``value`` as an instance of bool, int, float or complex itself."""
+    """Convert ``value`` to a plain bool, int, float or complex."""
     return value if type(value) in _WEAK_DTYPES else _scalar_class(value)(value)
 
 
 def weak_dtype(value: PythonScalar) -> DType:
-    """The data type a Python scalar has when nothing else decides it."""
+    """The data type of a Python scalar if no other operand decides it."""
     found = _WEAK_DTYPES.get(type(value))
     return _WEAK_DTYPES[_scalar_class(value)] if found is None else found
 
@@ -247,9 +248,10 @@ def _rank(dtype: DType) -> int:
 
 
 def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
-    """Promote (dtype, weak) pairs; the result is weak if all are.
+    """Promote (dtype, weak) pairs; the result is weak if all pairs are.
 
-    A weak dtype (a Python scalar's) yields to any other of its kind or a higher one.
+    A weak dtype, which is that of a Python scalar, yields to any other dtype of its
+    kind or a higher kind.
 
     >>> promote([(float32, False), (float64, True)])
     (dtype('float32'), False)

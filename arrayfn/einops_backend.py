@@ -1,8 +1,7 @@
-"""einops' functions on traced arrays and on arrays on a device.
+"""The functions of einops for traced arrays and arrays on a device.
 
-einops looks an array's library up among the subclasses of its ``AbstractBackend``. The
-one for arrayfn is defined as soon as a program has imported einops, which is before or
-after it imports arrayfn.
+einops finds the library of an array among the subclasses of its ``AbstractBackend``.
+arrayfn defines its subclass as soon as a program has imported both einops and arrayfn.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _define(backends: Any) -> None:
 
 
 def install() -> None:
-    """Define the backend now if einops is imported, else when it is."""
+    """Define the backend now if einops is imported, or else when it is imported."""
     backends = sys.modules.get(_MODULE)
     if backends is not None:
         _define(backends)

@@ -1,8 +1,8 @@
-"""The errors. A message says where, what was given, and what to do instead.
+"""The errors of arrayfn.
 
-Each also derives from the built-in error that a NumPy user would catch.
-``SourceLocation`` names a line of the user's code, and ``user_location()`` finds the
-one that is running.
+A message names the user's line, the value that was given, and a remedy. Each error also
+derives from the built-in error that a NumPy user would catch. ``SourceLocation`` names
+a line of the user's code, and ``user_location()`` finds the running line.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ class AxisError(ShapeError, IndexError):
 
 
 class IndexingError(ArrayfnError, IndexError):
-    """An index that an array does not take: too many, of a wrong type, or outside."""
+    """An index that does not fit an array.
+
+    It has too many entries, a wrong type, or is out of bounds.
+    """
 
 
 class OutOfBoundsError(IndexingError):
@@ -135,7 +138,7 @@ class StructureError(ArrayfnError, ValueError):
 
 
 class NotFiniteError(ArrayfnError, FloatingPointError):
-    """NaN or an infinity, made in a function that ``jit`` compiled with checks."""
+    """A NaN or an infinity in a function that ``jit`` compiled with checks."""
 
 
 class DivisionByZeroError(ArrayfnError, FloatingPointError, ZeroDivisionError):
@@ -159,15 +162,15 @@ class ArgumentError(ArrayfnError, TypeError):
 
 
 class AbstractValueError(ArrayfnError, TypeError):
-    """Python asked for the value of an array that is not known while tracing."""
+    """Python asked for the value of an array, which is not known while tracing."""
 
 
 class TracerLeakError(ArrayfnError, RuntimeError):
-    """A tracer used after the function it belongs to has returned."""
+    """A tracer that is used after its function has returned."""
 
 
 class NestingError(ArrayfnError, RecursionError):
-    """More nested functions than Python's stack holds."""
+    """A deeper nesting of functions than Python's stack holds."""
 
 
 class InPlaceError(ArrayfnError, TypeError):
@@ -175,11 +178,11 @@ class InPlaceError(ArrayfnError, TypeError):
 
 
 class TracedConversionError(ArrayfnError, TypeError):
-    """A traced value where a Python number is taken, which would drop a derivative."""
+    """A traced value in place of a Python number, which would drop a derivative."""
 
 
 class DifferentiationError(ArrayfnError, TypeError):
-    """A derivative that does not exist, or of something that is not real."""
+    """A derivative that does not exist, or a derivative of a value that is not real."""
 
 
 class BundleError(ArrayfnError, ValueError):
@@ -187,15 +190,18 @@ class BundleError(ArrayfnError, ValueError):
 
 
 class ProgramError(ArrayfnError, ValueError):
-    """A Program that breaks a rule of the IR. A bug, unless you built it by hand."""
+    """A Program that breaks a rule of the IR.
+
+    This is a bug of arrayfn, unless you built the Program by hand.
+    """
 
 
 class BackendError(ArrayfnError, RuntimeError):
-    """A backend that is missing or cannot do what is asked."""
+    """A backend that is missing or cannot do the requested operation."""
 
 
 class CollectiveError(BackendError):
-    """A collective that not all members of its group took part in, or not in time."""
+    """A collective that some members of its group did not reach in time."""
 
 
 class VerificationError(ArrayfnError, RuntimeError):
@@ -203,7 +209,10 @@ class VerificationError(ArrayfnError, RuntimeError):
 
 
 class OutOfMemoryError(BackendError, MemoryError):
-    """A device that has no memory left. The process can go on."""
+    """A device that has no memory left.
+
+    The process can continue.
+    """
 
 
 class KernelMismatchError(ArrayfnError, ValueError):
@@ -222,4 +231,4 @@ def warn_of_singular_matrix() -> None:
 
 
 class DroppedKernelWarning(UserWarning):
-    """A transformation uses an operator's body, though the operator has kernels."""
+    """A transformation uses an operator's body although the operator has kernels."""

@@ -15,13 +15,13 @@ from arrayfn.transforms import leaf_type
 
 
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
-    """All elements of ``pytree`` in one vector, and the inverse function.
+    """Put all elements of ``pytree`` into one vector; also return the inverse function.
 
-    The vector has the dtype that the leaves promote to. The inverse restores their
-    dtypes; where a leaf was real, it takes the real part of a complex vector. If all
-    leaves have one dtype, it takes a vector of any dtype and keeps that dtype. It
-    raises ShapeError for a vector of another length, and DTypeError for one of another
-    dtype.
+    The vector has the dtype that the leaves promote to. The inverse restores the dtypes
+    of the leaves. For a real leaf, it takes the real part of a complex vector. If all
+    leaves have one dtype, the inverse takes a vector of any dtype and keeps that dtype.
+    It raises ShapeError for a vector of another length, and DTypeError for a vector of
+    another dtype.
 
     >>> import numpy as np
     >>> vector, unravel = ravel_pytree({"a": np.ones(2), "b": np.array([[3.0]])})

@@ -1,7 +1,7 @@
-"""Images of another size: ``resize`` and ``scale_and_translate``.
+"""Change the size of images: ``resize`` and ``scale_and_translate``.
 
-Each spatial axis is multiplied by a matrix of weights, which are differentiable in the
-scale and the translation.
+Each spatial axis is multiplied by a matrix of weights. The weights can be
+differentiated with respect to the scale and the translation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 
 
 class ResizeMethod(Enum):
-    """How values between the elements of an image are found."""
+    """The methods that compute values between the elements of an image."""
 
     NEAREST = 0
     LINEAR = 1
@@ -33,7 +33,10 @@ class ResizeMethod(Enum):
 
     @staticmethod
     def from_string(s: str) -> ResizeMethod:
-        """The method of a name, such as "bilinear"; ArgumentError if there is none."""
+        """The method of this name, such as "bilinear".
+
+        Raises ArgumentError if there is no such method.
+        """
         if s not in _METHODS:
             raise ArgumentError(
                 f"there is no method {s!r} of resizing; there are "
@@ -101,14 +104,14 @@ def resize(
     antialias: bool = True,
     precision: str | None = None,
 ) -> Array:
-    """``image`` stretched to ``shape``; axes whose extent stays are not changed.
+    """Stretch ``image`` to ``shape``; an axis whose extent stays is not changed.
 
     ``method`` is "nearest", "linear" (triangles), "cubic" (Keys' kernel), "lanczos3",
-    "lanczos5", "area" (the mean over a pixel's area) or "cubic-pytorch" (without
-    ``antialias`` a sharper kernel, and edges repeated). Pixel centres are at
-    half-integers. With ``antialias`` a pixel of a smaller image is the mean of the
-    pixels that it covers. ``precision`` is as for ``matmul``. Integers become
-    floating-point, except for "nearest".
+    "lanczos5", "area" (the mean over a pixel's area) or "cubic-pytorch". Without
+    ``antialias``, "cubic-pytorch" has a sharper kernel, and repeats the edges. Pixel
+    centres are at half-integers. With ``antialias`` a pixel of a smaller image is the
+    mean of the pixels that it covers. ``precision`` is as for ``matmul``. Integers are
+    converted to floating-point numbers, except for "nearest".
 
     Raises ShapeError if ``shape`` has another number of axes than ``image``.
 
@@ -147,11 +150,12 @@ def scale_and_translate(
     antialias: bool = True,
     precision: str | None = None,
 ) -> Array:
-    """``image`` scaled, then moved, along ``spatial_dims``, on a grid of ``shape``.
+    """Scale ``image``, then move it, along ``spatial_dims``, on a grid of ``shape``.
 
-    The element at x of the image comes to ``x * scale + translation``; both are vectors
-    with an element for each of ``spatial_dims``, and have derivatives. Outside of the
-    image the result is 0. Other arguments are those of ``resize``, without "nearest".
+    The element at x of the image moves to ``x * scale + translation``. ``scale`` and
+    ``translation`` are vectors with an element for each of ``spatial_dims``, and have
+    derivatives. Outside of the image the result is 0. Other arguments are those of
+    ``resize``, but ``method`` cannot be "nearest".
 
     >>> scale_and_translate(
     ...     np.array([1.0, 3.0]), (3,), (0,), np.ones(1), np.ones(1), "linear"

@@ -1,9 +1,10 @@
-"""The loggers of what compiling does, and ``ARRAYFN_LOG``, which shows them.
+"""The loggers of the compiler, and ``ARRAYFN_LOG``, which shows their records.
 
-``ARRAYFN_LOG=compile,retrace,cache`` prints to standard error each compilation with its
-time, each call that compiles a function again with the argument that caused it, and
-each look into the disk cache. ``ARRAYFN_LOG=all`` prints all three. In a program,
-``logging.getLogger("arrayfn.retrace").setLevel("INFO")`` does as much as any logger.
+``ARRAYFN_LOG=compile,retrace,cache`` prints records to standard error: each compilation
+with its time, each call that compiles a function again, with the argument that caused
+it, and each lookup in the disk cache. ``ARRAYFN_LOG=all`` prints all three. A program
+can use the loggers like any others, for example
+``logging.getLogger("arrayfn.retrace").setLevel("INFO")``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def configure(wanted: str) -> None:
 
 
 def configure_from_environment() -> None:
-    """Do what ``ARRAYFN_LOG`` asks for, if it is set."""
+    """Configure the loggers by ``ARRAYFN_LOG``, if it is set."""
     wanted = os.environ.get(VARIABLE)
     if wanted:
         configure(wanted)

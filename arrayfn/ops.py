@@ -1,4 +1,4 @@
-"""Sums, products and extrema over segments: the rows that share a number."""
+"""Sums, products and extrema over segments, which are rows that share a number."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ def segment_sum(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The sum of the rows of ``data`` with each number: (num_segments, ...).
+    """Sum the rows of ``data`` that have the same number.
+
+    The result is (num_segments, ...), with one sum for each number.
 
     Args:
         data: an array (n, ...).
-        segment_ids: integers (n,), the number of each row; rows with a number outside
-            0 to ``num_segments`` - 1 are left out.
-        num_segments: the number of segments, which must be known while tracing; by
-            default one more than the largest of ``segment_ids``, whose values must then
-            be known.
-        indices_are_sorted: a promise that they ascend.
+        segment_ids: integers (n,), the number of each row. Rows with a number outside 0
+            to ``num_segments`` - 1 are ignored.
+        num_segments: the number of segments, which must be known while tracing. The
+            default is one more than the largest of ``segment_ids``, whose values must
+            then be known.
+        indices_are_sorted: a promise that the numbers ascend.
         unique_indices: a promise that no number occurs twice.
-        bucket_size: has no effect; another library groups sums by it.
-        mode: how to treat rows whose number is out of bounds: "drop" leaves them out,
+        bucket_size: has no effect. Another library groups sums by it.
+        mode: how to treat rows whose number is out of bounds. "drop" ignores them, and
             "clip" uses the last number.
 
     Raises:
         ShapeError: if ``segment_ids`` is not a vector with a number for each row.
-        ArgumentError: if it is not of integers.
+        ArgumentError: if ``segment_ids`` does not have integers.
 
     >>> import numpy as np
     >>> segment_sum(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -87,7 +89,7 @@ def segment_max(
 ) -> Array:
     """The maximum of the rows of each segment: see ``segment_sum``.
 
-    For an empty segment it is the smallest number of the dtype.
+    An empty segment gives the smallest number of the dtype.
 
     >>> import numpy as np
     >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -118,7 +120,7 @@ def segment_min(
 ) -> Array:
     """The minimum of the rows of each segment: see ``segment_sum``.
 
-    For an empty segment it is the largest number of the dtype.
+    An empty segment gives the largest number of the dtype.
 
     >>> import numpy as np
     >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)

@@ -51,7 +51,8 @@ def save_parameters(
     ``metadata`` maps names to texts that are stored in the file.
 
     Raises ArgumentError for dtypes that the format does not have, such as complex128,
-    for two arrays with the same name, and if the package ``safetensors`` is missing.
+    and for two arrays with the same name. Also raises it if the package ``safetensors``
+    is missing.
     """
     arrays: dict[str, Array] = {}
     for path, leaf in _named(parameters):
@@ -76,13 +77,12 @@ def save_parameters(
 
 
 def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
-    """The arrays of a safetensors ``file``, in a pytree of the structure of ``like``.
+    """Read the arrays of a safetensors ``file`` into a pytree like ``like``.
 
-    ``like`` has the arrays, numbers or ``ShapeDtypeStruct``s that they are to replace.
-    Without it the result is a dict of the arrays by their names.
-
-    Raises ArgumentError or ShapeError, which names the arrays, if the file does not
-    have the arrays of ``like``, and ArgumentError for a broken file.
+    ``like`` has the arrays, numbers or ``ShapeDtypeStruct``s that the arrays of the
+    file replace. Without ``like``, the result is a dict of the arrays by their names.
+    If the file does not have the arrays of ``like``, raises ArgumentError or
+    ShapeError, which names the arrays. Raises ArgumentError for a broken file.
     """
     package = _package()
     content = Path(file).read_bytes()

@@ -1,4 +1,4 @@
-"""How arrays lie over devices, under the names of ``jax.sharding``."""
+"""The distribution of arrays over devices, under the names of ``jax.sharding``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``check_grads``: derivatives beside central differences, in random directions.
+"""``check_grads`` compares derivatives with central differences in random directions.
 
-Maclaurin, Duvenaud, Adams, Autograd: effortless gradients in NumPy, 2015.
+See Maclaurin, Duvenaud, Adams, Autograd: effortless gradients in NumPy, 2015.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def check_grads(
 ) -> None:
     """Compare derivatives of ``f`` at ``args``, up to ``order``, with differences.
 
-    Arguments and results are pytrees; leaves that are neither floating-point nor
+    Arguments and results are pytrees. Leaves that are neither floating-point nor
     complex are not changed. ``modes`` are "fwd" (``jvp``) and "rev" (``vjp``). ``eps``
-    is the step of the central differences. Tolerances follow from the narrowest dtype,
-    and ``f`` should vary on a scale of 1 around ``args``.
+    is the step of the central differences. Tolerances depend on the narrowest dtype.
+    ``f`` should vary on a scale of 1 around ``args``.
 
     Raises AssertionError with the two derivatives if they differ.
 
@@ -67,7 +67,8 @@ def check_jvp(
 ) -> None:
     """Compare ``f_jvp(args, tangents)`` with a central difference of ``f``.
 
-    It gives the pair (value, tangent), as ``jvp`` does. Raises AssertionError.
+    ``f_jvp`` returns the pair (value, tangent), as ``jvp`` does. If they differ,
+    AssertionError is raised.
 
     >>> check_jvp(np.exp, lambda p, t: (np.exp(*p), np.exp(*p) * t[0]), (1.0,))
     """
@@ -94,9 +95,9 @@ def check_vjp(
 ) -> None:
     """Compare ``f_vjp(*args)``, the pair (value, pull-back), with a difference.
 
-    For a random tangent and cotangent, the inner product of the cotangent with the
-    difference must equal that of the pulled-back cotangent with the tangent. Raises
-    AssertionError.
+    The test uses a random tangent and a random cotangent. The inner product of the
+    cotangent with the difference must equal the inner product of the pulled-back
+    cotangent with the tangent. Raises AssertionError.
 
     >>> check_vjp(np.exp, lambda x: (np.exp(x), lambda ct: (ct * np.exp(x),)), (1.0,))
     """

@@ -1,9 +1,9 @@
-"""Tracebacks that end at the user's line: frames of arrayfn are not shown.
+"""Tracebacks that end at the user's line, without the frames of arrayfn.
 
-``install`` puts a hook where Python, and IPython, print errors that nobody caught. What
-is raised stays as it is. An error of arrayfn is shown without the frames of arrayfn and
-of the libraries it uses, and so is an error of the user's code that arrayfn called. An
-error that begins in arrayfn and is none of its own is a bug: it is shown whole.
+``install`` adds a hook to Python and IPython for printing uncaught errors. The errors
+themselves do not change. The hook hides the frames of arrayfn and of its libraries for
+errors of arrayfn, and for errors of the user's code that arrayfn called. Any other
+error that begins in arrayfn is a bug, and keeps its whole traceback.
 ``ARRAYFN_TRACEBACK=full`` shows everything.
 """
 
@@ -25,7 +25,7 @@ _NOTE: Final = f"(frames of arrayfn are hidden; {VARIABLE}=full shows them)"
 def shortened(
     error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """``trace`` without frames of libraries; as it is where that would hide a cause."""
+    """Remove frames of libraries from ``trace``, unless that would hide a cause."""
     frames = list(_frames(trace))
     files = [frame.tb_frame.f_code.co_filename for frame in frames]
     if not any(file.startswith(_PACKAGE) for file in files):
@@ -40,7 +40,7 @@ def shortened(
 
 
 def shorten_all(error: BaseException) -> None:
-    """Shorten the tracebacks of ``error`` and of those that it came from."""
+    """Shorten the tracebacks of ``error`` and of the errors that caused it."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -57,7 +57,10 @@ def shorten_all(error: BaseException) -> None:
 
 
 def install() -> None:
-    """Have errors that nobody catches be shown short, unless all is asked for."""
+    """Shorten the tracebacks of uncaught errors.
+
+    ``ARRAYFN_TRACEBACK=full`` keeps all frames.
+    """
     if os.environ.get(VARIABLE, "") == "full":
         return
     before = sys.excepthook

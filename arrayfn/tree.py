@@ -1,8 +1,8 @@
 """Pytrees: nested tuples, lists, dicts, named tuples and registered classes of arrays.
 
-They are made by optree. ``None`` is an empty subtree; dicts are ordered by key.
-``register_dataclass``, ``register_node`` and ``register_static`` make other classes
-nodes.
+The package optree implements them. ``None`` is an empty subtree. Dicts are ordered by
+key. ``register_dataclass``, ``register_node`` and ``register_static`` make other
+classes nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ATTRS_FIELDS: Final = "__attrs_attrs__"
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """The leaves of ``tree`` in order, and its structure.
 
-    Whatever ``is_leaf`` accepts is a leaf.
+    A node that ``is_leaf`` accepts is a leaf.
 
     >>> flatten({"b": (1, 2), "a": 3})[0]
     [3, 1, 2]
@@ -49,7 +49,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
 
 
 def text_of(structure: TreeDef) -> str:
-    """``structure`` as errors show it, shortened; ``*`` is an array.
+    """The short text of ``structure`` that errors show; ``*`` is an array.
 
     >>> text_of(structure({"a": 1, "b": (2, 3)}))
     "{'a': *, 'b': (*, *)}"
@@ -59,10 +59,10 @@ def text_of(structure: TreeDef) -> str:
 
 
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
-    """``flatten`` of ``tree``, for which dataclasses of optree are nodes.
+    """Flatten ``tree``, with dataclasses of optree as nodes.
 
-    They are registered under a name that their users choose. Those found in ``tree``
-    are registered here too.
+    Users register these dataclasses under a name of their choice. The ones found in
+    ``tree`` are registered here, too.
 
     >>> flatten_arguments({"a": 1})[0]
     [1]
@@ -92,9 +92,9 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of ``f(leaf, *leaves of rest at its path)``.
+    """Map ``f`` over the leaves: ``f(leaf, *leaves of rest at its path)``.
 
-    Raises StructureError if ``rest`` differ in structure from ``tree``.
+    Raises StructureError if a tree of ``rest`` differs in structure from ``tree``.
 
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 2})
     {'a': 3}
@@ -124,10 +124,10 @@ def reduce(
     initializer: Any = _NOTHING,
     is_leaf: IsLeaf = None,
 ) -> Any:
-    """``function(function(leaf0, leaf1), leaf2)`` and so on, over all leaves.
+    """Combine all leaves: ``function(function(leaf0, leaf1), leaf2)`` and so on.
 
-    It begins with ``initializer`` if that is given. A tree without leaves needs one, or
-    TypeError is raised.
+    The combination begins with ``initializer``, if it is given. A tree without leaves
+    needs an initializer, or TypeError is raised.
 
     >>> reduce(lambda x, y: x + y, {"a": 1, "b": (2, 3)})
     6
@@ -157,9 +157,10 @@ def reduce_associative(
     identity: Any = _NOTHING,
     is_leaf: IsLeaf = None,
 ) -> Any:
-    """``reduce`` by an associative operation, of pairs, of pairs of pairs, and so on.
+    """Combine all leaves by an associative operation.
 
-    ``identity`` is the result of a tree without leaves; without it TypeError is raised.
+    It combines pairs, then pairs of pairs, and so on. ``identity`` is the result of a
+    tree without leaves. Without ``identity``, such a tree raises TypeError.
 
     >>> reduce_associative(lambda x, y: f"({x}{y})", ["a", "b", "c", "d"])
     '((ab)(cd))'
@@ -193,11 +194,11 @@ def flatten_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> tuple[list[tuple[Path, Any]], TreeDef]:
-    """Pairs of the path to each leaf and the leaf, and the structure of ``tree``.
+    """The pairs (path, leaf) of all leaves, and the structure of ``tree``.
 
-    A path is a tuple of keys, such as ``DictKey("w")``; called with a tree it gives
-    what is there, and ``keystr`` prints it. With ``is_leaf_takes_path`` the call is
-    ``is_leaf(path, node)``.
+    A path is a tuple of keys, such as ``DictKey("w")``. ``keystr`` prints a path.
+    Calling a path with a tree gives the part of the tree at this path. With
+    ``is_leaf_takes_path``, ``is_leaf(path, node)`` is called.
     """
     if is_leaf is not None and is_leaf_takes_path:
         is_leaf = decisions(tree, is_leaf)
@@ -213,7 +214,7 @@ def leaves_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> list[tuple[Path, Any]]:
-    """Pairs of the path to each leaf and the leaf; see ``flatten_with_path``."""
+    """The pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
     return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
@@ -224,7 +225,7 @@ def map_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
-    """``f(path, leaf, *leaves of rest)`` of each leaf, as a tree.
+    """Map ``f`` over paths and leaves: ``f(path, leaf, *leaves of rest)``.
 
     >>> map_with_path(lambda path, x: keystr(path) + f" = {x}", {"a": (1, 2)})
     {'a': ("['a'][0] = 1", "['a'][1] = 2")}
@@ -248,7 +249,7 @@ def paths(tree: Any) -> list[str]:
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A tree like ``full_tree``, each leaf of ``prefix_tree`` for all leaves below it.
+    """Repeat each leaf of ``prefix_tree`` for all leaves of ``full_tree`` below it.
 
     >>> broadcast((1, 2), ((0, 0), {"a": 0}))
     ((1, 1), {'a': 2})
@@ -257,7 +258,7 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
-    """For each leaf of ``tree``, the leaf of ``prefix`` above it, which may be None.
+    """List the leaf of ``prefix``, which may be None, above each leaf of ``tree``.
 
     >>> broadcast_prefix((0, None), ((1, None, 2), 3))
     [0, 0, None]
@@ -272,7 +273,7 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
 def one_level(
     node: Any,
 ) -> tuple[list[Any], Hashable, Callable[[Any, list[Any]], Any]]:
-    """The children of ``node``, its metadata, and what makes a node of the two.
+    """The children and metadata of ``node``, and a function that makes a node of them.
 
     Raises ValueError for a leaf.
 
@@ -285,7 +286,7 @@ def one_level(
 
 
 def registered() -> dict[type, Callable[[Any, Any], Any]]:
-    """The classes that are nodes, with ``make(metadata, children)`` of each."""
+    """The classes that are nodes, each with its ``make(metadata, children)``."""
     entries = optree.register_pytree_node.get(namespace=_OWN)  # type: ignore[attr-defined]
     return {cls: entry.unflatten_func for cls, entry in entries.items()}
 
@@ -312,12 +313,12 @@ def register_node(
     flatten: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
     unflatten: Callable[[Any, tuple[Any, ...]], Any] | None = None,
 ) -> C:
-    """Make instances of ``cls`` nodes of trees; gives ``cls``.
+    """Make instances of ``cls`` nodes of trees, and return ``cls``.
 
-    ``flatten(instance)`` gives the pair (children, metadata), and
-    ``unflatten(metadata, children)`` the instance. Trees whose metadata differ have
-    different structures. Without the functions (as a decorator) the class has them, as
-    a method ``tree_flatten`` and a class method ``tree_unflatten``.
+    ``flatten(instance)`` returns the pair (children, metadata). ``unflatten(metadata,
+    children)`` returns the instance. Trees whose metadata differ have different
+    structures. As a decorator without these functions, it uses the method
+    ``tree_flatten`` and the class method ``tree_unflatten`` of the class.
 
     >>> @register_node
     ... class Interval:
@@ -393,10 +394,10 @@ class _Whole:
 
 @register_node
 class Partial(functools.partial[Any]):
-    """``functools.partial`` as a tree, whose leaves are its arguments.
+    """A ``functools.partial`` that is a tree, with its arguments as leaves.
 
-    It lets a function be an argument of ``jit`` and ``grad``, with its arrays. If it
-    wraps a ``functools.partial``, that one's arguments are not leaves.
+    A Partial can be an argument of ``jit`` and ``grad``, and brings its arrays with it.
+    If it wraps a ``functools.partial``, the arguments of that one are not leaves.
 
     >>> double = Partial(lambda a, x: a * x, 2.0)
     >>> double(3.0), leaves(double)
@@ -410,7 +411,7 @@ class Partial(functools.partial[Any]):
         return super().__new__(cls, func, *args, **keywords)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
-        """The arguments, and the function."""
+        """The arguments as children, and the function as metadata."""
         return (self.args, self.keywords), self.func
 
     @classmethod
@@ -425,10 +426,11 @@ def register_with_keys(
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]],
     unflatten: Callable[[Any, tuple[Any, ...]], Any],
 ) -> type:
-    """``register_node`` for a class whose children have keys, which paths show.
+    """Do what ``register_node`` does, for a class whose children have keys.
 
-    ``flatten_with_keys(instance)`` gives the pair (pairs of key and child, metadata). A
-    key is one of ``arrayfn.tree_util``'s, or any value that names a child.
+    Paths show the keys. ``flatten_with_keys(instance)`` returns the pair (pairs of key
+    and child, metadata). A key is one of ``arrayfn.tree_util``'s, or any value that
+    names a child.
 
     >>> from arrayfn.tree_util import GetAttrKey
     >>> class Box:
@@ -460,9 +462,10 @@ def register_with_keys(
 
 
 def register_static(cls: C) -> C:
-    """Make instances of ``cls`` parts of the structure, without leaves; gives ``cls``.
+    """Make instances of ``cls`` part of the structure, without leaves; return ``cls``.
 
-    They are hashable and compared by ``==``. A function is compiled for each value.
+    Instances must be hashable, and are compared by ``==``. A function is compiled for
+    each value.
 
     >>> @register_static
     ... class Mode(str):
@@ -480,7 +483,7 @@ def register_static(cls: C) -> C:
 
 
 def static(**options: Any) -> Any:
-    """``dataclasses.field`` of a field that is part of the structure, not a child.
+    """A ``dataclasses.field`` that is part of the structure, not a child.
 
     >>> from dataclasses import dataclass
     >>> @register_dataclass
@@ -501,15 +504,16 @@ def register_dataclass(
     meta_fields: Sequence[str] | None = None,
     drop_fields: Sequence[str] = (),
 ) -> Any:
-    """Make instances of a dataclass nodes of trees; usable as a decorator.
+    """Make instances of a dataclass nodes of trees; this can be a decorator.
 
     Classes of the package attrs and dataclasses of ``optree.dataclasses`` work too.
 
-    Fields in ``data_fields`` are children, those in ``meta_fields`` part of the
-    structure, and hashable. By default all fields of the constructor are children but
-    those declared as ``static()``, that is ``field(metadata={"static": True})``.
-    ``drop_fields`` are left to the constructor. Raises ArgumentError for fields that
-    are not there, or left out.
+    Fields in ``data_fields`` are children. Fields in ``meta_fields`` are part of the
+    structure, and must be hashable. By default, all fields of the constructor are
+    children, except those declared as ``static()``, which is
+    ``field(metadata={"static": True})``. The constructor fills in ``drop_fields``.
+    Raises ArgumentError for fields that the class does not have, and for fields that no
+    list names.
 
     >>> from dataclasses import dataclass, field
     >>> @register_dataclass

@@ -25,7 +25,7 @@ class SequenceKey:
 
     @property
     def entry(self) -> int:
-        """What the path shows: the key, position or name."""
+        """The key, position or name that the path shows."""
         return self.idx
 
     @override
@@ -46,7 +46,7 @@ class DictKey:
 
     @property
     def entry(self) -> Any:
-        """What the path shows: the key, position or name."""
+        """The key, position or name that the path shows."""
         return self.key
 
     @override
@@ -67,7 +67,7 @@ class GetAttrKey:
 
     @property
     def entry(self) -> str:
-        """What the path shows: the key, position or name."""
+        """The key, position or name that the path shows."""
         return self.name
 
     @override
@@ -92,7 +92,7 @@ class FlattenedIndexKey:
 
     @property
     def entry(self) -> int:
-        """What the path shows: the key, position or name."""
+        """The key, position or name that the path shows."""
         return self.key
 
     @override
@@ -154,9 +154,9 @@ def key_of(entry: optree.PyTreeEntry) -> Any:
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """``keys`` as text that can follow the tree's name.
+    """Write ``keys`` as text that can follow the name of the tree.
 
-    ``simple`` writes what each key holds alone, without brackets and dots.
+    ``simple`` writes each key without brackets and dots.
 
     >>> keystr((DictKey("w"), SequenceKey(0)))
     "['w'][0]"

@@ -1,6 +1,6 @@
 """Pytrees under JAX's older names; ``arrayfn.tree`` has the same functions.
 
-Metadata of classes and the order of arguments are JAX's, except that a structure is
+Metadata of classes and the order of arguments are JAX's. A structure, however, is
 optree's ``PyTreeSpec``.
 """
 
@@ -74,7 +74,9 @@ def is_tree_node(typ: type) -> bool:
 
 
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
-    """The children of a node and its metadata; ValueError for a leaf.
+    """The children of a node and its metadata.
+
+    Raises ValueError for a leaf.
 
     >>> flatten_one_level({"b": (1, 2), "a": 3})
     ([3, (1, 2)], ['a', 'b'])
@@ -84,7 +86,9 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
 
 
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """Pairs of key and child of a node, and its metadata; ValueError for a leaf.
+    """Pairs of key and child of a node, and its metadata.
+
+    Raises ValueError for a leaf.
 
     >>> flatten_one_level_with_keys([5.0])
     ([(SequenceKey(idx=0), 5.0)], None)
@@ -110,7 +114,7 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure is that of a leaf (of None: it is not).
+    """Whether the structure is that of a leaf; None is not a leaf.
 
     >>> treedef_is_leaf(tree_structure(1.0)), treedef_is_leaf(tree_structure((1.0,)))
     (True, False)
@@ -137,7 +141,7 @@ def register_pytree_node(
     flatten_with_keys_func: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]]
     | None = None,
 ) -> None:
-    """``arrayfn.tree.register_node``, or, with keys, ``register_with_keys``."""
+    """Call ``arrayfn.tree.register_node``, or with keys ``register_with_keys``."""
     if flatten_with_keys_func is None:
         register_node(nodetype, flatten_func, unflatten_func)
     else:
@@ -145,7 +149,7 @@ def register_pytree_node(
 
 
 def register_pytree_node_class(cls: C) -> C:
-    """``arrayfn.tree.register_node`` as a decorator.
+    """Apply ``arrayfn.tree.register_node`` as a decorator.
 
     The class has a method ``tree_flatten`` and a class method ``tree_unflatten``.
     """
@@ -158,7 +162,7 @@ def register_pytree_with_keys(
     unflatten_func: Callable[[Any, tuple[Any, ...]], Any],
     flatten_func: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
 ) -> None:
-    """``arrayfn.tree.register_with_keys``.
+    """Call ``arrayfn.tree.register_with_keys``.
 
     ``flatten_func``, which gives the same children faster, is not called.
     """
@@ -166,7 +170,7 @@ def register_pytree_with_keys(
 
 
 def register_pytree_with_keys_class(cls: C) -> C:
-    """``register_pytree_with_keys`` as a decorator.
+    """Apply ``register_pytree_with_keys`` as a decorator.
 
     The class has a method ``tree_flatten_with_keys`` and a class method
     ``tree_unflatten``. Raises ArgumentError if the class lacks one of them.

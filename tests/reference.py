@@ -86,7 +86,7 @@ DIFFERENT: Final = {
 KINDS: Final = {
     "floats": ("float16", "float32", "float64"),
     "complex numbers": ("complex64", "complex128"),
-    "integers of 32 and 64 bits": ("int32", "int64"),
+    "integers (int32, int64)": ("int32", "int64"),
     "bools": ("bool",),
 }
 KINDS_OF_SCIPY: Final = {"floats": ("float32", "float64"), "integers": ("int64",)}
@@ -372,14 +372,14 @@ class _Probe:
             return ""
         if len(accepted) == 1:
             refused = said.get("are refused", [])
-            but = f"; {_list(refused)} are refused" if refused else ""
+            but = f" {_sentence(f'{_list(refused)} are refused')}" if refused else ""
             has = accepted[0].replace("give floats", "The result has floats")
             result = has.replace("give ", "The result is ")
-            return f"{_SAME_DTYPE if result == _KEPT else result}{but}."
+            return f"{_SAME_DTYPE if result == _KEPT else result}.{but}"
         if set(accepted) == {"give bool", _KEPT} and said[_KEPT] == ["bools"]:
             return "The result is bool."
-        return _sentence(
-            "; ".join(f"{_list(kinds)} {change}" for change, kinds in said.items())
+        return " ".join(
+            _sentence(f"{_list(kinds)} {change}") for change, kinds in said.items()
         )
 
     def errors(self) -> str:

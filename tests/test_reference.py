@@ -149,7 +149,7 @@ def test_the_library_of_the_same_name_gives_the_same_numbers(namespace: str) -> 
 
 def test_help_shows_an_entry_below_the_docstring() -> None:
     text = inspect.getdoc(af.numpy.exp) or ""
-    assert text.startswith("e to the power")
+    assert text.startswith("Raise e to the power")
     assert "The same as ``numpy.exp``." in text
     assert ">>> anp.exp(np.array([0.0, 1.0]))\narray([1.        , 2.71828183])" in text
 

@@ -1,8 +1,9 @@
 """Functions of other libraries as kernels of operators, and in traced functions.
 
-``torch``, ``triton``, ``tilelang`` and ``cuda_jit`` give what ``Operator.kernel``
-registers. ``numba`` makes a function that Numba compiled one that can be traced; a
-function of ``numba.njit`` or ``numba.vectorize`` is also taken as it stands.
+``torch``, ``triton``, ``tilelang`` and ``cuda_jit`` make kernels for
+``Operator.kernel``. ``numba`` makes a traceable function from a function that Numba
+compiled. Functions of ``numba.njit`` or ``numba.vectorize`` can also be traced
+directly.
 """
 
 from __future__ import annotations

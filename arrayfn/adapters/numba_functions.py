@@ -42,7 +42,7 @@ _names: dict[str, Any] = {}
 
 
 class NumbaFunction:
-    """A function that Numba compiled; it takes traced values and arrays."""
+    """A function that Numba compiled, which takes traced values and arrays."""
 
     __name__: str
 
@@ -83,7 +83,7 @@ class NumbaFunction:
         return f"<Numba function {self.__name__}>"
 
     def operator_for(self, key: Any, made: Callable[[], Operator[..., Any]]) -> Any:
-        """The operator for calls with the other arguments ``key``, made once."""
+        """The operator for calls with the other arguments ``key``; it is made once."""
         try:
             if key not in self._operators:
                 self._operators[key] = made()
@@ -246,15 +246,17 @@ def numba(
     vjp: Callable[..., Any] | None = None,
     check: bool | float = True,
 ) -> NumbaFunction:
-    """``function``, compiled by Numba, as one that can be traced.
+    """Make a function that Numba compiled traceable.
 
     Args:
-        function: of ``numba.njit``, ``numba.vectorize`` or ``numba.guvectorize``.
-        result: what it returns, if that cannot be found by tracing its source: a
-            ShapeDtypeStruct (or a pytree of them), or a function that gives it from the
-            arguments' ShapeDtypeStructs. With it the source is not traced.
+        function: a function of ``numba.njit``, ``numba.vectorize`` or
+            ``numba.guvectorize``.
+        result: the type of its result, if tracing its source cannot find the type. It
+            is a ShapeDtypeStruct (or a pytree of them), or a function that returns this
+            from the ShapeDtypeStructs of the arguments. With ``result`` the source is
+            not traced.
         vjp: the rule for its derivative, ``vjp(*arrays, result, cotangent)``, which
-            returns the cotangent of each array argument. With it the source is not
+            returns the cotangent of each array argument. With ``vjp`` the source is not
             traced.
         check: the tolerance of the comparison with the traced source, False for none.
 
@@ -262,8 +264,8 @@ def numba(
         A function of the same arguments.
 
     Raises:
-        ArgumentError: it cannot be traced, and ``result`` is not given; its derivative
-            is asked for, and ``vjp`` is not given.
+        ArgumentError: the function cannot be traced, and there is no ``result``; or a
+            derivative is needed, and there is no ``vjp``.
 
     >>> import numba as nb
     >>> import arrayfn as af

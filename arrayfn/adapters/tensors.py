@@ -44,13 +44,12 @@ def torch(
 ) -> Any:
     """A kernel that calls a function of PyTorch tensors, on a CPU or a GPU.
 
-    ``function`` takes the operands (None for one that is not given), then the static
-    arguments by name, and returns the result, or a tuple of ``results`` of them. With
-    ``out`` it takes the tensors to write the results into after the operands, and
-    returns nothing. It runs without PyTorch's own autograd.
-
-    Raises BackendError at the first call if PyTorch is not installed, ShapeError if a
-    result does not have the shape of the operator's.
+    ``function`` takes the operands (None for an operand that is not given), then the
+    static arguments by name. It returns the result, or a tuple with as many results as
+    ``results`` says. With ``out``, the function takes the tensors for the results after
+    the operands, and returns nothing. It runs without PyTorch's own autograd. Raises
+    BackendError at the first call if PyTorch is not installed, and ShapeError if a
+    result has another shape than the operator's result.
 
     >>> import arrayfn as af
     >>> kernel = af.adapters.torch(lambda x: x * 2)  # af.operator(f).kernel("cpu")(...)
@@ -105,12 +104,12 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 
 
 def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
-    """A kernel that calls what a function of ``tilelang.jit`` compiles.
+    """A kernel that calls the result of a function of ``tilelang.jit``.
 
-    ``sizes(*arrays, **static)`` gives the arguments that ``factory`` is called with, a
-    tuple or a mapping by name, from the arrays of operands and results. What it returns
-    is kept for these arguments. It is called with the tensors of operands and results;
-    one with ``out_idx`` is called with the operands, and its results are copied.
+    ``sizes(*arrays, **static)`` gets the arrays of operands and results. It returns the
+    arguments of ``factory``, as a tuple or a mapping by name. The compiled function is
+    kept for these arguments. It is called with the tensors of operands and results. A
+    function with ``out_idx`` is called with the operands, and its results are copied.
 
     >>> import arrayfn as af
     >>> tiled = af.adapters.tilelang(print, lambda x, out: x.shape)
@@ -141,8 +140,8 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
     """A kernel that launches a function of ``numba.cuda.jit``.
 
     ``launch(*arrays, **static)`` gets the arrays of operands and results and the static
-    arguments, and returns the grid and the block, and after them, if there are any,
-    values to pass behind the arrays: ``((blocks,), (threads,), n)``.
+    arguments. It returns the grid and the block, and then any values to pass after the
+    arrays: ``((blocks,), (threads,), n)``.
 
     >>> import arrayfn as af
     >>> def launch(x, out):  # of @cuda.jit def double(x, out): ...

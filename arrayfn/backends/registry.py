@@ -26,9 +26,9 @@ def register_backend(backend: Backend, *, replace: bool = False) -> None:
     """Make ``backend`` known as ``jit(f, device=backend.name)``.
 
     A package registers its backends when it is installed, by entry points of the group
-    ``arrayfn.backends``: each names a class or a function that is called without
-    arguments and returns a Backend. Entry points are imported when a backend is not
-    known by its name, or when all backends are listed.
+    ``arrayfn.backends``. An entry point names a class or function. arrayfn calls it
+    without arguments to get a Backend. Entry points are imported when arrayfn does not
+    know a backend by its name, or when it lists all backends.
 
     Raises BackendError if the name is taken, unless ``replace`` is set.
 
@@ -135,13 +135,13 @@ def available_backends() -> tuple[str, ...]:
 def is_backend_available(name: str) -> bool:
     """Whether backend ``name`` exists and can be used here.
 
-    For a part, such as "cudnn" or "mkl", it says whether backends use it here.
+    For a part, such as "cudnn" or "mkl", the result says whether backends use it here.
     """
     return (has_backend(name) or name in PARTS) and not backend_info(name).missing
 
 
 def backend_info(name: str) -> BackendInfo:
-    """What backend ``name`` needs, and what of it is missing on this machine.
+    """Describe the parts that backend ``name`` needs, and the ones missing here.
 
     Other possible names are those of libraries and features that backends use or could
     use: cudnn, cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum,

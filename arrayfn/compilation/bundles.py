@@ -79,17 +79,17 @@ def save(
     """Write ``lowered``, the result of ``jit(f).lower(*args)``, into a new ``folder``.
 
     ``load`` turns the folder into a function again. ``lowered`` may be a list of
-    signatures; the loaded function chooses one by its arguments. Arguments and results
-    are arrays in tuples, lists, dicts, named tuples and registered classes, whose
-    static values are numbers, strings, dtypes and tuples of them. ``arrays`` maps names
-    to pytrees that are saved with the function, such as its parameters and the state of
-    an optimizer.
+    signatures. The loaded function chooses one of them by its arguments. Arguments and
+    results are arrays in tuples, lists, dicts, named tuples and registered classes. The
+    static values of such classes are numbers, strings, dtypes and tuples of them.
+    ``arrays`` maps names to pytrees that are saved with the function, such as its
+    parameters and the state of an optimizer.
 
     Kernels that were edited (``with_kernel``, ``register``) are saved, too.
 
-    Raises ArgumentError for other structures, for functions that call Python functions
-    (``pure_callback``, ``debug.print``), have checks or run on a mesh, and for a folder
-    that exists and is not empty.
+    Raises ArgumentError for other structures, and for a folder that exists and is not
+    empty. Also raises it for a function that calls Python functions (``pure_callback``,
+    ``debug.print``), has checks or runs on a mesh.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -230,8 +230,8 @@ def _described_signature(
 class Bundle:
     """A saved function: call it with arguments that fit one of its signatures.
 
-    ``signatures`` are the types and structures that it takes, as text. ``arrays`` are
-    the pytrees that were saved with it, by name.
+    ``signatures`` are the types and structures that the function takes, as text.
+    ``arrays`` are the pytrees that were saved with the function, by name.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -268,7 +268,10 @@ class Bundle:
 
     @property
     def compiled(self) -> tuple[Compiled, ...]:
-        """The compiled function of each signature; with open sizes, for one size."""
+        """The compiled function of each signature.
+
+        With open sizes, it is compiled for one size.
+        """
         return tuple(one.example for one in self._loaded)
 
     def export_c(
@@ -280,15 +283,15 @@ class Bundle:
     ) -> tuple[Compiled, ...]:
         """Write the function as C, for this processor, into a new ``folder``.
 
-        It writes, for each signature, ``NAME.h``, ``NAME.c``, the object file
-        ``NAME.o``, and ``NAME_main.c``, a program that reads arguments from files.
-        ``name`` is the name of the C function; if there are several signatures, it gets
-        a number. ``sizes`` gives a value for each open size. The C function needs
-        neither Python nor BLAS: products are computed by kernels. This method returns
-        functions that compute the same bits in Python.
+        For each signature, it writes ``NAME.h``, ``NAME.c`` and the object file
+        ``NAME.o``. It also writes ``NAME_main.c``, a program that reads arguments from
+        files. ``name`` is the name of the C function. With several signatures, each
+        name gets a number. ``sizes`` gives a value for each open size. The C function
+        needs neither Python nor BLAS: products are computed by kernels. This method
+        returns functions that compute the same bits in Python.
 
-        Raises ArgumentError, which names them, for functions that a C program lacks:
-        LAPACK's factorizations and Fourier transforms.
+        Raises ArgumentError for library functions that a C program lacks, and names
+        them: LAPACK's factorizations and Fourier transforms.
 
         >>> import tempfile
         >>> import arrayfn as af
@@ -345,20 +348,21 @@ def load(
     *,
     edited_kernels: bool = False,
 ) -> Bundle:
-    """The function that ``save`` wrote, compiled for ``device`` or its own device.
+    """Load the function that ``save`` wrote, for ``device`` or its own device.
 
-    It takes arguments of the structures, shapes and dtypes that it was lowered for.
-    If these contain named tuples or registered classes, import the classes before. A
-    bundle with edited kernels is loaded only with ``edited_kernels=True``: their reads
-    and writes are not checked, so load them only from someone you trust.
+    The function takes arguments of the structures, shapes and dtypes that it was
+    lowered for. If these contain named tuples or registered classes, import the classes
+    before. ``load`` refuses a bundle with edited kernels unless
+    ``edited_kernels=True``. It does not check the reads and writes of edited kernels,
+    so load them only from someone you trust.
 
-    The first load on a machine makes the kernels. Then the kernels and the plan are in
-    arrayfn's disk cache, and later loads take milliseconds.
+    The first load on a machine compiles the kernels. Then the kernels and the plan are
+    in arrayfn's disk cache, and later loads take milliseconds.
 
-    Raises BundleError, which names the file, for a bundle that is broken or was
-    changed, and BackendError if the device is missing. Hashes detect damage and edits,
-    but do not say who wrote a bundle. Loading a stranger's bundle does not run code
-    from it, but its author chose what the function computes.
+    Raises BundleError for a bundle that is broken or was changed, and names the file.
+    Raises BackendError if the device is missing. Hashes detect damage and edits, but do
+    not say who wrote a bundle. Loading a stranger's bundle does not run code from it,
+    but its author chose the computation of the function.
 
     >>> import tempfile
     >>> import arrayfn as af

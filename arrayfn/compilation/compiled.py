@@ -44,10 +44,11 @@ class Compiled:
         run: the executable, a function of a tuple of arrays.
         in_tree: the structure of ``(args, kwargs)``, without static arguments.
         out_tree: the structure of the results.
-        backend: what runs it.
+        backend: the backend that runs the function.
         sites: the sites of its checks.
-        began: when its compilation began, by ``time.perf_counter``; 0 if not known.
-        seconds: how long its compilation took; 0 if not known.
+        began: the time at which its compilation began, by ``time.perf_counter``; 0 if
+            not known.
+        seconds: the duration of its compilation; 0 if not known.
     """
 
     compiled: CompiledProgram

@@ -90,10 +90,10 @@ def _block(option: str, value: bool) -> Generator[None]:
 
 @contextmanager
 def disable_jit(disable: bool = True) -> Generator[None]:
-    """In this block, and in this thread, jitted functions run as plain Python.
+    """Run jitted functions as plain Python in this block and this thread.
 
-    ``print``, ``pdb`` and ``if x > 0:`` then see values, and results are NumPy arrays,
-    whatever device was named. Functions given to ``lax.scan`` and similar functions are
+    ``print``, ``pdb`` and ``if x > 0:`` then see values. Results are NumPy arrays, even
+    if a device was named. Functions given to ``lax.scan`` and similar functions are
     still traced. Calls outside such blocks are not slower.
 
     >>> from arrayfn.compilation.jit import jit
@@ -108,12 +108,13 @@ def disable_jit(disable: bool = True) -> Generator[None]:
 
 @contextmanager
 def debug_nans(new_val: bool = True) -> Generator[None]:
-    """In this block, and in this thread, making NaN raises NotFiniteError.
+    """Raise NotFiniteError for each new NaN in this block and this thread.
 
-    The error, a FloatingPointError, names the first operation that gives NaN although
-    no operand is NaN, and its line. It is raised at once outside compiled functions,
-    and at the end of the call for compiled ones. These are compiled once more, as by
-    ``jit(..., checks="nan")``. A NaN in an argument is not an error.
+    The error, a FloatingPointError, names the line of the first operation that gives
+    NaN although no operand is NaN. Outside compiled functions it is raised at once. For
+    a compiled function, it is raised at the end of the call. Compiled functions are
+    compiled once more, as by ``jit(..., checks="nan")``. A NaN in an argument is not an
+    error.
 
     >>> import arrayfn.numpy as anp
     >>> from arrayfn.compilation.jit import jit
@@ -143,11 +144,11 @@ def debug_infs(new_val: bool = True) -> Generator[None]:
 
 
 class Config:
-    """Options of the whole process: ``config.debug_nans = True``, say.
+    """Options of the whole process, for example ``config.debug_nans = True``.
 
-    They are ``disable_jit``, ``debug_nans`` and ``debug_infs``; the functions of these
-    names make blocks, which choose for their thread. An environment variable such as
-    ``ARRAYFN_DEBUG_NANS=1`` sets one when arrayfn is imported.
+    The options are ``disable_jit``, ``debug_nans`` and ``debug_infs``. The functions
+    with these names make blocks, which set the option for their thread. An environment
+    variable such as ``ARRAYFN_DEBUG_NANS=1`` sets an option when arrayfn is imported.
 
     >>> config = Config()
     >>> config.debug_nans = True

@@ -80,17 +80,17 @@ def jit(
     """Compile ``fun`` for the types of its arguments, at its first call with them.
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several,
-    of which the first available one is used; arrays that are elsewhere are copied
+    of which the first available one is used. Arrays that are elsewhere are copied
     there. If none is available, the function can be lowered and its kernels read, but a
-    call raises BackendError. Without ``device`` it runs where its arguments are: on the
-    GPU if one of them is an array there, else on the CPU. Static arguments are hashable
-    Python values; the function is compiled again for each of their values. Donated
-    arguments may be overwritten. ``keep_unused`` and ``inline`` have no effect: every
-    argument is kept, and if a compiled function calls another one, both are compiled
-    together.
+    call raises BackendError. Without ``device`` the function runs where its arguments
+    are: on the GPU if one of them is an array there, else on the CPU. Static arguments
+    are hashable Python values. The function is compiled again for each of their values.
+    Donated arguments may be overwritten. ``keep_unused`` and ``inline`` have no effect:
+    every argument is kept, and if a compiled function calls another one, both are
+    compiled together.
 
     Results have the same bits in each run on one machine. ``deterministic=8`` asks for
-    the same bits on meshes of 1, 2, 4 and 8 devices as well: axes that are cut are
+    the same bits on meshes of 1, 2, 4 and 8 devices as well. Axes that are cut are then
     computed in 8 blocks, and one tree adds the sums of the blocks. If this is not
     possible, an ArgumentError says why. With ``deterministic=False`` a GPU may add in
     any order, which can be faster. ``mode="persistent"`` fuses successive steps into
@@ -99,25 +99,26 @@ def jit(
 
     ``freeze`` names one or several recipes. Values that depend only on captured arrays
     are then computed when the function is compiled, and the recipes change weights.
-    True means ``("scales", "transposes")``. ``jit(f, freeze=True).lower(x).notes`` says
-    what was done; see ``Lowered.freeze``.
+    True means ``("scales", "transposes")``. ``jit(f, freeze=True).lower(x).notes``
+    lists the changes; see ``Lowered.freeze``.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
-    axis. Without it such a read gives a fill value and such a write does nothing. Other
-    checks are named, several in a tuple: ``"nan"`` and ``"inf"`` raise NotFiniteError
-    where an operation on other numbers gives NaN or an infinity, ``"division"`` raises
-    DivisionByZeroError, ``"index"`` is the same as True, and ``"all"`` means all of
-    them. The errors name the line that caused them. A checked function is slower and
-    waits for its results.
+    axis. Without the check, such a read gives a fill value, and such a write does
+    nothing. Other checks have names, and a tuple names several. ``"nan"`` and ``"inf"``
+    raise NotFiniteError where an operation on other numbers gives NaN or an infinity.
+    ``"division"`` raises DivisionByZeroError. ``"index"`` is the same as True, and
+    ``"all"`` means all of them. The errors name the line that caused them. A checked
+    function is slower and waits for its results.
 
     ``in_shardings`` and ``out_shardings`` say how arguments and results are distributed
-    over the devices of a mesh: a NamedSharding for each positional argument, or a
-    pytree prefix of it, and None where any sharding will do. All devices of the mesh
-    then compute the function on their parts. This also happens if an argument is an
-    array over a mesh.
+    over the devices of a mesh. They have a NamedSharding for each positional argument,
+    or a pytree prefix of it. None allows any sharding. All devices of the mesh then
+    compute the function on their parts. This also happens if an argument is an array
+    over a mesh.
 
-    Raises ArgumentError for an argument that is neither an array nor static, for static
-    arguments that the function does not take, and for unknown modes and checks.
+    Raises ArgumentError for an argument that is neither an array nor static, and for
+    static arguments that the function does not take. Also raises it for unknown modes
+    and checks.
 
     >>> import numpy as np
     >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))

@@ -113,9 +113,9 @@ class Jitted(Generic[P, R]):
         return self._compiler.function
 
     def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
-        """The same function with the checks ``kinds`` too, compiled by itself.
+        """The same function, compiled separately, with the checks ``kinds`` as well.
 
-        ``kinds`` are what ``kinds_of`` gives for ``jit(checks=...)``.
+        ``kinds_of`` gives the kinds of ``jit(checks=...)``.
         """
         wanted = self._compiler.checks | kinds
         if wanted == self._compiler.checks:
@@ -125,7 +125,7 @@ class Jitted(Generic[P, R]):
         return self._checked[wanted]
 
     def clear_cache(self) -> None:
-        """Drop the compiled code; the next call compiles again."""
+        """Drop the compiled code, so that the next call compiles again."""
         self._cache.clear()
         self.forget_last()
 
@@ -181,7 +181,7 @@ class Jitted(Generic[P, R]):
         ]
 
     def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
-        """What the function has been compiled to, with the results' structures."""
+        """The compiled function of each signature, and the structure of results."""
         return [(entry.compiled, entry.out_tree) for entry in self._cache.values()]
 
     @property
@@ -294,7 +294,7 @@ class Jitted(Generic[P, R]):
             self._last_by_trees = by_trees(call, structure, out_tree)
 
     def forget_last(self) -> None:
-        """Drop the shortcut: the next call looks its signature up."""
+        """Drop the shortcut, so that the next call looks up its signature."""
         self._last = self._last_by_trees = None
 
     def _call_with_refs(
@@ -337,7 +337,9 @@ class Jitted(Generic[P, R]):
         return result
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The Program for these arguments' types (values unused), to be lowered.
+        """The Program for the types of these arguments, ready to be lowered.
+
+        The values of the arguments are not used.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -377,12 +379,12 @@ class Jitted(Generic[P, R]):
         return self.trace(*args, **kwargs).out_info
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for these arguments' types (values unused).
+        """The Program, kernels and plan for the types of these arguments.
 
-        A ``ShapeDtypeStruct`` stands for an argument. If it has open sizes (``Dim``),
-        the function is traced at several sizes, and the lowered function can be saved
-        for all sizes. Raises ArgumentError if the Program has different structures at
-        different sizes.
+        The values of the arguments are not used. A ``ShapeDtypeStruct`` may stand for
+        an argument. If a ``ShapeDtypeStruct`` has open sizes (``Dim``), the function is
+        traced at several sizes, and the lowered function can be saved for all sizes.
+        Raises ArgumentError if the Program has different structures at different sizes.
         """
         arguments, structure = tree.flatten((args, kwargs))
         if not any(map(is_open, arguments)):

@@ -32,9 +32,10 @@ _COLUMNS: Final = ("implementation", "backend", "operator", "applies to", "optio
 class Implementation:
     """One implementation of an operator: a registered kernel, or the body.
 
-    ``kernel`` is None for the body: generated kernels and library calls, or the
-    interpreter. ``where`` says which operands it takes. ``taken`` says whether it
-    computes the operands that ``kernels`` was given; None if it was given none.
+    ``kernel`` is None for the body, which generated kernels, library calls or the
+    interpreter compute. ``where`` says which operands the implementation takes.
+    ``taken`` says whether it computes the operands of this call of ``kernels``. It is
+    None if the call had no operands.
     """
 
     name: str
@@ -89,13 +90,13 @@ class Implementations(Sequence[Implementation]):
 def kernels(
     operator: Operator[..., Any], *args: Any, backend: str | None = None, **static: Any
 ) -> Implementations:
-    """The implementations of ``operator``, by backend, in the order they are tried.
+    """List the implementations of ``operator``, by backend, in order of preference.
 
-    Each row says which operands the implementation applies to. The last one of a
-    backend is the operator's body. Operators that the body itself calls are listed
-    after it. With operands ``args`` (and static arguments) the list marks the
-    implementations that are used for them, and names the kernels and libraries that the
-    body is compiled to. ``backend`` limits the list to one backend.
+    Each row says which operands the implementation applies to. The last implementation
+    of a backend is the operator's body. Operators that the body calls are listed after
+    it. With operands ``args`` (and static arguments), the list marks the
+    implementations that are used for these operands. It also names the kernels and
+    libraries that the body is compiled to. ``backend`` limits the list to one backend.
 
     Raises ArgumentError if ``operator`` is not an operator.
 
@@ -129,7 +130,8 @@ def get_kernel(
 ) -> OperatorKernel | None:
     """The kernel of ``operator`` that ``backend`` uses for operands ``args``.
 
-    Without operands it is the kernel that is tried first. None stands for the body.
+    Without operands, the result is the kernel that is tried first. None stands for the
+    body.
 
     Raises BackendError for an unknown backend, and ArgumentError if ``operator`` is not
     an operator.

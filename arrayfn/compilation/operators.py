@@ -52,10 +52,10 @@ class Operator(Generic[P, R]):
     """A named operator: call it like the function it was made from.
 
     Attributes:
-        function: that function, its body.
+        function: the function that it was made from, which is the operator's body.
         name: the name under which its kernels are registered.
         static_argnames: the parameters that are static.
-        inline: whether it becomes an equation only while it has a kernel.
+        inline: whether the operator becomes an equation only while it has a kernel.
         parts: the operators that the body calls, for ``kernels`` to list.
         shardable: whether a kernel may compute one device's parts of cut operands.
     """
@@ -99,35 +99,35 @@ class Operator(Generic[P, R]):
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
-        It is used for operands that ``when(*types, **static)`` accepts. If several
-        kernels accept them, the one that was registered last is used. It is called with
-        the operands, then the arrays to write the results into, then the static
-        arguments by name. For ``"cpu"`` these are NumPy arrays in the plan's memory:
-        operands are read-only, and the kernel must not keep any array. For ``"cuda"``
-        they are DeviceArrays; the kernel may launch on any stream that waits for the
-        default one. A kernel that is not ``deterministic`` is used only by
-        ``jit(f, device="cuda", deterministic=False)``. A ``prepared`` kernel is called
-        once, when a plan is loaded, with types in place of arrays, and returns the
-        function to call. A ``lowered`` one is called by the compiler with the equation,
-        and returns generated kernels with their calls. ``views`` says which views of an
-        array the kernel takes without a copy. Jitted functions that call the operator
-        are compiled again at their next call; results of ``lower`` and ``compile`` keep
-        the kernels they have.
+        The kernel is used for operands that ``when(*types, **static)`` accepts. If
+        several kernels accept the operands, the one that was registered last is used.
+        Its arguments are the operands, then the arrays to write the results into, then
+        the static arguments by name. For ``"cpu"`` the arrays are NumPy arrays in the
+        plan's memory. Operands are read-only, and the kernel must not keep any array.
+        For ``"cuda"`` the arrays are DeviceArrays, and the kernel may launch on any
+        stream that waits for the default one. A kernel that is not ``deterministic`` is
+        used only by ``jit(f, device="cuda", deterministic=False)``. A ``prepared``
+        kernel is called once, when a plan is loaded, with types in place of arrays. It
+        returns the function to call. The compiler calls a ``lowered`` kernel with the
+        equation, and the kernel returns generated kernels with their calls. ``views``
+        says which views of an array the kernel takes without a copy. Jitted functions
+        that call the operator are compiled again at their next call. Results of
+        ``lower`` and ``compile`` keep the kernels they have.
 
-        At the first call with each signature (types and static arguments), the kernel
-        is compared with the operator's body, at the operands and at points near them.
-        At these points, a kernel with a wrong derivative gives other results.
-        ``KernelMismatchError`` says where. The tolerance is the square root of the
-        results' machine epsilon, relative to the largest result; ``check`` may give
-        another, and False turns the comparison off. Kernels that are ``lowered`` or
-        captured into a CUDA graph are not compared. The kernel takes the place of the
-        one that it ``replaces``, if one is named.
+        At the first call with each signature (types and static arguments), arrayfn
+        compares the kernel with the operator's body, at the operands and at points near
+        them. The points near them show a kernel with a wrong derivative. If the results
+        differ, ``KernelMismatchError`` says where. The tolerance is the square root of
+        the results' machine epsilon, relative to the largest result. ``check`` sets
+        another tolerance, and ``check=False`` turns the comparison off. Kernels that
+        are ``lowered`` or captured into a CUDA graph are not compared. If ``replaces``
+        names a kernel, the new kernel takes its place.
 
         Derivatives use the body, with a ``DroppedKernelWarning``. ``vmap`` also uses
-        the body, unless you pass a method: ``vmap="sequential"`` calls the kernel for
-        each member, and ``vmap="expand_dims"`` calls it once, with the mapped axis as
-        the first axis of operands (of extent 1 if an operand is not mapped) and of
-        results.
+        the body, unless you pass a method. ``vmap="sequential"`` calls the kernel for
+        each member. ``vmap="expand_dims"`` calls it once, with the mapped axis as the
+        first axis of operands and results. This axis has extent 1 if an operand is not
+        mapped.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -172,8 +172,8 @@ class Operator(Generic[P, R]):
     def prefer(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
         """Try ``kernel`` before the other kernels of its backend.
 
-        It is one of ``kernels``, or the name of one. Raises ArgumentError for anything
-        else.
+        ``kernel`` is one of ``kernels``, or its name. Anything else raises
+        ArgumentError.
         """
         KERNELS.prefer(self.find_kernel(kernel, backend))
 
@@ -261,11 +261,12 @@ class Operator(Generic[P, R]):
         return tree.unflatten(traced.out_tree, flat)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The arguments of a call with ``args`` and ``kwargs`` by parameter.
+        """Assign the arguments ``args`` and ``kwargs`` of a call to the parameters.
 
-        Raises ArgumentError if they do not fit the signature, or a static argument is
-        not hashable. A call of an ``inline`` operator runs its body instead, as it does
-        if a static argument is not a constant but, for example, a function.
+        Raises ArgumentError if the arguments do not fit the signature, or if a static
+        argument is not hashable. A call of an ``inline`` operator then runs its body
+        instead. It also does so if a static argument is not a constant but, for
+        example, a function.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -397,19 +398,19 @@ def operator(
 ) -> Any:
     """Make ``function`` an operator, named ``name`` (by default like the function).
 
-    Its parameters without a default are operands: arrays, or pytrees of them. Those
-    with a default are static: hashable Python values, for each of which there is a
-    separate Program. ``static_argnames`` overrides this. An operand may be None, which
-    stands for an operand that is not given.
+    Its parameters without a default are operands: arrays, or pytrees of them.
+    Parameters with a default are static. They are hashable Python values, and each
+    value has a separate Program. ``static_argnames`` overrides this. An operand may be
+    None, which stands for an operand that is not given.
 
     With ``inline`` the operator is one equation only while it has a kernel. Without a
     kernel, its body is traced like any function, and fused with the code around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
 
     Over a mesh of devices, kernels compute only calls whose operands are whole on every
-    device. If the operator is ``shardable``, they also compute one device's parts of
-    operands that are cut. Its body must treat parts independently: it must not reduce
-    along a cut axis or use its extent as a number.
+    device. If the operator is ``shardable``, kernels also compute one device's parts of
+    operands that are cut. The body must then treat parts independently: it must not
+    reduce along a cut axis or use the extent of that axis as a number.
 
     >>> import numpy as np
     >>> @operator

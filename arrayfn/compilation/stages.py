@@ -60,11 +60,11 @@ class Lowered:
     """A function lowered for one signature, before it is compiled.
 
     ``program`` is the traced Program. ``kernels`` have a name, a source and the reason
-    for their fusion. ``plan`` runs them. ``text()`` shows all of it. If there are
-    ``sites``, the Program's last result says which check failed, at one of them. If the
+    for their fusion. ``plan`` runs them. ``text()`` shows all of these. If there are
+    ``sites``, the last result of the Program says at which site a check failed. If the
     function was lowered for open sizes (``Dim``), ``program`` is the Program of one
-    size, and ``open_text`` is the text for all sizes. ``notes`` say what ``freeze`` has
-    done.
+    size, and ``open_text`` is the text for all sizes. ``notes`` lists the changes of
+    ``freeze``.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)
@@ -116,7 +116,7 @@ class Lowered:
         return lowered_html(self.program, self.compiled_program)
 
     def text(self) -> str:
-        """The Program, the Program after the passes, the kernels' sources, the plan."""
+        """The Program before and after the passes, the kernels and the plan."""
         parts = [
             str(self.program),
             "# after the passes",
@@ -133,7 +133,7 @@ class Lowered:
     as_text = text  # JAX's name
 
     def cost(self) -> Cost:
-        """The operations and bytes of each step of the plan, and of all.
+        """The operations and bytes of each step of the plan, and of all steps together.
 
         >>> import arrayfn as af
         >>> w, x = np.ones((32, 16)), np.ones((64, 32))
@@ -159,10 +159,10 @@ class Lowered:
         return memory_of(self.plan)
 
     def assembly(self, name: str | None = None) -> str:
-        """The assembly of the kernel ``name``, or of all, for this processor.
+        """The assembly of the kernel ``name``, or of all kernels, for this processor.
 
-        Raises ArgumentError if there is no such kernel, and for a function lowered for
-        a GPU (use ``ptx`` there).
+        Raises ArgumentError if there is no such kernel, and for a function that is
+        lowered for a GPU. For a GPU, use ``ptx``.
 
         >>> import arrayfn as af
         >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
@@ -171,10 +171,10 @@ class Lowered:
         return self._assembly(name, "cpu", "ptx() is the PTX of a GPU's kernels")
 
     def ptx(self, name: str | None = None) -> str:
-        """The PTX of the kernel ``name``, or of all. Needs numba-cuda, and no GPU.
+        """The PTX of the kernel ``name``, or of all kernels.
 
-        Raises ArgumentError if there is no such kernel, and for a function that is not
-        lowered for ``device="cuda"``.
+        This needs numba-cuda, but no GPU. Raises ArgumentError if there is no such
+        kernel, and for a function that is not lowered for ``device="cuda"``.
         """
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
@@ -221,10 +221,11 @@ class Lowered:
         """A copy with another source for the kernel ``name``.
 
         ``source`` is Python that defines a function of that name with the kernel's
-        parameters. It may use what printed kernels use, and everything that Numba
-        compiles for pointers and integers. On a CPU it must do only the work items from
-        ``begin`` to ``end``; on a GPU every thread runs it. Raises ArgumentError if
-        there is no such kernel, or the function is not defined with these parameters.
+        parameters. It may use all functions that printed kernels use, and everything
+        that Numba compiles for pointers and integers. On a CPU it must do only the work
+        items from ``begin`` to ``end``. On a GPU every thread runs it. Raises
+        ArgumentError if there is no such kernel, or if ``source`` does not define the
+        function with these parameters.
 
         >>> import arrayfn as af
         >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
@@ -245,10 +246,10 @@ class Lowered:
         return replace(self, compiled_program=program)
 
     def freeze(self, *recipes: str) -> Lowered:
-        """A copy whose captured arrays are folded, for functions of trained weights.
+        """A copy with folded captured arrays, for functions of trained weights.
 
-        Values that depend only on captured arrays are computed now; ``notes`` has a
-        line on each array. Recipes change captured weights of matrix products and
+        ``freeze`` computes the values that depend only on captured arrays. ``notes``
+        has a line on each array. Recipes change captured weights of matrix products and
         convolutions:
 
         * ``"scales"``: factors and terms of output features, such as those of batch
@@ -258,8 +259,8 @@ class Lowered:
           the order in which the product reads it.
         * ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``,
           ``"int8"``, ``"int4"``: weights are stored in this dtype, and converted where
-          they are read. All but the first two get a scale for each output feature; two
-          int4 are packed into a byte.
+          they are read. All but the first two get a scale for each output feature. Two
+          int4 numbers are packed into a byte.
 
         Raises ArgumentError for other recipes, two casts, and functions with checks.
 
@@ -289,16 +290,17 @@ class Lowered:
     def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Write each generated kernel as a file that runs, into a new ``folder``.
 
-        ``NAME.py`` is a kernel's source. Run as a script, it calls the kernel on the
-        arguments of its first call, which are in ``NAME.npz``, and compares with the
-        results then. A CPU's kernel is called as Python and compiled; a GPU's is called
-        in the emulator, compiled to PTX, and called on the GPU if there is one.
-        ``register`` puts edited files into use, in this process or another. The
-        arguments of the call are ``args``, or random numbers if they are omitted.
+        ``NAME.py`` is a kernel's source. If you run the file as a script, it calls the
+        kernel on the arguments of its first call, which are in ``NAME.npz``. It then
+        compares the results with those of that call. It runs a CPU kernel as Python and
+        compiled. It runs a GPU kernel in the emulator, compiles it to PTX, and runs it
+        on the GPU if there is one. ``register`` puts edited files into use, in this
+        process or another. The arguments of the call are ``args``, or random numbers if
+        they are omitted.
 
         Raises ArgumentError for a function that is lowered neither for a CPU nor for a
-        GPU, for a folder that exists and is not empty, and, on a machine without a GPU,
-        for GPU kernels that are too large for the emulator.
+        GPU, and for a folder that exists and is not empty. On a machine without a GPU,
+        also raises it for GPU kernels that are too large for the emulator.
 
         >>> import tempfile
         >>> from pathlib import Path
@@ -332,7 +334,7 @@ class Lowered:
     def register(self, folder: str | os.PathLike[str]) -> Lowered:
         """A copy with the kernels that were edited in a folder that ``eject`` wrote.
 
-        Raises ArgumentError if the folder has none of this function's kernels, or a
+        Raises ArgumentError if the folder has none of this function's kernels, or if a
         file does not define its kernel with the same parameters.
         """
         from arrayfn.compilation.ejected import read_kernels
@@ -347,7 +349,7 @@ class Lowered:
         return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
-        """The compiled function, to be called with the arguments' structure."""
+        """The compiled function, which takes arguments of the lowered structure."""
         run, backend = self.load(), self.backend
         trees = self.in_tree, self.out_tree
         return Compiled(self.compiled_program, run, *trees, backend, self.sites)

@@ -1,7 +1,7 @@
-"""Several devices: a CPU's virtual devices, processes, and arrays over a mesh.
+"""Several devices: virtual devices of a CPU, processes, and arrays over a mesh.
 
-``Mesh``, ``PartitionSpec`` and ``NamedSharding`` say how arrays lie over devices;
-``arrayfn.shard_map`` and ``arrayfn.jit`` compute on them.
+``Mesh``, ``PartitionSpec`` and ``NamedSharding`` say how arrays are distributed over
+devices. ``arrayfn.shard_map`` and ``arrayfn.jit`` compute on such arrays.
 """
 
 from __future__ import annotations

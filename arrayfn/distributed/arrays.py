@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """A device's part of an array: ``data``, which is ``array[index]``.
+    """A device's part of an array.
 
-    It is a NumPy array, or a DeviceArray on a GPU. ``replica_id`` numbers the devices
-    that have the same part.
+    ``data`` is ``array[index]``, as a NumPy array, or on a GPU as a DeviceArray.
+    ``replica_id`` numbers the devices that have the same part.
     """
 
     device: Device
@@ -36,9 +36,10 @@ class Shard:
 
 
 class ShardedArray(ArrayOnDevice):
-    """An array over a mesh. Made by ``device_put(x, sharding)`` and compiled calls.
+    """An array over a mesh.
 
-    It has NumPy's operators and methods, which compute on the devices of the mesh.
+    ``device_put(x, sharding)`` and compiled calls make such arrays. They have NumPy's
+    operators and methods, which compute on the devices of the mesh.
     """
 
     __slots__ = ("__arrayfn_type__", "__weakref__", "parts")
@@ -62,7 +63,7 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def sharding(self) -> NamedSharding:
-        """How the mesh's axes cut the array."""
+        """The sharding: the mesh axes that cut the array."""
         sharding = self.__arrayfn_type__.sharding
         assert sharding is not None
         return sharding
@@ -75,7 +76,7 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def is_fully_replicated(self) -> bool:
-        """Whether each device has all of it."""
+        """Whether each device has the whole array."""
         return self.sharding.is_fully_replicated
 
     @property
@@ -104,7 +105,10 @@ class ShardedArray(ArrayOnDevice):
         return self.addressable_shards[index].data
 
     def block_until_ready(self) -> ShardedArray:
-        """Itself, once its parts are computed; those of a CPU always are."""
+        """Wait until the parts are computed, and return the array.
+
+        The parts of a CPU are always computed.
+        """
         for part in self.parts.values():
             if isinstance(part, DeviceArray):
                 part.block_until_ready()
@@ -172,7 +176,7 @@ class ShardedArray(ArrayOnDevice):
             return f"{head}, parts here: {sorted(self.parts)}>"
 
     def picture(self) -> str:
-        """Which devices have which part, as text."""
+        """A text that shows which devices have which part."""
         return text_picture(self.sharding, self.shape)
 
     def _repr_html_(self) -> str:
@@ -205,7 +209,7 @@ def make_array_from_callback(
     """An array whose parts are returned by ``data_callback(index)``.
 
     ``index`` is a tuple of slices of the whole array. Devices with the same part share
-    one call. Parts are converted to ``dtype``, if one is given; parts of keys make an
+    one call. Parts are converted to ``dtype``, if one is given. Parts of keys make an
     array of keys. Raises ShapeError if a part has another shape.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec

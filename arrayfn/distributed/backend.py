@@ -21,7 +21,7 @@ class MeshBackend:
     name = "mesh"
 
     def info(self) -> BackendInfo:
-        """It is chosen by the arguments, never by its name."""
+        """The arguments choose this backend, never its name."""
         return BackendInfo(
             self.name,
             "one plan on all devices of a mesh",
@@ -36,13 +36,16 @@ class MeshBackend:
         return (ShardedArray,)
 
     def put(self, x: Any) -> Any:
-        """A copy of ``x`` on the host: it goes to the devices where it is used."""
+        """Copy ``x`` on the host; it moves to the devices that use it."""
         return np.array(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """``program`` for each device. No argument is overwritten."""
+        """Lower ``program`` for each device.
+
+        No argument is overwritten.
+        """
         from arrayfn.distributed.programs import lower_for_mesh
 
         return lower_for_mesh(program, options)
@@ -56,7 +59,7 @@ class MeshBackend:
         return MeshExecutable(compiled)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """The callable of ``compiled`` whose devices read the clock after each step."""
+        """The callable of ``compiled``; its devices read the clock after each step."""
         from arrayfn.distributed.programs import ClockedMesh, MeshProgram
 
         if not isinstance(compiled, MeshProgram):

@@ -80,10 +80,10 @@ def _within(inner: Iterable[tuple[int, int]], outer: Box) -> tuple[slice, ...]:
 def save(path: str | Path, x: Any) -> None:
     """Save ``x``, a pytree of arrays and numbers, as the checkpoint ``path``.
 
-    Each process writes its parts of an array over a mesh; each part is written once.
-    Other arrays are written by the first process. All processes call it together. The
-    checkpoint replaces an existing one only when all parts are written; if a process
-    fails, the existing one stays.
+    Each process writes its parts of an array over a mesh, and each part is written
+    once. The first process writes other arrays. All processes must call ``save``
+    together. The checkpoint replaces an existing one only when all parts are written.
+    If a process fails, the existing one stays.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -122,14 +122,15 @@ def save(path: str | Path, x: Any) -> None:
 
 
 def load(path: str | Path, like: Any) -> Any:
-    """The arrays of the checkpoint ``path``, as a pytree like ``like``.
+    """Read the arrays of the checkpoint ``path`` into a pytree like ``like``.
 
-    Each leaf of ``like`` says how to distribute the array: it is a NamedSharding, on
-    any mesh, or an array over a mesh, whose sharding is used. For anything else, such
+    Each leaf of ``like`` says how to distribute the array. It is a NamedSharding on any
+    mesh, or an array over a mesh, whose sharding is then used. For anything else, such
     as None, the result is a NumPy array. A leaf that was saved as None is None. Each
     process reads the parts that it needs. Raises ArgumentError for a folder without a
-    checkpoint and for leaves that it does not have, and ShapeError if an extent is not
-    a multiple of the number of parts, or ``like`` has an array of another shape.
+    checkpoint, and for leaves that the checkpoint does not have. Raises ShapeError if
+    an extent is not a multiple of the number of parts, or if ``like`` has an array of
+    another shape.
     """
     folder = Path(path)
     stored = _read_index(folder)

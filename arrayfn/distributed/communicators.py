@@ -26,10 +26,10 @@ _COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class Communicator(Protocol):
-    """A member's place in a group, ``rank`` of ``size``, and what the group can do.
+    """A member's place in a group, ``rank`` of ``size``, with the group's collectives.
 
-    ``step`` says which collective it is, for errors and to see that all members are at
-    the same one.
+    ``step`` identifies a collective. Errors name it, and a check compares the steps of
+    all members.
     """
 
     @property
@@ -39,25 +39,25 @@ class Communicator(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
-        """``out``: the sum, max or min of all members' ``x``."""
+        """Write the sum, max or min of ``x`` of all members to ``out``."""
         ...
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
-        """``out[k]``: ``x`` of member k."""
+        """Write ``x`` of member k to ``out[k]``."""
         ...
 
     def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
-        """``out``: the sum of all members' ``x[rank]``."""
+        """Write the sum of ``x[rank]`` of all members to ``out``."""
         ...
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
-        """``out[k]``: ``x[rank]`` of member k."""
+        """Write ``x[rank]`` of member k to ``out[k]``."""
         ...
 
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
-        """``out``: ``x`` of the member that sends to this one, or zeros."""
+        """Write ``x`` of the member that sends to this one, or zeros, to ``out``."""
         ...
 
 

@@ -22,16 +22,17 @@ def batches(
     seed: int | None = 0,
     epochs: int | None = None,
 ) -> Iterator[Any]:
-    """Batches of ``size`` rows of ``data``, each cut over a mesh as ``sharding`` says.
+    """Yield batches of ``size`` rows of ``data``, each cut over a mesh by ``sharding``.
 
-    ``data`` is an array, or a pytree of them, with the same number of rows; a memory
-    map does well, since each process reads only the rows of its own devices. There are
-    ``epochs`` epochs (None: endlessly many), each with its own order of rows. The order
-    depends only on ``seed``, not on the mesh or the number of processes; with ``seed``
-    None the rows keep their order. Rows that do not fill a batch are left out.
+    ``data`` is an array, or a pytree of arrays with the same number of rows. A memory
+    map works well, because each process reads only the rows of its own devices. There
+    are ``epochs`` epochs (None: infinitely many), each with its own order of rows. The
+    order depends only on ``seed``, not on the mesh or the number of processes. With
+    ``seed=None`` the rows keep their order. Rows that do not fill a batch are skipped.
 
-    Raises ArgumentError if there are fewer rows than ``size``, and ShapeError if arrays
-    have different numbers of rows or a batch is not a multiple of the number of parts.
+    Raises ArgumentError if there are fewer rows than ``size``. Raises ShapeError if
+    arrays have different numbers of rows, or if a batch is not a multiple of the number
+    of parts.
 
     >>> sharding = NamedSharding(Mesh((1,), ("data",)), PartitionSpec("data"))
     >>> [np.asarray(x) for x in batches(np.arange(5), 2, sharding, seed=None, epochs=1)]
@@ -85,13 +86,14 @@ def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
 
 
 def spread(x: Any, mesh: Mesh, axis: str) -> Any:
-    """A NamedSharding for each leaf of ``x``, a pytree: cut along ``axis`` of the mesh.
+    """A NamedSharding for each leaf of the pytree ``x``.
 
-    The longest axis of an array that is a multiple of the number of devices is cut;
-    arrays without such an axis are not cut. If you use it for the parameters and the
-    optimizer's state, training is fully sharded; if you use it only for the state, it
-    is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-    Parameter Models", 2020).
+    ``axis`` names the mesh axis, along which the leaves are cut. Among the axes of a
+    leaf that are multiples of the number of devices, the longest one is cut. Arrays
+    without such an axis are not cut. If you use ``spread`` for the parameters and the
+    optimizer's state, training is fully sharded. If you use it only for the state,
+    training is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+    Trillion Parameter Models", 2020).
 
     >>> mesh = Mesh((4,), ("data",))
     >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")

@@ -37,9 +37,9 @@ MOST: Final = 256
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its number among those of its platform, and its process.
+    """A device, with its number in its platform and the number of its process.
 
-    ``local_id`` is the number of a GPU in its process, if it differs.
+    ``local_id`` is the number of a GPU in its process, if this number differs.
     """
 
     id: int
@@ -50,7 +50,7 @@ class Device:
 
     @property
     def backend(self) -> str:
-        """The name of the backend that computes on it."""
+        """The name of the backend that computes on the device."""
         if self.platform != "cuda":
             return self.platform
         return f"cuda:{self.id if self.local_id < 0 else self.local_id}"
@@ -136,9 +136,9 @@ os.register_at_fork(after_in_child=DEVICES.forked)
 
 
 def devices(platform: str | None = None) -> list[Device]:
-    """The devices of all processes, or those of one ``platform``: CPU devices first.
+    """The devices of all processes, or those of one ``platform``, CPU devices first.
 
-    Platforms are "cpu" and "cuda". Raises ArgumentError for others.
+    Platforms are "cpu" and "cuda". Other names raise ArgumentError.
 
     >>> set_num_devices(8)
     >>> [str(device) for device in devices()][:3]
@@ -165,7 +165,7 @@ def make_mesh(
     *,
     devices: Sequence[Device] | None = None,
 ) -> Mesh:
-    """A mesh of ``devices``, row by row; by default of the first devices.
+    """A mesh of ``devices``, row by row, or by default of the first devices.
 
     Its axes have the extents ``axis_shapes``.
 

@@ -323,13 +323,12 @@ class _Started:
 def initialize() -> None:
     """Make the processes that were started together the devices of one program.
 
-    Every process runs the same program, as started by ``python -m arrayfn launch -n 4
-    script.py`` or ``mpiexec -n 4 python script.py``, and is one device. Each process
-    passes a NumPy array as a whole. If an exception ends one process, all end, each
-    with an error that says which one failed.
-
-    It does nothing in a process that was started alone, or when it is called again.
-    Raises BackendError if mpi4py is missing.
+    ``python -m arrayfn launch -n 4 script.py`` or ``mpiexec -n 4 python script.py``
+    starts the processes. Every process runs the same program, and is one device. Each
+    process passes a NumPy array as a whole. If an exception ends one process, all
+    processes end, each with an error that says which one failed. ``initialize`` does
+    nothing in a process that was started alone, or when it is called again. Raises
+    BackendError if mpi4py is missing.
     """
     if _Started.processes is not None:
         return

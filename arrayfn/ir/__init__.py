@@ -1,6 +1,6 @@
 """The IR: Programs, their types and layouts, their text form, and the builder.
 
-A Program is a typed, immutable list of Equations over Vars and Literals; every
+A Program is a typed, immutable list of Equations over Vars and Literals. Every
 transformation maps a Program to a Program.
 """
 

@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class RowMajor:
-    """The last axis is contiguous, each axis before it encloses those after it."""
+    """The last axis is contiguous, and each axis encloses the axes after it."""
 
     def strides(self, shape: Shape) -> tuple[int, ...]:
         """Strides in elements of an array of ``shape``."""
@@ -34,7 +34,7 @@ class RowMajor:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """The first axis is contiguous, each axis after it encloses those before it."""
+    """The first axis is contiguous, and each axis encloses the axes before it."""
 
     def strides(self, shape: Shape) -> tuple[int, ...]:
         """Strides in elements of an array of ``shape``."""
@@ -76,7 +76,7 @@ F = ColumnMajor()
 def from_strides(shape: Shape, strides: Sequence[int]) -> Layout:
     """The simplest layout with these strides (in elements) for an array of ``shape``.
 
-    Axes of extent 1 do not matter, nor does anything if the array is empty.
+    Axes of extent 1 do not matter. If the array is empty, no axis matters.
 
     >>> from_strides((2, 3), (3, 1)), from_strides((2, 3), (1, 2))
     (RowMajor(), ColumnMajor())

@@ -101,7 +101,7 @@ Atom = Var | Literal
 
 
 class PrimitiveRow(Protocol):
-    """What the IR knows of a primitive: its name and its type rule."""
+    """The part of a primitive that the IR knows: its name and its type rule."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,10 @@ class PrimitiveRow(Protocol):
         params: Params,
         source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs; raises ShapeError or DTypeError, at ``source``."""
+        """The types of the outputs.
+
+        Raises ShapeError or DTypeError, at ``source``.
+        """
         ...
 
 
@@ -136,14 +139,14 @@ class Equation:
         params: Params,
         source: SourceLocation | None = None,
     ) -> Equation:
-        """The equation with fresh outputs of the types that the rule gives."""
+        """Make the equation, with fresh outputs of the types that the rule gives."""
         types = primitive.result_types(inputs, params, source)
         outputs = tuple([Var(t) for t in types])
         kept = MappingProxyType(dict(params)) if params else NO_PARAMS
         return cls(primitive, inputs, kept, outputs, source)
 
     def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation of other ``inputs``, with fresh outputs."""
+        """The same equation with other ``inputs`` and fresh outputs."""
         for have, given in zip(self.inputs, inputs, strict=True):
             if given.type is not have.type:
                 return Equation.infer(self.primitive, inputs, self.params, self.source)
@@ -151,7 +154,10 @@ class Equation:
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
     def given(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation of other ``inputs``; it keeps outputs whose types stay."""
+        """The same equation with other ``inputs``.
+
+        It keeps outputs whose types stay.
+        """
         same = True
         for have, atom in zip(self.inputs, inputs, strict=True):
             if atom is not have:
@@ -194,10 +200,10 @@ def programs_in(params: Params) -> tuple[Program, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
-    """Inputs, captured constants, equations in order, outputs.
+    """A Program has inputs, captured constants, equations in order, and outputs.
 
     ``constants`` are Vars whose arrays are in ``constant_values``. A Program inside an
-    equation has none; its captured values are inputs.
+    equation has no constants, because its captured values are inputs.
 
     >>> import arrayfn as af
     >>> program = af.make_program(lambda x: x + 1.0)(2.0)
@@ -231,7 +237,7 @@ class Program:
                 raise ProgramError(f"{self.name}: an output is not defined")
 
     def check(self) -> None:
-        """Check every equation's types, in nested Programs too."""
+        """Check the types of every equation, also in nested Programs."""
         for equation in self.equations:
             equation.check()
             for inner in equation.subprograms():

@@ -29,7 +29,7 @@ UNVARYING: Final[frozenset[str]] = frozenset()
 class Mesh:
     """A grid of devices with a name for each of its axes.
 
-    ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
+    ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row.
     ``device_ids`` names other devices, one for each position in the grid. Devices are
     those of the CPU, or GPUs with ``platform="cuda"``. Instead of extents, you can pass
     a NumPy array or list of devices. A *member* is a position in the grid, numbered row
@@ -129,8 +129,9 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class PartitionSpec:
-    """For each axis of an array: None, a mesh axis that cuts it, or a tuple of several.
+    """The mesh axes that cut the axes of an array.
 
+    Each axis of the array has an entry: None, one mesh axis, or a tuple of several.
     Axes after the last entry are not cut. It is often imported as ``P``.
 
     >>> PartitionSpec("data", None, ("x", "y"))
@@ -171,7 +172,7 @@ class PartitionSpec:
         return f"P({', '.join(map(repr, self))})"
 
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes it names."""
+        """The mesh axes that the spec names."""
         return tuple(name for entry in self for name in _names(entry))
 
     def entries(self, ndim: int) -> tuple[Entry, ...]:
@@ -217,9 +218,9 @@ def check_spec(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
 
 @dataclass(frozen=True)
 class NamedSharding:
-    """How an array is distributed over the devices of a mesh.
+    """The distribution of an array over the devices of a mesh.
 
-    Axes of the mesh that ``spec`` does not name have copies.
+    Devices along mesh axes that ``spec`` does not name have copies.
 
     >>> sharding = NamedSharding(Mesh((2, 2), ("x", "y")), PartitionSpec("x"))
     >>> sharding.shard_shape((8, 3)), sharding.is_fully_replicated
@@ -268,7 +269,7 @@ class NamedSharding:
         return tuple(slices)
 
     def owners(self) -> Iterator[int]:
-        """A member for each different shard: the first that holds it."""
+        """The first member that holds each shard."""
         used = set(self.spec.axes())
         for member, place in enumerate(self.mesh.coordinates):
             if all(k == 0 for name, k in place.items() if name not in used):

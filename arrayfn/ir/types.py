@@ -26,11 +26,11 @@ from arrayfn.ir.sharding import UNVARYING, NamedSharding
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """Shape, data type and layout of an array.
+    """The shape, data type and layout of an array.
 
     ``weak`` marks values of Python scalars, whose dtype yields in promotion. A value
-    inside ``shard_map`` is the same along all axes of the mesh but those in
-    ``varying``. An array that lies over several devices has a ``sharding``.
+    inside ``shard_map`` varies only along the axes of the mesh in ``varying``. An array
+    over several devices has a ``sharding``.
     """
 
     shape: Shape
@@ -52,11 +52,11 @@ class ArrayType:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The bytes of the elements."""
         return self.size * self.dtype.itemsize
 
     def span(self) -> tuple[int, int]:
-        """The lowest element's offset in memory, and the number of elements spanned."""
+        """The offset of the lowest element, and the number of elements spanned."""
         if self.size == 0:
             return 0, 0
         steps = self.layout.strides(self.shape)
@@ -65,23 +65,23 @@ class ArrayType:
         return low, sum(max(0, end) for end in ends) - low + 1
 
     def plain(self) -> ArrayType:
-        """Row-major and on one device, as type rules give it."""
+        """The row-major type on one device, as type rules give it."""
         if self.layout is layouts.C and self.sharding is None:
             return self
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
 
     def with_varying(self, axes: frozenset[str]) -> ArrayType:
-        """The same type, varying along these axes of the mesh."""
+        """The same type for a value that varies along these axes of the mesh."""
         if axes == self.varying:
             return self
         return replace(self, varying=axes)
 
     def with_shape(self, shape: Iterable[int]) -> ArrayType:
-        """Row-major, strong, of another shape."""
+        """The row-major, strong type with another shape."""
         return ArrayType(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: DType) -> ArrayType:
-        """Row-major, strong, of another dtype."""
+        """The row-major, strong type with another dtype."""
         return ArrayType(self.shape, dtype)
 
     @override
@@ -105,9 +105,9 @@ def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
 
 
 def unlike_arrays(value: object) -> str:
-    """Why ``value``, of a class derived from NumPy's arrays, is not taken as one.
+    """The reason to refuse ``value``, of a class derived from NumPy's arrays.
 
-    Empty if it is.
+    The text is empty if arrayfn takes the value.
     """
     if isinstance(value, np.matrix):
         return (
@@ -123,7 +123,7 @@ def unlike_arrays(value: object) -> str:
 def type_of(value: object) -> ArrayType:
     """The type of ``value``: an array of NumPy or a device, or a scalar.
 
-    Arrays of devices say it themselves, as ``__arrayfn_type__``. One that cannot be
+    Arrays on devices give their type as ``__arrayfn_type__``. An array that cannot be
     read in place has the type of its copy (``in_place``).
     """
     if type(value) is np.ndarray:
@@ -159,10 +159,10 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
 
 
 def in_place(x: Any) -> Any:
-    """``x``; a row-major copy of a NumPy array whose elements do not lie on words.
+    """Return ``x``, or a row-major copy of a NumPy array with unaligned elements.
 
-    Such are fields of records, and arrays in bytes from an odd place on. ``type_of``
-    gives the type of the copy.
+    Such arrays are fields of records, and arrays in bytes that begin at an odd place.
+    ``type_of`` gives the type of the copy.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):
         return x

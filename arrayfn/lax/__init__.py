@@ -1,4 +1,7 @@
-"""The primitives under JAX's names. Operands do not promote; only rank 0 broadcasts."""
+"""The primitives under JAX's names.
+
+Operands do not promote. Only operands of rank 0 broadcast.
+"""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ def atan2(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits set in both x and y."""
+    """The bits that are set in both x and y."""
     return elementwise(discrete.bitwise_and, x, y)
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits set in x or y."""
+    """The bits that are set in x or y."""
     return elementwise(discrete.bitwise_or, x, y)
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits set in just one of x and y."""
+    """The bits that are set in only one of x and y."""
     return elementwise(discrete.bitwise_xor, x, y)
 
 
@@ -70,12 +70,12 @@ def lt(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def max(x: ArrayLike, y: ArrayLike) -> Array:
-    """The larger of x and y; NaN if either is NaN."""
+    """The larger of x and y; it is NaN if either is NaN."""
     return elementwise(e.maximum, x, y)
 
 
 def min(x: ArrayLike, y: ArrayLike) -> Array:
-    """The smaller of x and y; NaN if either is NaN."""
+    """The smaller of x and y; it is NaN if either is NaN."""
     return elementwise(e.minimum, x, y)
 
 
@@ -90,12 +90,12 @@ def ne(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The floating-point number next to ``x1`` towards ``x2``."""
+    """The next floating-point number from ``x1`` in the direction of ``x2``."""
     return elementwise(e.nextafter, x1, x2)
 
 
 def pow(x: ArrayLike, y: ArrayLike) -> Array:
-    """x to the power y, which may be an integer for an inexact x."""
+    """Raise x to the power y, which may be an integer for an inexact x."""
     kinds = [ops.type_of_operand("pow", v).dtype for v in (x, y)]
     if kinds[0] in dtypes.INEXACT and kinds[1] in dtypes.INTEGERS:
         y = ops.convert(y, kinds[0])
@@ -108,17 +108,17 @@ def rem(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits of x shifted left by y."""
+    """Shift the bits of x left by y."""
     return elementwise(discrete.shift_left, x, y)
 
 
 def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits of x shifted right by y, keeping the sign."""
+    """Shift the bits of x right by y, and keep the sign."""
     return elementwise(discrete.shift_right_arithmetic, x, y)
 
 
 def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
-    """The bits of x shifted right by y, filled with zeros."""
+    """Shift the bits of x right by y, and fill with zeros."""
     return elementwise(discrete.shift_right_logical, x, y)
 
 
@@ -128,7 +128,7 @@ def sub(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
-    """x / y; integers are rounded towards zero."""
+    """Return x / y; the quotient of integers is rounded towards zero."""
     x, y = alike("div", typed("div", x, y))
     if x.dtype not in dtypes.INTEGERS:
         return apply(e.div, x, y)
@@ -142,17 +142,17 @@ def complex(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
-    """x limited to [min, max]."""
+    """Limit x to [min, max]."""
     return elementwise(e.clamp, min, x, max)
 
 
 def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
-    """``on_true`` where bool ``pred`` is true, else ``on_false``."""
+    """Take ``on_true`` where bool ``pred`` is true, and ``on_false`` elsewhere."""
     return apply(e.select, pred, *typed("select", on_true, on_false))
 
 
 def integer_pow(x: ArrayLike, y: int) -> Array:
-    """x to the integer power y, by multiplications."""
+    """Raise x to the integer power y, by multiplications."""
     (x,) = typed("integer_pow", x)
     result: Array | None = elementwise(e.pow, x, 0) if y == 0 else None
     factor = x if y > 0 else apply(e.reciprocal, x)
@@ -177,7 +177,7 @@ def round(
     x: ArrayLike,
     rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO,
 ) -> Array:
-    """x rounded to the nearest integer; ties as ``rounding_method`` says."""
+    """Round x to the nearest integer; ``rounding_method`` decides ties."""
     if rounding_method is RoundingMethod.TO_NEAREST_EVEN:
         return elementwise(discrete.round, x)
     (x,) = typed("round", x)

@@ -28,9 +28,10 @@ AxisName = str | Sequence[str]
 
 
 def axis_index(axis_name: AxisName) -> Any:
-    """The index of this member along the axis, an int32; row-major for several axes.
+    """The int32 index of this member along the axis.
 
-    Raises ArgumentError if no enclosing ``vmap`` has an axis of that name.
+    Along several axes, members are numbered in row-major order. Raises ArgumentError if
+    no enclosing ``vmap`` has an axis of that name.
     """
     index: Any = np.int32(0)
     for name in _names(axis_name):
@@ -50,14 +51,14 @@ def axis_size(axis_name: AxisName) -> int:
 def psum(
     x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
 ) -> Any:
-    """The sum of x, or of each leaf of a pytree, over all members of the axis or axes.
+    """Sum x, or each leaf of a pytree, over all members of the axis or axes.
 
     A Python number is multiplied by the number of members. With ``axis_index_groups``,
-    here and in other collectives, the members of each group are combined by themselves:
-    ``[[0, 1], [2, 3]]`` sums in pairs. All groups have the same size, and each member
-    is in exactly one, else ArgumentError is raised. Members of several axes are
-    numbered in row-major order. Each member receives the values of all members and
-    selects those of its group.
+    the members of each group are combined separately. For example, ``[[0, 1], [2, 3]]``
+    sums in pairs. Other collectives have this option, too. All groups must have the
+    same size, and each member must be in exactly one group. Otherwise ArgumentError is
+    raised. Members of several axes are numbered in row-major order. Each member
+    receives the values of all members and selects those of its group.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -95,7 +96,7 @@ def psum(
 def pmean(
     x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
 ) -> Any:
-    """The mean of x, or of each leaf of a pytree, over all members.
+    """Average x, or each leaf of a pytree, over all members.
 
     ``axis_index_groups`` is as in ``psum``.
     """
@@ -110,8 +111,8 @@ def pmax(
 ) -> Any:
     """The maximum of x, or of each leaf of a pytree, over all members.
 
-    The members that equal it share its derivative equally. ``axis_index_groups`` is as
-    in ``psum``.
+    The members with the maximum share its derivative equally. ``axis_index_groups`` is
+    as in ``psum``.
     """
     return _extremum("max", x, axis_name, axis_index_groups)
 
@@ -121,8 +122,8 @@ def pmin(
 ) -> Any:
     """The minimum of x, or of each leaf of a pytree, over all members.
 
-    The members that equal it share its derivative equally. ``axis_index_groups`` is as
-    in ``psum``.
+    The members with the maximum share its derivative equally. ``axis_index_groups`` is
+    as in ``psum``.
     """
     return _extremum("min", x, axis_name, axis_index_groups)
 
@@ -161,7 +162,7 @@ def all_gather(
     axis: int = 0,
     tiled: bool = False,
 ) -> Any:
-    """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
+    """Stack the values of all members along ``axis``; ``tiled`` concatenates them.
 
     The members of several axes are in row-major order. ``axis_index_groups`` is as in
     ``psum``.
@@ -193,10 +194,11 @@ def psum_scatter(
     axis_index_groups: Groups | None = None,
     tiled: bool = False,
 ) -> Any:
-    """The sum over all members; each gets one part of it along ``scatter_dimension``.
+    """Sum over all members, and give each member one part of the sum.
 
-    That axis of x has as many elements as there are members, and is removed. With
-    ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise. The
+    The sum is cut along ``scatter_dimension``. This axis of x has as many elements as
+    there are members, and the result lacks the axis. With ``tiled``, the axis has a
+    multiple of that number of elements, and stays. Other extents raise ShapeError. The
     members of several axes are in row-major order. ``axis_index_groups`` is as in
     ``psum``.
     """
@@ -223,12 +225,12 @@ def psum_scatter(
 
 
 def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
-    """Send x between members: for each (source, target) of ``perm``, source to target.
+    """Send x from source to target for each pair (source, target) of ``perm``.
 
-    Members that are not a target get zeros. Raises ArgumentError if ``perm`` sends
-    twice from or to one member, or names a member that does not exist. Members of
-    several axes are numbered in row-major order. Each member receives the values of all
-    members and selects its own.
+    Members that are not a target get zeros. Raises ArgumentError if a member is the
+    source or the target of two pairs, or does not exist. Members of several axes are
+    numbered in row-major order. Each member receives the values of all members and
+    selects its own.
 
     >>> from arrayfn.transforms import vmap
     >>> ring = [(0, 1), (1, 2), (2, 0)]
@@ -263,7 +265,7 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
 
 
 def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
-    """x of member ``perm[axis_index(axis_name)]``."""
+    """Receive x of member ``perm[axis_index(axis_name)]``."""
     return ppermute(x, axis_name, [(source, k) for k, source in enumerate(perm)])
 
 
@@ -274,9 +276,10 @@ def pswapaxes(
     *,
     axis_index_groups: Groups | None = None,
 ) -> Any:
-    """Exchange the named axis with ``axis``, of the same extent.
+    """Exchange the named axis with ``axis``, which has the same extent.
 
-    ``axis_index_groups`` is as in ``psum``; ``axis`` then has the extent of a group.
+    ``axis_index_groups`` is as in ``psum``. With groups, ``axis`` has the extent of a
+    group.
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
@@ -293,9 +296,10 @@ def all_to_all(
     """Split x along ``split_axis``, and send part k to member k.
 
     Received parts are stacked along ``concat_axis``. With ``tiled`` they are
-    concatenated, and ``split_axis`` has a multiple of the number of members. Raises
-    ShapeError otherwise. The members of several axes are in row-major order.
-    ``axis_index_groups`` is as in ``psum``; parts are then for the members of a group.
+    concatenated, and the extent of ``split_axis`` is a multiple of the number of
+    members. Raises ShapeError otherwise. The members of several axes are in row-major
+    order. ``axis_index_groups`` is as in ``psum``. With groups, the parts go to the
+    members of a group.
     """
     names = _names(axis_name)
     group = _group("all_to_all", axis_name, axis_index_groups)
@@ -327,7 +331,7 @@ def all_to_all(
 def pvary(x: Any, axis_name: AxisName) -> Any:
     """Mark x, or each leaf of a pytree, as varying over the members of a mesh axis.
 
-    Its derivative is the sum of the members' derivatives. Inside ``shard_map`` an
+    Its derivative is the sum of the members' derivatives. Inside ``shard_map``, an
     operation on an invariant and a varying value does this implicitly. Values that
     already vary, and axes of ``vmap``, are not changed.
     """
@@ -342,7 +346,7 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
 
 
 def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
-    """``pvary``, under JAX's newer name; ``to`` is "varying".
+    """Call ``pvary``, under JAX's newer name; ``to`` is "varying".
 
     Raises ArgumentError for another ``to``: only a collective, such as ``psum``, makes
     a value the same for all members.

@@ -23,9 +23,9 @@ Leaves = list[Any]
 def associative_scan(
     fn: Function, elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:
-    """All prefix combinations by ``fn`` along ``axis``: e0, e0 e1, e0 e1 e2, ...
+    """Combine all prefixes by ``fn`` along ``axis``: e0, e0 e1, e0 e1 e2, ...
 
-    ``fn(a, b)`` is associative. It takes pytrees like ``elems`` with any number of
+    ``fn(a, b)`` must be associative. It takes pytrees like ``elems`` with any number of
     elements along ``axis``, and combines them elementwise. With ``reverse`` the scan
     runs from the end.
 

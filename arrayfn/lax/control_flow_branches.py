@@ -41,11 +41,11 @@ def cond(
     *operands: Any,
     operand: Any = _NOTHING,
 ) -> Any:
-    """``true_fun(*operands)`` if the scalar ``pred`` is true, else ``false_fun``'s.
+    """Call ``true_fun(*operands)`` if ``pred`` is true, else ``false_fun(*operands)``.
 
-    Only the selected branch is computed; if ``pred`` is mapped, both are. Both return
-    pytrees of the same structure, with leaves of the same shapes and dtypes. A single
-    operand may be given by the name ``operand``.
+    Only the selected branch is computed, but if ``pred`` is mapped, both are. Both
+    functions return pytrees of the same structure, with leaves of the same shapes and
+    dtypes. A single operand may be passed as ``operand=``.
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if the branches
     differ or ``pred`` is not a scalar.
@@ -97,7 +97,7 @@ def switch(
     *operands: Any,
     operand: Any = _NOTHING,
 ) -> Any:
-    """``branches[index](*operands)``, with ``index``, an integer scalar, clamped.
+    """Call ``branches[index](*operands)``; ``index``, an integer scalar, is clamped.
 
     See ``cond``.
 

@@ -37,11 +37,11 @@ Function = Callable[..., Any]
 
 
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
-    """``val = init_val``, then ``val = body_fun(val)`` while ``cond_fun(val)``.
+    """Repeat ``val = body_fun(val)`` from ``init_val``, while ``cond_fun(val)``.
 
-    ``val`` is a pytree of arrays that keep shape and dtype; ``cond_fun`` returns a
-    bool. It has derivatives in forward and reverse mode. In reverse mode memory is
-    bounded: iterations are recomputed if there are many (see
+    ``val`` is a pytree of arrays that keep shape and dtype. ``cond_fun`` returns a
+    bool. The loop has derivatives in forward and reverse mode. Reverse mode needs a
+    bounded amount of memory, because it recomputes iterations if there are many (see
     ``primitives.control_flow_tape``).
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if ``body_fun``
@@ -156,11 +156,12 @@ def fori_loop(
     *,
     unroll: int | bool | None = None,
 ) -> Any:
-    """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
+    """Compute ``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
-    If both bounds are known it is a ``scan``, which is faster in reverse mode;
-    otherwise a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds. If the
-    bounds are floating-point numbers, so is i: ``lower``, ``lower + 1`` and so on.
+    If both bounds are known, the loop is a ``scan``, which is faster in reverse mode.
+    Otherwise it is a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds.
+    If the bounds are floating-point numbers, i is one too: ``lower``, ``lower + 1`` and
+    so on.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -236,13 +237,13 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    """``carry, y = f(carry, x)`` for each x of ``xs``: the last carry, and the ys.
+    """Compute ``carry, y = f(carry, x)`` for each x of ``xs``.
 
-    ``xs`` is a pytree of arrays that are sliced along axis 0; the ys are stacked along
-    a new axis 0. Without xs, ``f`` is called with None ``length`` times. With
-    ``reverse`` it starts with the last x, and each y is at the index of its x.
-    ``carry`` keeps its structure, shapes and dtypes. ``unroll`` is the unroll factor
-    (0 or True: all); it does not change the result.
+    The results are the last carry, and the ys stacked along a new axis 0. ``xs`` is a
+    pytree of arrays that are sliced along axis 0. Without ``xs``, x is None, and ``f``
+    is called ``length`` times. With ``reverse`` the scan starts with the last x, and
+    each y is at the index of its x. ``carry`` keeps its structure, shapes and dtypes.
+    ``unroll`` is the unroll factor (0 or True: all). It does not change the result.
 
     Raises ShapeError, DTypeError or ArgumentError if ``f`` changes the carry, or the
     lengths of ``xs`` differ.
@@ -415,10 +416,10 @@ def _length(xs: Any, length: int | None) -> int:
 
 
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
-    """Call ``f`` for each x of ``xs``; results are stacked along a new axis 0.
+    """Call ``f`` for each x of ``xs``, and stack the results along a new axis 0.
 
-    With ``batch_size``, that many calls at a time are mapped with ``vmap``, which is
-    faster and takes more memory.
+    With ``batch_size``, ``vmap`` maps that many calls at a time. This is faster and
+    takes more memory.
 
     >>> import numpy as np
     >>> map(lambda x: x.sum(), np.ones((3, 2)))

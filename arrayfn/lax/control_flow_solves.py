@@ -41,12 +41,12 @@ def custom_linear_solve(
     symmetric: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """The x with ``matvec(x) = b`` that ``solve(matvec, b)`` finds.
+    """Return the x with ``matvec(x) = b`` that ``solve(matvec, b)`` finds.
 
-    It has derivatives of any order in both modes, by b and by the values that
-    ``matvec`` captures. They are solutions of systems with the same matrix, computed by
-    ``solve``; in reverse mode with the transposed matrix, computed by
-    ``transpose_solve``, or by ``solve`` if the matrix is ``symmetric``.
+    x has derivatives of any order in both modes, with respect to b and to the values
+    that ``matvec`` captures. In forward mode, ``solve`` computes them from systems with
+    the same matrix. In reverse mode, the systems have the transposed matrix.
+    ``transpose_solve`` solves them, or ``solve`` if the matrix is ``symmetric``.
 
     Args:
         matvec: a linear function from x to arrays like b. It may capture traced values.
@@ -55,7 +55,7 @@ def custom_linear_solve(
         transpose_solve: takes the transpose of ``matvec`` and a right-hand side.
         symmetric: whether ``matvec`` is its own transpose.
         has_aux: the solvers return pairs of x and other results, which count as
-            constants; this function then returns such a pair too.
+            constants. This function then returns such a pair, too.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: ``matvec`` or a solver returns another
@@ -117,10 +117,11 @@ def custom_root(
     tangent_solve: Function,
     has_aux: bool = False,
 ) -> Any:
-    """The x with ``f(x) = 0`` that ``solve(f, initial_guess)`` finds.
+    """Return the x with ``f(x) = 0`` that ``solve(f, initial_guess)`` finds.
 
-    It has derivatives of any order in both modes, by the values that ``f`` captures.
-    They do not go through the iterations of ``solve``, nor depend on the guess.
+    x has derivatives of any order in both modes, with respect to the values that ``f``
+    captures. The derivatives do not go through the iterations of ``solve``, and do not
+    depend on the guess.
 
     Args:
         f: a function from x to arrays like x. It may capture traced values.
@@ -130,7 +131,7 @@ def custom_root(
             g(x) = y. Reverse mode transposes it, so use ``y / g(1.0)`` for numbers, or
             ``custom_linear_solve``.
         has_aux: ``solve`` returns a pair of x and other results, which count as
-            constants; this function then returns such a pair too.
+            constants. This function then returns such a pair, too.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: a function returns another structure or

@@ -22,9 +22,10 @@ from arrayfn.tracing import apply
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """The order of axes: (batch, feature, spatial...) of operand and output.
+    """The order of axes, for the operand, the kernel and the output.
 
-    For the kernel it is (output feature, input feature, spatial...).
+    For operand and output, the axes are (batch, feature, spatial...). For the kernel,
+    they are (output feature, input feature, spatial...).
     """
 
     lhs_spec: Sequence[int]
@@ -40,11 +41,12 @@ def conv_dimension_numbers(
     rhs_shape: Sequence[int],
     dimension_numbers: DimensionNumbers,
 ) -> ConvDimensionNumbers:
-    """``dimension_numbers`` as axes.
+    """Convert ``dimension_numbers`` to axes.
 
-    Strings name the axes by letters, as in ("NHWC", "HWIO", "NHWC"): N, C, I and O
-    are batch, feature, the kernel's input and output feature, and other letters the
-    spatial axes. None means ("NCHW", "OIHW", "NCHW"), for any number of them.
+    Strings name the axes by letters, as in ("NHWC", "HWIO", "NHWC"). N is the batch, C
+    the feature, and I and O are the input and output feature of the kernel. Other
+    letters are spatial axes. None means ("NCHW", "OIHW", "NCHW"), for any number of
+    them.
 
     >>> conv_dimension_numbers((8, 32, 3), (3, 3, 16), ("NHC", "HIO", "NHC"))
     ConvDimensionNumbers(lhs_spec=(0, 2, 1), rhs_spec=(2, 1, 0), out_spec=(0, 2, 1))
@@ -104,7 +106,7 @@ def conv_general_dilated(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The convolution of ``lhs`` with the kernel ``rhs``, which is not reversed.
+    """Convolve ``lhs`` with the kernel ``rhs``, which is not reversed.
 
     Args:
         lhs: batch, feature and any number of spatial axes, in the order given by
@@ -116,8 +118,8 @@ def conv_general_dilated(
         lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
         rhs_dilation: the same for the kernel.
         dimension_numbers: the layouts of lhs, rhs and the output.
-        feature_group_count: splits features into groups, each with its part of the
-            kernel's output features; one group per feature is a depthwise convolution.
+        feature_group_count: splits features into groups. Each group has its part of the
+            kernel's output features. One group per feature is a depthwise convolution.
         batch_group_count: splits the batch into groups in the same way.
         precision: None for the full precision of the dtype, or "tf32" (see
             ``dot_general``).
@@ -273,7 +275,7 @@ def conv(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """``conv_general_dilated`` for NCHW and OIHW, with padding "SAME" or "VALID"."""
+    """Convolve in the layouts NCHW and OIHW, with padding "SAME" or "VALID"."""
     return conv_general_dilated(
         lhs,
         rhs,
@@ -294,7 +296,7 @@ def conv_with_general_padding(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """``conv_general_dilated`` for NCHW and OIHW, with any padding and dilation."""
+    """Convolve in the layouts NCHW and OIHW, with any padding and dilation."""
     return conv_general_dilated(
         lhs,
         rhs,
@@ -320,12 +322,13 @@ def conv_transpose(
 ) -> Array:
     """The transposed ("fractionally strided") convolution, which upsamples.
 
-    With "SAME" an extent n becomes ``n * stride``; with "VALID" it is ``n * stride +
-    max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad the operand
-    after ``stride - 1`` zeros have been inserted between its elements. Without
-    ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial
-    axes. With ``transpose_kernel`` the kernel is reversed and its features are
-    exchanged, which gives the gradient of the convolution with that kernel.
+    With padding "SAME", an extent n becomes ``n * stride``. With "VALID" it becomes ``n
+    * stride + max(size - stride, 0)`` for a kernel of (dilated) ``size``. If
+    ``padding`` has pairs, they pad the operand after ``stride - 1`` zeros have been
+    inserted between its elements. Without ``dimension_numbers`` the layouts are
+    ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial axes. With ``transpose_kernel`` the
+    kernel is reversed and its features are exchanged, which gives the gradient of the
+    convolution with that kernel.
 
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)

@@ -31,9 +31,9 @@ def conv_general_dilated_patches(
 ) -> Array:
     """The windows of a convolution, each flattened along the feature axis.
 
-    Their elements are ordered by feature, then by the spatial axes of the window.
-    They are copied exactly; ``precision`` has no effect. If ``preferred_element_type``
-    is given, they are converted to it.
+    The elements of a window are ordered by feature, then by the spatial axes. The
+    elements are copied exactly, so ``precision`` has no effect. If
+    ``preferred_element_type`` is given, they are converted to it.
 
     >>> import numpy as np
     >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
@@ -94,7 +94,7 @@ def conv_general_dilated_local(
 ) -> Array:
     """A convolution with a separate kernel for each element of the result.
 
-    The spatial axes of ``rhs`` are those of the result, and its input features are the
+    The spatial axes of ``rhs`` are those of the result. Its input features are the
     elements of a window of extents ``filter_shape``, in the order of
     ``conv_general_dilated_patches``. The other arguments are those of
     ``conv_general_dilated``. Raises ShapeError if ``rhs`` has another shape.

@@ -12,10 +12,10 @@ from arrayfn.tracing import apply
 
 
 class Precision(StrEnum):
-    """How float32 operands of a product are multiplied.
+    """The precision with which float32 operands of a product are multiplied.
 
-    DEFAULT and HIGHEST are float32. HIGH lets a GPU round operands to TensorFloat-32; a
-    CPU ignores it.
+    DEFAULT and HIGHEST are float32. HIGH lets a GPU round operands to TensorFloat-32. A
+    CPU ignores HIGH.
     """
 
     DEFAULT = "default"
@@ -24,7 +24,7 @@ class Precision(StrEnum):
 
 
 def optimization_barrier(operand: Any, /) -> Any:
-    """The arrays of a pytree, made opaque to the compiler.
+    """Make the arrays of a pytree opaque to the compiler.
 
     Values before the barrier are not recomputed, or fused, after it.
     """

@@ -23,7 +23,7 @@ from arrayfn.tracing import apply
 
 
 class GatherScatterMode(Enum):
-    """What happens to a window that is out of bounds.
+    """How a window that is out of bounds is handled.
 
     CLIP moves it inside. FILL_OR_DROP reads a fill value and writes nothing.
     PROMISE_IN_BOUNDS promises that no window is out of bounds.
@@ -115,11 +115,11 @@ def gather(
     mode: Mode = None,
     fill_value: Any = None,
 ) -> Array:
-    """Windows of ``slice_sizes`` at the positions ``start_indices``.
+    """Read windows of ``slice_sizes`` at the positions ``start_indices``.
 
     The last axis of ``start_indices`` holds a position along each axis of
-    ``start_index_map``. A window out of bounds is ``fill_value``, by default NaN or the
-    smallest integer.
+    ``start_index_map``. A window out of bounds is filled with ``fill_value``, by
+    default NaN or the smallest integer.
     """
     chosen = _mode(mode)
     x = ops.as_array(operand)
@@ -177,13 +177,13 @@ def scatter(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with windows replaced by ``updates`` at the positions of indices.
+    """Copy ``operand``, and write the windows ``updates`` at the given indices.
 
     The last axis of ``scatter_indices`` has the position of a window along the axes
     that ``dimension_numbers`` names. If windows overlap, the last in the order of
-    ``updates`` wins. ``unique_indices`` promises that no windows overlap,
-    ``indices_are_sorted`` that positions ascend. ``mode`` handles windows out of
-    bounds: by default they are skipped; "clip" moves them inside.
+    ``updates`` wins. ``unique_indices`` promises that no windows overlap.
+    ``indices_are_sorted`` promises that positions ascend. ``mode`` handles windows out
+    of bounds. By default they are skipped, and "clip" moves them inside.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
@@ -200,7 +200,7 @@ def scatter_add(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` added; overlapping windows add up.
+    """Copy ``operand``, and add the windows ``updates``; overlapping windows add up.
 
     The other parameters are those of ``scatter``.
     """
@@ -219,9 +219,9 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` subtracted; overlapping windows add up.
+    """Copy ``operand``, and subtract the windows ``updates``.
 
-    The other parameters are those of ``scatter``.
+    Overlapping windows add up. The other parameters are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
@@ -239,9 +239,10 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` multiplied by ``updates``; overlapping windows multiply.
+    """Copy ``operand``, and multiply it by the windows ``updates``.
 
-    The other parameters are those of ``scatter``.
+    The factors of overlapping windows multiply. The other parameters are those of
+    ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
@@ -297,7 +298,7 @@ def scatter_apply(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``func`` applied to its windows at the positions of indices.
+    """Copy ``operand``, and apply ``func`` to its windows at the given indices.
 
     ``update_shape`` is the shape of the array of windows. Where windows overlap,
     ``func`` is applied once.

@@ -50,9 +50,9 @@ __all__ = [
 
 
 def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
-    """The lower triangular L with x = L L^H; NaN if x is not positive definite.
+    """The lower triangular L with x = L L^H; it is NaN if x is not positive definite.
 
-    ``symmetrize_input`` uses (x + x^H) / 2; otherwise the lower triangle is read.
+    ``symmetrize_input`` uses (x + x^H) / 2. Otherwise, the lower triangle is read.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
@@ -71,11 +71,11 @@ def triangular_solve(
     conjugate_a: bool = False,
     unit_diagonal: bool = False,
 ) -> Array:
-    """x with x op(a) = b, or op(a) x = b if ``left_side``.
+    """Solve x op(a) = b for x, or op(a) x = b with ``left_side``.
 
-    op may transpose and conjugate. One triangle of a (..., n, n) is read; with
-    ``unit_diagonal`` its diagonal is not. b is (..., m, n), or (..., n, m) if
-    ``left_side``, or vectors (..., n) if it has one axis less than a.
+    op may transpose and conjugate. One triangle of ``a`` (..., n, n) is read, and with
+    ``unit_diagonal`` its diagonal is not read. b is (..., m, n), or (..., n, m) with
+    ``left_side``. If b has one axis less than ``a``, it has vectors (..., n).
 
     >>> a = np.array([[2.0, 0.0], [1.0, 4.0]])
     >>> triangular_solve(a, np.array([[2.0], [9.0]]), left_side=True, lower=True)
@@ -114,9 +114,9 @@ def triangular_solve(
 
 
 def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
-    """LU factors in one matrix, pivots and permutation: x[permutation] = L U.
+    """The LU factors of x in one matrix, the pivots (..., k), and the permutation.
 
-    Row i is swapped with row pivots[i], for ascending i; pivots are (..., k).
+    x[permutation] = L U. For ascending i, row i is swapped with row pivots[i].
 
     >>> factors, pivots, permutation = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> factors
@@ -129,7 +129,7 @@ def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
 
 
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
-    """The permutation (..., permutation_size) of row swaps by pivots (..., k).
+    """The permutation (..., permutation_size) that swaps rows by pivots (..., k).
 
     >>> lu_pivots_to_permutation(np.array([2, 2], np.int32), 3)
     array([2, 0, 1], dtype=int32)
@@ -141,10 +141,10 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True
 ) -> tuple[Array, ...]:
-    """Q and R with x = Q R; Q is square if ``full_matrices``.
+    """Q and R with x = Q R; with ``full_matrices``, Q is square.
 
-    With ``pivoting`` it also returns the order (..., n) of columns with
-    x[..., order] = Q R, for which the diagonal of R does not increase in magnitude.
+    With ``pivoting``, the result also has the order (..., n) of columns, and x[...,
+    order] = Q R. In this order, the diagonal of R does not increase in magnitude.
     Derivatives are for this order.
 
     >>> qr(np.array([[0.0, 2.0], [1.0, 0.0]]), pivoting=True)[2]
@@ -169,11 +169,12 @@ def eigh(
     sort_eigenvalues: bool = True,
     subset_by_index: tuple[int, int] | None = None,
 ) -> tuple[Array, Array]:
-    """Eigenvectors as columns, and ascending eigenvalues, of Hermitian x (..., n, n).
+    """The eigenvectors and ascending eigenvalues of Hermitian x (..., n, n).
 
-    ``symmetrize_input`` uses (x + x^H) / 2; otherwise one triangle is read. With
-    ``subset_by_index=(first, end)`` only eigenvalues ``first`` to ``end`` (exclusive)
-    are returned. They are ascending even if ``sort_eigenvalues`` is False.
+    The eigenvectors are columns. ``symmetrize_input`` uses (x + x^H) / 2. Otherwise,
+    one triangle is read. With ``subset_by_index=(first, end)``, only eigenvalues
+    ``first`` to ``end`` (exclusive) are returned. The eigenvalues ascend even if
+    ``sort_eigenvalues`` is False.
     """
     uplo = "L" if lower else "U"
     w, v = linalg.eigh(x, uplo, symmetrize_input=symmetrize_input)
@@ -188,9 +189,10 @@ def eig(
     compute_left_eigenvectors: bool = True,
     compute_right_eigenvectors: bool = True,
 ) -> list[Array]:
-    """Eigenvalues of x (..., n, n), then left and right eigenvectors as columns.
+    """The eigenvalues of x (..., n, n), and left and right eigenvectors as columns.
 
-    Left eigenvectors, v^H x = w v^H, come from the inverse of the right ones.
+    A left eigenvector v has v^H x = w v^H. Left eigenvectors come from the inverse of
+    the right ones.
     """
     if not (compute_left_eigenvectors or compute_right_eigenvectors):
         return [linalg.eigvals(x)]
@@ -209,10 +211,11 @@ def svd(
     compute_uv: bool = True,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """U, singular values and V^H with x = U diag(s) V^H; s alone if not compute_uv.
+    """U, the singular values s, and V^H, with x = U diag(s) V^H.
 
-    With ``subset_by_index=(first, end)`` only singular values ``first`` to ``end``
-    (exclusive) and their vectors are returned.
+    With ``compute_uv=False``, the result is s alone. With ``subset_by_index=(first,
+    end)``, only singular values ``first`` to ``end`` (exclusive) and their vectors are
+    returned.
     """
     found = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
     return tuple(found) if compute_uv else found
@@ -222,10 +225,11 @@ def svd(
 
 
 def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
-    """The Hessenberg form H of a (..., n, n) = Q H Q^H, and taus (..., n - 1).
+    """The Hessenberg form H of ``a`` (..., n, n), and taus (..., n - 1).
 
-    The Householder vectors are stored below H's subdiagonal. Q is block diagonal: 1 and
-    ``householder_product(h[..., 1:, :-1], taus)``.
+    ``a`` = Q H Q^H. The Householder vectors are stored below H's subdiagonal. Q is
+    block diagonal, with the blocks 1 and ``householder_product(h[..., 1:, :-1],
+    taus)``.
     """
     reduced, taus = apply(
         linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
@@ -236,10 +240,11 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
 def tridiagonal(
     a: ArrayLike, *, lower: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """The tridiagonal form of Hermitian a (..., n, n); its diagonals d and e; taus.
+    """The tridiagonal form of Hermitian ``a`` (..., n, n): the form, d, e and taus.
 
-    The lower triangle, or else the upper one, is read. In the result it holds the
-    Householder vectors, whose scales are taus (..., n - 1).
+    d and e are the diagonals of the form. ``lower`` says which triangle is read. In the
+    result this triangle holds the Householder vectors. Their scales are taus (..., n -
+    1).
     """
     a = m.square("tridiagonal", a)
     if not lower:  # the lower triangle of the matrix in reverse order
@@ -251,9 +256,9 @@ def tridiagonal(
 
 
 def schur(x: ArrayLike, *, compute_schur_vectors: bool = True) -> tuple[Array, ...]:
-    """T, upper triangular, and unitary Z with x (..., n, n) = Z T Z^H.
+    """The upper triangular T and unitary Z with x (..., n, n) = Z T Z^H.
 
-    A real matrix has a real T, with a block of two rows on its diagonal for each pair
+    A real matrix has a real T. It has a block of two rows on its diagonal for each pair
     of conjugate eigenvalues.
     """
     t, z = apply(linalg_schur.schur, matrix_transpose(m.square("schur", x)))
@@ -273,14 +278,17 @@ def symmetric_product(
     beta: float = 0.0,
     symmetrize_output: bool = False,
 ) -> Array:
-    """alpha a a^T + beta c: a (..., n, k), c (..., n, n). It is symmetric if c is."""
+    """Return alpha a a^T + beta c, for ``a`` (..., n, k) and c (..., n, n).
+
+    The result is symmetric if c is symmetric.
+    """
     a, c = m.together("symmetric_product", a_matrix, c_matrix)
     value = matmul(a, matrix_transpose(a)) * alpha + c * beta
     return (value + matrix_transpose(value)) * 0.5 if symmetrize_output else value
 
 
 def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
-    """The upper triangular U with U^T U = R^T R + w w^T: R (n, n), w (n,), real.
+    """The upper triangular U with U^T U = R^T R + w w^T, for real R (n, n) and w (n,).
 
     >>> cholesky_update(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([0.0, 2.0]))[0]
     array([1., 1.])
@@ -295,10 +303,10 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """The first n columns of H_1 H_2 ... H_k, where H_i = 1 - taus[i] v_i v_i^H.
 
-    v_i is column i of a (..., m, n) below the diagonal, with 1 on it and 0 above; taus
-    are (..., k). The product is 1 - V T V^H, with T from a triangular system (Puglisi,
-    Modification of the Householder method based on the compact WY representation,
-    1992).
+    v_i is column i of ``a`` (..., m, n) below the diagonal, with 1 on the diagonal and
+    0 above. taus are (..., k). The product is 1 - V T V^H, and T is the solution of a
+    triangular system. See Puglisi, Modification of the Householder method based on the
+    compact WY representation, 1992.
     """
     a, taus = m.together("householder_product", a, taus)
     v, t = _compact(a, taus)
@@ -332,9 +340,10 @@ def ormqr(
     left: bool = True,
     transpose: bool = False,
 ) -> Array:
-    """Q c, or c Q if not ``left``, with Q (m, m) the product of reflections.
+    """Return Q c, or c Q with ``left=False``.
 
-    Reflections are as in ``householder_product``; ``transpose`` uses Q^H.
+    Q (m, m) is the product of reflections, as in ``householder_product``. ``transpose``
+    uses Q^H.
     """
     a, taus, c = m.together("ormqr", a, taus, c)
     v, t = _compact(a, taus)
@@ -347,11 +356,11 @@ def ormqr(
 def tridiagonal_solve(
     dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike
 ) -> Array:
-    """x (..., n, k) of tridiagonal systems: dl, d, du (..., n), b (..., n, k).
+    """Solve tridiagonal systems: dl, d, du are (..., n), b and the result (..., n, k).
 
-    The first element of dl and the last of du are not read. Elimination is without
-    pivoting (Thomas's algorithm), for diagonally dominant or positive definite
-    matrices.
+    The first element of dl and the last of du are not read. Elimination does not pivot
+    (Thomas's algorithm), so matrices should be diagonally dominant or positive
+    definite.
 
     >>> one = np.ones(3)
     >>> tridiagonal_solve(one, 4 * one, one, np.array([[5.0], [6.0], [5.0]])).ravel()

@@ -28,22 +28,23 @@ def linear_call(
     residual_args: Any,
     linear_args: Any,
 ) -> Any:
-    """``fun(residual_args, linear_args)``, linear in its second argument.
+    """Call ``fun(residual_args, linear_args)``, which is linear in ``linear_args``.
 
-    ``fun_transpose(residual_args, cotangents)`` computes the cotangents of the linear
-    arguments; it is called in reverse mode, where the transpose of ``fun`` could be
-    derived too, but slower. Derivatives with respect to the residuals are those of
-    ``fun``.
+    Reverse mode calls ``fun_transpose(residual_args, cotangents)`` to compute the
+    cotangents of the linear arguments. arrayfn could also derive the transpose of
+    ``fun``, but that would be slower. Derivatives with respect to the residuals are
+    those of ``fun``.
 
     Args:
         fun: a function of two pytrees of arrays.
         fun_transpose: takes the residuals and a pytree like the result of ``fun``, and
             gives one like ``linear_args``.
-        residual_args: what the matrix of ``fun`` depends on.
-        linear_args: what ``fun`` is linear in.
+        residual_args: the values that the matrix of ``fun`` depends on.
+        linear_args: the values in which ``fun`` is linear.
 
     Raises:
-        ArgumentError, ShapeError: ``fun_transpose`` does not give what ``fun`` takes.
+        ArgumentError, ShapeError: the result of ``fun_transpose`` does not match
+            ``linear_args``.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad

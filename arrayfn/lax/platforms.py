@@ -24,10 +24,10 @@ def platform_dependent(
 ) -> Any:
     """Call the function in ``per_platform`` for the current platform, or ``default``.
 
-    Platforms are ``cpu`` and ``cuda`` (or ``gpu``). The current one is that for which
-    the function is compiled, or, outside ``jit``, that of the arguments. Only the
-    function for that platform is traced. All should give results of the same structure
-    and types.
+    Platforms are ``cpu`` and ``cuda`` (or ``gpu``). Under ``jit``, the current platform
+    is the one for which the function is compiled. Outside ``jit``, it is that of the
+    arguments. Only the function for that platform is traced. All should give results of
+    the same structure and types.
 
     Raises ArgumentError if there is neither a function for the platform nor a default.
 
@@ -53,12 +53,13 @@ _ARRAYS: Final = (np.ndarray, ImmutableArray)
 
 
 def composite(decomposition: Function, name: str, version: int = 0) -> Function:
-    """``decomposition`` as one equation called ``name``: an ``operator`` of that name.
+    """Make ``decomposition`` one equation: an ``operator`` called ``name``.
 
-    Operands are given by position, static attributes by name; attributes that are
-    arrays become operands after the others, in the order of their names. A kernel
-    registered for the operator computes it; it gets ``attributes``, pairs of name and
-    value, and ``version`` as static arguments. Otherwise ``decomposition`` does.
+    Operands are given by position, and static attributes by name. Attributes that are
+    arrays become operands after the others, in the order of their names. If a kernel is
+    registered for the operator, the kernel computes it. The kernel gets ``attributes``,
+    pairs of name and value, and ``version`` as static arguments. Otherwise,
+    ``decomposition`` computes it.
 
     >>> import numpy as np
     >>> import arrayfn as af

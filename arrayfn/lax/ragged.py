@@ -43,13 +43,14 @@ def ragged_dot(
     preferred_element_type: DTypeLike = None,
     group_offset: ArrayLike | None = None,
 ) -> Array:
-    """The grouped rows of lhs (m, k), times the matrices rhs (g, k, n): (m, n).
+    """Multiply each group of rows of lhs (m, k) by its matrix of rhs (g, k, n).
 
-    The first ``group_sizes[0]`` rows are multiplied by ``rhs[0]``, the next ones by
-    ``rhs[1]``, and so on; ``group_sizes`` (g,) are integers. Rows after the last group
-    become zeros. As extents cannot depend on values, each group multiplies all rows,
-    with other groups' rows set to zero: the work is that of g products. ``precision``
-    and ``preferred_element_type`` are those of ``dot_general``.
+    The result is (m, n). The first ``group_sizes[0]`` rows are multiplied by
+    ``rhs[0]``, the next ones by ``rhs[1]``, and so on. ``group_sizes`` (g,) are
+    integers. Rows after the last group become zeros. Extents cannot depend on values,
+    so each group multiplies all rows, with the rows of other groups set to zero. The
+    work is that of g products. ``precision`` and ``preferred_element_type`` are those
+    of ``dot_general``.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
     integers, and for ``group_offset``, which shares groups among devices.
@@ -91,18 +92,19 @@ def ragged_dot_general(
     preferred_element_type: DTypeLike = None,
     group_offset: ArrayLike | None = None,
 ) -> Array:
-    """A ``dot_general`` in which one axis of lhs, the *ragged* axis, is grouped.
+    """Compute ``dot_general`` with one axis of lhs, the *ragged* axis, in groups.
 
-    Consecutive indices along it form groups of ``group_sizes``. These have shape (g,),
-    or (..., g) with the batch axes and the other axes of the ragged axis's kind in
-    front, each with its own sizes. The kind of the ragged axis decides the result:
+    Consecutive indices along the ragged axis form groups of ``group_sizes``.
+    ``group_sizes`` has shape (g,) or (..., g). The axes in front of g are the batch
+    axes and the other axes of the ragged axis's kind. Each index of them has its own
+    sizes. The kind of the ragged axis decides the result:
 
     * free: rhs has a group axis, and each group is multiplied by its own part. Elements
       after the last group become zeros.
     * contracted: each group is summed separately, along a new leading axis.
     * batch: groups have no effect.
 
-    The work is that of g products: see ``ragged_dot``, also for the arguments.
+    The work is that of g products. See ``ragged_dot`` for this and for the arguments.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
     integers, for axes that do not fit, and for ``group_offset``.

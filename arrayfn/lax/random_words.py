@@ -31,11 +31,12 @@ def rng_bit_generator(
     dtype: DTypeLike = np.uint32,
     algorithm: RandomAlgorithm | str = RandomAlgorithm.RNG_DEFAULT,
 ) -> tuple[Array, Array]:
-    """Random bits of an unsigned ``dtype`` in ``shape``, and the key for the next ones.
+    """Make random bits of an unsigned ``dtype`` in ``shape``, and the next key.
 
-    ``key`` is four uint32 words: two of a key, and two of a counter, the low one first
-    (or two uint64 words). The bits are those of XLA's RNG_THREE_FRY: Threefry-2x32,
-    Salmon et al. (SC 2011). ``arrayfn.random`` has the bits of keys.
+    ``key`` has four uint32 words: two of a key, and two of a counter, the low word
+    first. Two uint64 words are also accepted. The bits are those of XLA's
+    RNG_THREE_FRY: Threefry-2x32, Salmon et al. (SC 2011). ``arrayfn.random`` makes
+    random bits from keys.
 
     Raises ArgumentError for RNG_PHILOX, ShapeError or DTypeError for other keys.
 

@@ -37,11 +37,11 @@ def reduce(
     computation: Callable[[Any, Any], Any],
     dimensions: Sequence[int],
 ) -> Any:
-    """``operands`` (a pytree) reduced over ``dimensions`` by ``computation``.
+    """Reduce ``operands`` (a pytree) over ``dimensions`` by ``computation``.
 
-    ``computation`` combines two such pytrees elementwise, and is associative and
-    commutative; ``init_values`` is its identity. The reduction is a tree of log2(n)
-    steps, each combining the two halves of an axis.
+    ``computation`` combines two such pytrees elementwise. It must be associative and
+    commutative, and ``init_values`` must be its identity. The reduction is a tree of
+    log2(n) steps, each combining the two halves of an axis.
     """
     leaves, structure = tree.flatten(operands)
     inits = tree.leaves(init_values)
@@ -107,14 +107,14 @@ def _halved(
 
 
 def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits set in an odd number of elements over ``axes``."""
+    """The bits that are set in an odd number of elements over ``axes``."""
     dtype = ops.type_of_operand("reduce_xor", operand).dtype
     nothing = np.zeros((), dtype)
     return reduce(operand, nothing, bitwise_xor, axes)
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running log-sum-exp (from the end if reverse)."""
+    """The running log-sum-exp, with ``reverse`` from the end."""
     return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)
 
 
@@ -169,10 +169,11 @@ def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
 def reduce_precision(
     operand: ArrayLike, exponent_bits: int, mantissa_bits: int
 ) -> Array:
-    """``operand`` rounded to a float of that many bits, ties to even; the dtype stays.
+    """Round ``operand`` to a float of that many bits, and keep its dtype.
 
-    Numbers that are too large become infinite, and subnormal ones 0. Derivatives are
-    those of operand, rounded alike in both directions.
+    Ties are rounded to even. Numbers that are too large become infinite, and subnormal
+    numbers become 0. The derivative is that of the identity, but tangents and
+    cotangents are rounded in the same way.
     """
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ArgumentError(
@@ -269,10 +270,10 @@ class FftType(Enum):
 
 
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """The transform over the last axes, one for each of ``fft_lengths``.
+    """Transform the last axes; ``fft_lengths`` has one length for each.
 
-    ``fft_lengths`` must be the extents of the axes (for "irfft", those of the result).
-    The functions of ``arrayfn.numpy.fft`` pad and truncate.
+    The lengths must be the extents of the axes, or for "irfft" the extents of the
+    result. The functions of ``arrayfn.numpy.fft`` pad and truncate.
     """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
     lengths = tuple(ops.whole(n) for n in fft_lengths)

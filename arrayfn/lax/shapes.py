@@ -41,12 +41,12 @@ def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
 
 
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
-    """``arr`` broadcast to ``like_arr``'s shape."""
+    """Broadcast ``arr`` to the shape of ``like_arr``."""
     return broadcast_to(arr, ops.type_of_operand("broadcast_like", like_arr).shape)
 
 
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
-    """x with leading axes of extent 1, ``rank`` axes in all."""
+    """Add leading axes of extent 1 to x, up to ``rank`` axes."""
     shape = ops.type_of_operand("broadcast_to_rank", x).shape
     missing = rank - len(shape)
     if missing < 0:
@@ -60,7 +60,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
 def collapse(
     operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """``operand`` with axes from start to stop (exclusive; None: the end) merged."""
+    """Merge the axes of ``operand`` from start to stop (exclusive; None: the end)."""
     shape = ops.type_of_operand("collapse", operand).shape
     low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
     middle = math.prod(shape[low:high])
@@ -68,7 +68,7 @@ def collapse(
 
 
 def dtype(x: ArrayLike | DTypeLike) -> DType:
-    """The data type of x; for a Python number its default type.
+    """The data type of x; a Python number has its default type.
 
     >>> dtype(1.5), dtype("float32")
     (dtype('float64'), dtype('float32'))
@@ -79,7 +79,7 @@ def dtype(x: ArrayLike | DTypeLike) -> DType:
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
-    """An array of zeros, float64 if no dtype is given."""
+    """An array of zeros, which is float64 if no dtype is given."""
     wanted = dtypes.float64 if dtype is None else dtypes.canonical(dtype)
     return ops.full(0, ops.as_shape("empty", tuple(shape)), wanted)
 
@@ -99,7 +99,10 @@ def index_in_dim(
 
 
 def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:
-    """``src`` at arrays of indices along ``axes``; the indices' axis comes first."""
+    """Take ``src`` at arrays of indices along ``axes``.
+
+    The axis of the indices comes first in the result.
+    """
     type = ops.type_of_operand("index_take", src)
     places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
     wanted = dict(zip(places, idxs, strict=True))
@@ -119,7 +122,7 @@ def dynamic_update_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """``operand`` with the slice at ``index`` along ``axis`` replaced."""
+    """Copy ``operand``, and replace the slice at ``index`` along ``axis``."""
     type = ops.type_of_operand("dynamic_update_index_in_dim", operand)
     place = ops.normalize_axis("dynamic_update_index_in_dim", axis, type.ndim)
     new = ops.as_array(ops.convert(update, type.dtype))
@@ -131,7 +134,10 @@ def dynamic_update_index_in_dim(
 
 
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """``operand`` split along ``axis`` into parts of ``sizes``, all of it."""
+    """Split ``operand`` along ``axis`` into parts of ``sizes``.
+
+    The sizes must add up to the extent of the axis.
+    """
     shape = ops.type_of_operand("split", operand).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if sum(sizes) != shape[place]:

@@ -22,11 +22,11 @@ def sort(
     is_stable: bool = True,
     num_keys: int = 1,
 ) -> Any:
-    """``operand`` sorted along ``dimension``, ascending, NaN last.
+    """Sort ``operand`` along ``dimension`` in ascending order, NaN last.
 
-    A sequence of arrays of one shape is ordered by the first array; ties are ordered by
-    the second, and so on up to ``num_keys``. The result is then a tuple. The sort is
-    always stable.
+    If ``operand`` is a sequence of arrays of one shape, the first array decides the
+    order. The second array decides ties, and so on up to ``num_keys``. The result is
+    then a tuple. The sort is always stable.
 
     >>> import numpy as np
     >>> sort((np.array([2, 1, 1]), np.array([0.0, 5.0, 4.0])), num_keys=2)
@@ -62,7 +62,7 @@ def sort(
 def sort_key_val(
     keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Array, Array]:
-    """``keys`` sorted along ``dimension``, and ``values`` in the same order."""
+    """Sort ``keys`` along ``dimension``, and put ``values`` into the same order."""
     first, second = sort((keys, values), dimension, is_stable)
     return first, second
 
@@ -71,9 +71,10 @@ _LARGEST_EXTENT = 2**31  # whose last position is an int32
 
 
 def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
-    """The ``k`` largest along ``axis``, descending, and their positions (int32).
+    """The ``k`` largest elements along ``axis``, and their positions (int32).
 
-    Equal elements keep their order; NaN counts as largest.
+    The elements descend. Equal elements keep their order, and NaN counts as the largest
+    number.
 
     >>> import numpy as np
     >>> top_k(np.array([1.0, 3.0, 2.0, 3.0]), 3)

@@ -21,12 +21,13 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 @quiet
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
+    """The regularized incomplete beta function.
 
-    It is defined for positive a and b and x in [0, 1], with limits if a or b is 0 or
-    infinite; NaN elsewhere. It is computed by the continued fraction of DiDonato and
-    Morris (Algorithm 708, 1992, equation 9), which is also differentiated with respect
-    to a and b.
+    It is the integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, divided by the
+    integral from 0 to 1. It is defined for positive a and b and x in [0, 1], and has
+    limits if a or b is 0 or infinite. Elsewhere it is NaN. The method is the continued
+    fraction of DiDonato and Morris (Algorithm 708, 1992, equation 9). The derivatives
+    with respect to a and b are those of the fraction.
 
     >>> betainc(2.0, 3.0, 0.5)
     array(0.6875)

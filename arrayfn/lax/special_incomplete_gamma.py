@@ -25,10 +25,10 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 /
 
 @quiet
 def igamma(a: ArrayLike, x: ArrayLike) -> Array:
-    """P(a, x), the integral of t**(a - 1) exp(-t) from 0 to x, over gamma(a).
+    """P(a, x): the integral of t**(a - 1) exp(-t) from 0 to x, divided by gamma(a).
 
-    For positive a and x; NaN elsewhere. The relative error is some 2e-15 near the
-    median, and in the tails 2e-16 times the logarithm of the result.
+    It is defined for positive a and x, and is NaN elsewhere. The relative error is some
+    2e-15 near the median. In the tails it is 2e-16 times the logarithm of the result.
 
     >>> igamma(1.0, 1.0)
     array(0.63212056)
@@ -39,14 +39,14 @@ def igamma(a: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def igammac(a: ArrayLike, x: ArrayLike) -> Array:
-    """Q(a, x) = 1 - P(a, x), accurate for small results."""
+    """Q(a, x) = 1 - P(a, x), which is accurate for small results."""
     (a, x), dtype = in_float64("igammac", a, x)
     return ops.convert(_upper(a, x), dtype)
 
 
 @quiet
 def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
-    """The derivative of P(a, x) by a."""
+    """The derivative of P(a, x) with respect to a."""
     (a, x), dtype = in_float64("igamma_grad_a", a, x)
     return ops.convert(_slope_by_a(a, x), dtype)
 
@@ -55,9 +55,8 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
 def random_gamma_grad(a: ArrayLike, sample: ArrayLike) -> Array:
     """The derivative of a gamma-distributed ``sample`` with respect to a.
 
-    The quantile of the sample is held fixed, so this is minus the derivative of P with
-    respect to a, divided by that with respect to x (Figurnov et al., Implicit
-    reparameterization gradients, 2018).
+    The quantile of the sample is held fixed. So the result is minus dP/da divided by
+    dP/dx (Figurnov et al., Implicit reparameterization gradients, 2018).
     """
     (a, x), dtype = in_float64("random_gamma_grad", a, sample)
     return ops.convert(_sample_slope(a, x), dtype)

@@ -32,10 +32,11 @@ _TERMS = 12
 def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     """The sum of (q + n)**-x over n >= 0, for x > 1.
 
-    It is infinite at x = 1 and at the poles q = 0, -1, ...; NaN for x < 1. Terms with
-    negative q + n are real for integers x, and the sum NaN for other x. They are added
-    one by one: q should not be below -1e6. Euler-Maclaurin summation (Abramowitz and
-    Stegun 23.2.9), which is also differentiated; within 1e-14 of the true value.
+    The sum is infinite at x = 1 and at the poles q = 0, -1, ..., and NaN for x < 1.
+    Terms with negative q + n are real only for integers x, so the sum is NaN for other
+    x. These terms are added one by one, so q should not be below -1e6. The method is
+    Euler-Maclaurin summation (Abramowitz and Stegun 23.2.9), which is also
+    differentiated. The result is within 1e-14 of the true value.
 
     >>> zeta(2.0, 1.0)
     array(1.64493407)
@@ -90,9 +91,9 @@ def _sum(s: Array, a: Array) -> Array:
 
 @quiet
 def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
-    """The derivative of digamma of integer order ``m`` at x.
+    """The derivative of integer order ``m`` of digamma, at x.
 
-    For m > 0 it is infinite at x = 0, -1, ....
+    For m > 0 the result is infinite at x = 0, -1, ....
 
     >>> polygamma(1, 1.0)
     array(1.64493407)

@@ -36,17 +36,17 @@ DimensionNumbers = tuple[
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """``operand`` as ``new_dtype``. Python numbers are converted as arrays are."""
+    """Convert ``operand``, an array or a Python number, to ``new_dtype``."""
     wanted = dtypes.canonical(new_dtype)
     value = np.asarray(operand) if dtypes.is_python_scalar(operand) else operand
     return ops.as_array(ops.convert(value, wanted))
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """The bits of ``operand`` read as ``new_dtype``.
+    """Read the bits of ``operand`` as ``new_dtype``.
 
-    A narrower dtype gives a further last axis with the parts of each element, the
-    lowest bits first. A wider one takes such an axis away.
+    A narrower dtype adds a last axis with the parts of each element, the lowest bits
+    first. A wider dtype removes such an axis.
 
     >>> import numpy as np
     >>> bitcast_convert_type(np.float32([1.0]), np.uint16)
@@ -60,7 +60,7 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
 
 
 def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Array:
-    """``operand`` repeated along new leading axes of these extents."""
+    """Repeat ``operand`` along new leading axes of these extents."""
     shape = ops.type_of_operand("broadcast", operand).shape
     axes = range(len(sizes), len(sizes) + len(shape))
     return broadcast_in_dim(operand, (*sizes, *shape), tuple(axes))
@@ -69,7 +69,10 @@ def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Array:
 def broadcast_in_dim(
     operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int]
 ) -> Array:
-    """``operand`` as ``shape``: its axis i becomes axis ``broadcast_dimensions[i]``."""
+    """Broadcast ``operand`` to ``shape``.
+
+    Axis i of the operand becomes axis ``broadcast_dimensions[i]``.
+    """
     (operand,) = typed("broadcast_in_dim", operand)
     axes = tuple(broadcast_dimensions)
     return apply(views.broadcast_in_dim, operand, shape=tuple(shape), axes=axes)
@@ -80,9 +83,9 @@ def reshape(
     new_sizes: Sequence[int],
     dimensions: Sequence[int] | None = None,
 ) -> Array:
-    """``operand``'s elements in row-major order as shape ``new_sizes``.
+    """Arrange the elements of ``operand`` in shape ``new_sizes``, in row-major order.
 
-    ``dimensions`` is another order of its axes in which elements are taken.
+    With ``dimensions``, the axes are first put into that order.
     """
     if dimensions is not None:
         operand = transpose(operand, dimensions)
@@ -92,27 +95,27 @@ def reshape(
 def full_like(
     x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
 ) -> Array:
-    """An array filled with a number, with the shape and dtype of x by default."""
+    """An array filled with a number, by default with the shape and dtype of x."""
     return anp.full_like(x, fill_value, dtype, shape=shape)
 
 
 def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
-    """``operand`` with its axes in the order ``permutation``."""
+    """Put the axes of ``operand`` into the order ``permutation``."""
     return apply(views.transpose, operand, permutation=tuple(permutation))
 
 
 def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """``array`` with axes of extent 1 at ``dimensions`` of the result."""
+    """Add axes of extent 1 to ``array``, at positions ``dimensions`` of the result."""
     return _expand_dims(array, tuple(dimensions))
 
 
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """``array`` without ``dimensions``, which have extent 1."""
+    """Remove the axes ``dimensions``, which have extent 1, from ``array``."""
     return _squeeze(array, tuple(dimensions))
 
 
 def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """``operand`` in reverse order along ``dimensions``."""
+    """Reverse the order of ``operand`` along ``dimensions``."""
     return apply(views.rev, operand, axes=tuple(sorted(dimensions)))
 
 
@@ -121,13 +124,13 @@ def pad(
     padding_value: ArrayLike,
     padding_config: Sequence[tuple[int, int, int]],
 ) -> Array:
-    """``operand`` padded with a value: (low, high, interior) along each axis."""
+    """Pad ``operand`` with a value, by (low, high, interior) along each axis."""
     config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
     return apply(slicing.pad, *typed("pad", operand, padding_value), config=config)
 
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
-    """Operands joined along ``dimension``."""
+    """Join the operands along ``dimension``."""
     return apply(slicing.concatenate, *operands, axis=dimension)
 
 
@@ -139,12 +142,12 @@ def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -
 
 
 def iota(dtype: DTypeLike, size: int) -> Array:
-    """0, 1, 2, ... up to ``size`` (exclusive)."""
+    """The numbers 0, 1, 2, ... up to ``size`` (exclusive)."""
     return broadcasted_iota(dtype, (size,), 0)
 
 
 def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Array:
-    """0, 1, 2, ... along ``dimension`` of an array of ``shape``."""
+    """The numbers 0, 1, 2, ... along ``dimension`` of an array of ``shape``."""
     wanted = dtypes.canonical(dtype)
     return apply(views.iota, shape=tuple(shape), axis=dimension, dtype=wanted)
 
@@ -158,7 +161,7 @@ def slice(
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """``operand`` from start to limit (exclusive) by strides, on every axis."""
+    """Slice ``operand`` from start to limit (exclusive) by strides, on every axis."""
     steps = (1,) * len(start_indices) if strides is None else tuple(strides)
     start, limit = tuple(start_indices), tuple(limit_indices)
     return apply(slicing.slice_, operand, start=start, limit=limit, strides=steps)
@@ -171,9 +174,9 @@ def slice_in_dim(
     stride: int = 1,
     axis: int = 0,
 ) -> Array:
-    """``operand[start_index:limit_index:stride]`` along ``axis``.
+    """Return ``operand[start_index:limit_index:stride]`` along ``axis``.
 
-    Negative bounds count from the end; None is the end itself.
+    Negative bounds count from the end. None is the end itself.
     """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
@@ -231,10 +234,10 @@ def dynamic_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """The slice of ``slice_sizes`` at scalar positions, moved inside if out of bounds.
+    """Take the slice of ``slice_sizes`` at scalar positions.
 
-    Negative positions count from the end of their axis, unless
-    ``allow_negative_indices`` is False, for all axes or for each.
+    A slice that is out of bounds is moved inside. Negative positions count from the end
+    of their axis, unless ``allow_negative_indices`` is False, for all axes or for each.
     """
     sizes = tuple(map(ops.whole, slice_sizes))
     starts = _starts(operand, list(start_indices), sizes, allow_negative_indices)
@@ -248,9 +251,10 @@ def dynamic_update_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """``operand`` with ``update`` at scalar positions, moved inside if out of bounds.
+    """Copy ``operand``, and write ``update`` at scalar positions.
 
-    Positions are as for ``dynamic_slice``.
+    An update that is out of bounds is moved inside. Positions are as for
+    ``dynamic_slice``.
     """
     lengths = ops.type_of_operand("dynamic_update_slice", update).shape
     starts = _starts(operand, list(start_indices), lengths, allow_negative_indices)
@@ -265,10 +269,10 @@ def dynamic_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """``dynamic_slice`` along one axis.
+    """Apply ``dynamic_slice`` along one axis.
 
-    It has ``slice_size`` elements from ``start_index``; a negative index counts from
-    the end if ``allow_negative_indices``.
+    The slice has ``slice_size`` elements from ``start_index``. With
+    ``allow_negative_indices``, a negative index counts from the end.
     """
     shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
@@ -288,7 +292,7 @@ def dynamic_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """The slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``."""
+    """Take the slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``."""
     value = dynamic_slice_in_dim(
         operand, index, 1, axis, allow_negative_indices=allow_negative_indices
     )
@@ -303,10 +307,10 @@ def dynamic_update_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """``dynamic_update_slice`` along one axis, at position 0 of the others.
+    """Apply ``dynamic_update_slice`` along one axis, at position 0 of the others.
 
-    It begins at ``start_index``; a negative index counts from the end if
-    ``allow_negative_indices``.
+    The update begins at ``start_index``. With ``allow_negative_indices``, a negative
+    index counts from the end.
     """
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
@@ -325,32 +329,38 @@ def _zero_like(index: ArrayLike) -> Any:
 
 
 def reduce_sum(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The sum over ``axes``, in ``operand``'s dtype."""
+    """The sum over ``axes``, in the dtype of ``operand``."""
     return apply(r.reduce_sum, operand, axes=_sorted(operand, axes))
 
 
 def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The product over ``axes``, in ``operand``'s dtype."""
+    """The product over ``axes``, in the dtype of ``operand``."""
     return apply(r.reduce_prod, operand, axes=_sorted(operand, axes))
 
 
 def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The maximum over ``axes``; -inf (or the smallest integer) for no elements."""
+    """The maximum over ``axes``.
+
+    For no elements, it is -inf or the smallest integer.
+    """
     return apply(r.reduce_max, operand, axes=_sorted(operand, axes))
 
 
 def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The minimum over ``axes``; inf (or the largest integer) for no elements."""
+    """The minimum over ``axes``.
+
+    For no elements, it is inf or the largest integer.
+    """
     return apply(r.reduce_min, operand, axes=_sorted(operand, axes))
 
 
 def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits set in every element over ``axes``."""
+    """The bits that are set in every element over ``axes``."""
     return apply(r.reduce_and, operand, axes=_sorted(operand, axes))
 
 
 def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits set in any element over ``axes``."""
+    """The bits that are set in any element over ``axes``."""
     return apply(r.reduce_or, operand, axes=_sorted(operand, axes))
 
 
@@ -384,22 +394,22 @@ def _index_dtype(name: str, wanted: DTypeLike) -> DType:
 
 
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running sums (from the end if ``reverse``), in ``operand``'s dtype."""
+    """Running sums in the dtype of ``operand``, with ``reverse`` from the end."""
     return apply(cumulative.cumsum, operand, axis=axis, reverse=reverse)
 
 
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running products (from the end if ``reverse``)."""
+    """Running products, with ``reverse`` from the end."""
     return apply(cumulative.cumprod, operand, axis=axis, reverse=reverse)
 
 
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running maxima (from the end if ``reverse``)."""
+    """Running maxima, with ``reverse`` from the end."""
     return apply(cumulative.cummax, operand, axis=axis, reverse=reverse)
 
 
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running minima (from the end if ``reverse``)."""
+    """Running minima, with ``reverse`` from the end."""
     return apply(cumulative.cummin, operand, axis=axis, reverse=reverse)
 
 
@@ -413,12 +423,13 @@ def dot_general(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products over contracted axes, for each index of the batch axes.
+    """Sum products over contracted axes, for each index of the batch axes.
 
-    ``dimension_numbers`` is ((lhs's contracted axes, rhs's), (lhs's batch axes,
-    rhs's)). The result's axes are the batch axes, lhs's others, rhs's others. It is
-    computed in ``preferred_element_type`` if one is given. ``precision="tf32"`` lets
-    a GPU round float32 operands to TensorFloat-32; a CPU ignores it.
+    ``dimension_numbers`` is a pair: the contracted axes of lhs and of rhs, and the
+    batch axes of lhs and of rhs. The result has the batch axes, then the other axes of
+    lhs, then those of rhs. The sums are computed in ``preferred_element_type``, if it
+    is given. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32.
+    A CPU ignores ``precision``.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
     return linear_algebra.dot_general(
@@ -442,7 +453,7 @@ def dot(
 ) -> Array:
     """The product over the last axis of ``lhs`` and the first of ``rhs``.
 
-    With ``dimension_numbers`` it is ``dot_general``.
+    With ``dimension_numbers`` the result is that of ``dot_general``.
     """
     if dimension_numbers is None:
         ndim = ops.type_of_operand("dot", lhs).ndim

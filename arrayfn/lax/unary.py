@@ -62,7 +62,7 @@ def atanh(x: ArrayLike) -> Array:
 
 
 def bitwise_not(x: ArrayLike) -> Array:
-    """The bits not set in x."""
+    """The bits that are not set in x."""
     return elementwise(discrete.bitwise_not, x)
 
 
@@ -77,12 +77,12 @@ def ceil(x: ArrayLike) -> Array:
 
 
 def clz(x: ArrayLike) -> Array:
-    """The number of leading zero bits of x, in x's dtype."""
+    """The number of leading zero bits of x, in the dtype of x."""
     return elementwise(discrete.clz, x)
 
 
 def conj(x: ArrayLike) -> Array:
-    """The complex conjugate of x, which is complex also for real x."""
+    """The complex conjugate of x; the result is complex even for real x."""
     if not _is_complex("conj", x):
         x = anp.add(x, anp.zeros((), _complex_of(x)))
     return elementwise(c.conj, x)
@@ -114,7 +114,7 @@ def erf_inv(x: ArrayLike) -> Array:
 
 
 def erfc(x: ArrayLike) -> Array:
-    """1 - erf(x), accurate for large x."""
+    """Return 1 - erf(x), accurate for large x."""
     return elementwise(s.erfc, x)
 
 
@@ -164,7 +164,7 @@ def log1p(x: ArrayLike) -> Array:
 
 
 def logistic(x: ArrayLike) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     if _is_complex("logistic", x):
         return anp.reciprocal(anp.add(1, anp.exp(anp.negative(x))))
     return elementwise(s.logistic, x)
@@ -176,7 +176,7 @@ def neg(x: ArrayLike) -> Array:
 
 
 def population_count(x: ArrayLike) -> Array:
-    """The number of bits set in x, in x's dtype."""
+    """The number of bits that are set in x, in the dtype of x."""
     return elementwise(discrete.population_count, x)
 
 
@@ -196,7 +196,7 @@ def rsqrt(x: ArrayLike) -> Array:
 
 
 def sign(x: ArrayLike) -> Array:
-    """-1, 0 or 1 for negative, zero or positive x."""
+    """The sign of x: -1, 0 or 1."""
     return elementwise(e.sign, x)
 
 

@@ -51,14 +51,14 @@ def reduce_window(
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:
-    """Each window of ``operand`` (a pytree), reduced by ``computation``.
+    """Reduce each window of ``operand`` (a pytree) by ``computation``.
 
-    ``computation`` combines two such pytrees elementwise, and is associative and
-    commutative. ``lax.add``, ``max`` and ``min`` of a single array are fastest; most
-    other functions make an array of all windows. The other arguments have an entry for
-    each axis: extents and strides of windows, padding, and the dilation of the operand
-    (``base_dilation``) and of windows. Padding and gaps hold ``init_value``, which also
-    enters each result once.
+    ``computation`` combines two such pytrees elementwise. It must be associative and
+    commutative. ``lax.add``, ``max`` and ``min`` of a single array are fastest, and
+    most other functions make an array of all windows. The other arguments have an entry
+    for each axis: extents and strides of windows, padding, and the dilation of the
+    operand (``base_dilation``) and of windows. Padding and gaps hold ``init_value``,
+    which also enters each result once.
 
     >>> import numpy as np
     >>> from arrayfn import lax

@@ -310,8 +310,8 @@ def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
 class ExecutionPlan:
     """The buffers and steps of a plan, in order.
 
-    ``arena`` is the size in bytes of the memory of all temporaries, ``scratch`` that of
-    each thread's scratch memory.
+    ``arena`` is the size in bytes of the memory of all temporaries. ``scratch`` is the
+    size of each thread's scratch memory.
 
     >>> import arrayfn as af
     >>> plan = af.jit(lambda x: x + 1).lower(1.0).plan

@@ -1,8 +1,8 @@
 """Activations, softmax, losses, normalisation, pooling, attention, initializers.
 
-All are functions of arrays. Floating-point arrays keep their dtype; integers become
-floating-point as in ``arrayfn.numpy``. A function whose formula has an unstable
-derivative has a custom derivative rule.
+All are functions of arrays. Floating-point arrays keep their dtype. Integers are
+converted to floating-point numbers as in ``arrayfn.numpy``. A function whose formula
+has an unstable derivative has a custom derivative rule.
 """
 
 from __future__ import annotations

@@ -20,22 +20,25 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def relu(x: ArrayLike) -> Array:
-    """x if it is positive, else 0; the derivative at 0 is 0."""
+    """Return x if it is positive, else 0.
+
+    The derivative at 0 is 0.
+    """
     return anp.where(anp.less_equal(x, 0), 0, x)
 
 
 def relu6(x: ArrayLike) -> Array:
-    """x limited to [0, 6]; the derivative at both ends is 0."""
+    """Limit x to [0, 6]; the derivative at both ends is 0."""
     return anp.where(anp.greater_equal(x, 6), 6, relu(x))
 
 
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
-    """x if it is not negative, else ``negative_slope * x``."""
+    """Return x if it is not negative, else ``negative_slope * x``."""
     return anp.where(anp.greater_equal(x, 0), x, anp.multiply(x, negative_slope))
 
 
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """x if it is positive, else ``alpha * (exp(x) - 1)``."""
+    """Return x if it is positive, else ``alpha * (exp(x) - 1)``."""
     (x, alpha), _, _ = ops.promoted("elu", (x, alpha))
     positive = anp.greater(x, 0)
     # For positive x exp(x) may overflow, and its derivative would be inf * 0.
@@ -44,23 +47,23 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 
 
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """x if it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
+    """Return x if it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
     (x, alpha), _, _ = ops.promoted("celu", (x, alpha))
     below = anp.divide(anp.where(anp.greater(x, 0), 0, x), alpha)
     return anp.where(anp.greater(x, 0), x, anp.multiply(alpha, anp.expm1(below)))
 
 
 def selu(x: ArrayLike) -> Array:
-    """``elu`` scaled so that means and variances persist (Klambauer et al., 2017)."""
+    """Scale ``elu`` so that means and variances persist (Klambauer et al., 2017)."""
     return anp.multiply(_SELU_SCALE, elu(x, _SELU_ALPHA))
 
 
 @operator(name="nn.gelu", static_argnames=("approximate",), inline=True)
 def gelu(x: ArrayLike, approximate: bool = True) -> Array:
-    """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
+    """Multiply x by the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
-    With ``approximate`` it is their formula with tanh. Its slope is computed together
-    with it, so that a gradient keeps one array.
+    With ``approximate``, the result is their formula with tanh. For a gradient, the
+    slope is computed together with the result, so that only one array is kept.
     """
     x = ops.as_floating("gelu", x)
     if approximate:
@@ -123,7 +126,7 @@ def log_sigmoid(x: ArrayLike) -> Array:
 
 
 def silu(x: ArrayLike) -> Array:
-    """x times sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
+    """Multiply x by sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
     return anp.multiply(x, sigmoid(x))
 
 
@@ -131,7 +134,7 @@ swish = silu
 
 
 def mish(x: ArrayLike) -> Array:
-    """x times tanh(softplus(x)) (Misra, 2019)."""
+    """Multiply x by tanh(softplus(x)) (Misra, 2019)."""
     x = ops.as_array(ops.as_floating("mish", x))
     # tanh(log(1 + e)) is (e**2 + 2 e) / (e**2 + 2 e + 2), and 1 from the limit on.
     limit = 5.0 if x.dtype == dtypes.float16 else 40.0
@@ -141,9 +144,9 @@ def mish(x: ArrayLike) -> Array:
 
 
 def glu(x: ArrayLike, axis: int = -1) -> Array:
-    """The first half of x along ``axis`` times sigmoid of the second half.
+    """Multiply the first half of x along ``axis`` by sigmoid of the second half.
 
-    Dauphin et al., Language modeling with gated convolutional networks, 2017. The
+    See Dauphin et al., Language modeling with gated convolutional networks, 2017. The
     extent of ``axis`` must be even.
 
     >>> import numpy as np
@@ -155,12 +158,12 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
 
 def identity(x: ArrayLike) -> Array:
-    """x itself, unchanged: the activation of a linear layer."""
+    """Return x unchanged: the activation of a linear layer."""
     return anp.asarray(x)
 
 
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
-    """(x + sqrt(x**2 + b)) / 2, an algebraic softplus (Barron, 2021)."""
+    """Return (x + sqrt(x**2 + b)) / 2, an algebraic softplus (Barron, 2021)."""
     x, b = (ops.as_array(v) for v in ops.floated("squareplus", x, b))
     # If x**2 would overflow, b is negligible.
     size = anp.abs(x)
@@ -173,21 +176,24 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
 
 
 def sparse_plus(x: ArrayLike) -> Array:
-    """0 below -1, x above 1, and (x + 1)**2 / 4 between."""
+    """Return 0 below -1, x above 1, and (x + 1)**2 / 4 between."""
     square = anp.multiply(0.25, anp.square(anp.add(x, 1.0)))
     within = anp.where(anp.less_equal(x, -1), 0, square)
     return anp.where(anp.greater_equal(x, 1), x, within)
 
 
 def sparse_sigmoid(x: ArrayLike) -> Array:
-    """0 below -1, 1 above 1, and (x + 1) / 2 between: the slope of ``sparse_plus``."""
+    """Return 0 below -1, 1 above 1, and (x + 1) / 2 between.
+
+    This is the slope of ``sparse_plus``.
+    """
     return anp.multiply(0.5, anp.clip(anp.add(x, 1.0), 0, 2))
 
 
 def log1mexp(x: ArrayLike) -> Array:
-    """log(1 - exp(-x)) for positive x, accurate near 0 and far from it.
+    """Return log(1 - exp(-x)) for positive x, accurate near 0 and far from it.
 
-    Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
+    See Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
     """
     return _log1mexp(ops.as_floating("log1mexp", x))
 
@@ -212,7 +218,7 @@ def _log1mexp_jvp(
 
 
 def softplus(x: ArrayLike) -> Array:
-    """log(1 + exp(x)), without overflow."""
+    """Return log(1 + exp(x)), without overflow."""
     return anp.logaddexp(x, 0.0)
 
 
@@ -222,18 +228,21 @@ def soft_sign(x: ArrayLike) -> Array:
 
 
 def hard_tanh(x: ArrayLike) -> Array:
-    """x limited to [-1, 1]; the derivative at both ends is 1."""
+    """Limit x to [-1, 1]; the derivative at both ends is 1."""
     below = anp.where(anp.less(x, -1), -1, x)
     return anp.where(anp.greater(x, 1), 1, below)
 
 
 def hard_sigmoid(x: ArrayLike) -> Array:
-    """(x + 3) / 6 limited to [0, 1]."""
+    """Limit (x + 3) / 6 to [0, 1]."""
     return anp.divide(relu6(anp.add(x, 3.0)), 6.0)
 
 
 def hard_swish(x: ArrayLike) -> Array:
-    """x times hard_sigmoid(x); the derivative at -3 is 0, at 3 it is 1."""
+    """Multiply x by hard_sigmoid(x).
+
+    The derivative is 0 at -3, and 1 at 3.
+    """
     inside = anp.where(anp.less(anp.absolute(x), 3), x, 0)
     middle = anp.multiply(inside, anp.divide(anp.add(inside, 3.0), 6.0))
     return anp.where(anp.greater_equal(x, 3), x, anp.where(anp.isnan(x), x, middle))

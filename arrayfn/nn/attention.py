@@ -65,36 +65,39 @@ def dot_product_attention(
     score_mod: ScoreFunction | None = None,
     block_mask: BlockMask | None = None,
 ) -> Array:
-    """softmax(query @ key * scale + bias) @ value, for each head.
+    """Compute softmax(query @ key * scale + bias) @ value, for each head.
 
-    Vaswani et al., Attention is all you need, 2017. If there are fewer heads of keys
-    and values than of queries, several query heads share one of them (Ainslie et al.,
-    GQA, 2023). For float16 and bfloat16, logits and softmax are computed in float32;
-    this is one operator, with a kernel on a GPU, and has reverse-mode derivatives only.
-    The derivative with respect to a bias takes memory for all logits. A query that may
-    not attend to any key gives zeros.
+    See Vaswani et al., Attention is all you need, 2017. If there are fewer heads of
+    keys and values than of queries, several query heads share one of them (Ainslie et
+    al., GQA, 2023). For float16 and bfloat16, logits and softmax are computed in
+    float32. This is one operator, which has a kernel on a GPU, and has reverse-mode
+    derivatives only. The derivative with respect to a bias takes memory for all logits.
+    A query that may not attend to any key gives zeros.
 
     Args:
         query: [B, T, N, H], or without B.
         key: [B, S, K, H], where K divides N.
         value: as key.
-        bias: added to the logits; broadcasts to [B, N, T, S].
-        mask: bool, where to attend; broadcasts to [B, N, T, S].
+        bias: numbers to add to the logits; broadcasts to [B, N, T, S].
+        mask: bool, true where a query attends to a key; broadcasts to [B, N, T, S].
         scale: 1 / sqrt(H) by default.
-        is_causal: position t attends to s <= t alone.
+        is_causal: position t attends only to positions s <= t.
         query_seq_lengths: integers [B]; queries from this position on give zeros.
         key_value_seq_lengths: integers [B]; keys from this position on are ignored.
-        local_window_size: how far to the left and to the right to attend.
+        local_window_size: the number of positions to the left and to the right that a
+            query attends to.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
-            ``scale`` and ``bias`` and before the masks. It takes and gives scalars, and
-            is traced and differentiated with what it captures. A key whose score is
-            -inf is not attended to. On a GPU, for float16 and bfloat16, the kernel
-            computes elementwise functions, which may read captured arrays at computed
-            indices; the derivative by these takes memory for all logits.
-        block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; queries do
-            not attend to keys that it leaves out. That kernel leaves out all blocks in
-            which nothing is kept. Elsewhere they are left out if it keeps at most half
-            of the blocks of keys, and no other mask, bias or length is given.
+            ``scale`` and ``bias`` and before the masks. It takes and gives scalars. It
+            is traced, and can be differentiated with respect to the values that it
+            captures. A key whose score is -inf is not attended to. On a GPU, for
+            float16 and bfloat16, the kernel computes elementwise functions, which may
+            read captured arrays at computed indices. The derivative with respect to
+            these takes memory for all logits.
+        block_mask: a result of ``create_block_mask`` for extents B, N, T and S, where B
+            and N may be 1. Queries do not attend to keys that the mask excludes. The
+            kernel for float16 and bfloat16 skips all excluded blocks. Elsewhere they
+            are skipped if the mask keeps at most half of the blocks of keys, and no
+            other mask, bias or length is given.
 
     Returns:
         An array of query's shape and dtype.

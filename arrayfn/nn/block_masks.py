@@ -29,7 +29,7 @@ ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMask:
-    """A mask function and the blocks of queries and keys in which it keeps something.
+    """A mask function, and the blocks of queries and keys where it keeps some pairs.
 
     ``shape`` is [B, H, Q, KV], with 1 for B or H where the mask is the same for all.
     ``kept`` is bool, [B, H, blocks of queries, blocks of keys].
@@ -42,7 +42,7 @@ class BlockMask:
 
     @property
     def sparsity(self) -> float:
-        """The part of all blocks, in percent, that is left out."""
+        """The share of blocks, in percent, that the mask excludes."""
         return 100.0 * (1.0 - float(self.kept.mean()) if self.kept.size else 0.0)
 
     @property
@@ -51,10 +51,10 @@ class BlockMask:
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:
-        """The kept blocks of keys of each block of queries, and which are there.
+        """The kept blocks of keys for each block of queries, and a mask of real blocks.
 
-        Both are [B, H, blocks of queries, most]. Rows with fewer blocks end in blocks 0
-        that are not there.
+        Both arrays are [B, H, blocks of queries, most]. A row with fewer blocks is
+        filled with blocks 0 that are not real.
         """
         order = np.argsort(~self.kept, axis=-1, kind="stable")[..., : self.most]
         there = np.take_along_axis(self.kept, order, -1)
@@ -97,10 +97,10 @@ def create_block_mask(
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. Give None for B or H if the mask does not
     depend on it. The function is evaluated for all pairs, one block of queries at a
-    time, so keep a mask that is used often.
+    time. If you use a mask often, keep it.
 
-    Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
-    it depends on values that are being traced.
+    Raises ArgumentError if ``mask_mod`` does not return one bool, and
+    AbstractValueError if it depends on traced values.
 
     >>> create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, 64)
     <block mask of <lambda>, [1, 1, 256, 256] in blocks of 64 x 64, 37.5 % left out>

@@ -19,7 +19,7 @@ def one_hot(
     dtype: DTypeLike = dtypes.float64,
     axis: int = -1,
 ) -> Array:
-    """For each integer of x, a vector along a new ``axis`` with 1 at this index.
+    """Replace each integer of x by a vector along a new ``axis``, with 1 at this index.
 
     The other elements are 0. Integers outside 0 to ``num_classes`` - 1 give zeros.
     """
@@ -41,16 +41,19 @@ def rope(
     base: float = 10000.0,
     interleaved: bool = False,
 ) -> Array:
-    """x with pairs of features rotated by angles proportional to the position.
+    """Rotate pairs of features of x by angles proportional to the position.
 
-    Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021. Dot
-    products of two rotated vectors depend only on the difference of their positions.
+    See Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021.
+    Dot products of two rotated vectors depend only on the difference of their
+    positions.
 
     Args:
-        x: [..., T, N, H], as queries and keys of attention are; H is even.
+        x: [..., T, N, H], like the queries and keys of attention, with even H.
         positions: integers [T] or [..., T]; 0 to T - 1 by default.
-        base: pair k of H / 2 rotates by ``position * base**(-2 k / H)`` radians.
-        interleaved: pairs are (0, 1), (2, 3), ...; else (k, k + H / 2).
+        base: the base of the angles. The angle of pair k, of H / 2 pairs, is ``position
+            * base**(-2 k / H)`` radians.
+        interleaved: whether the pairs are (0, 1), (2, 3), ..., instead of (k, k + H /
+            2).
 
     >>> import numpy as np
     >>> x = np.ones((2, 1, 2))
@@ -94,10 +97,11 @@ def rope(
 
 @operator(name="nn.embedding", static_argnames=(), inline=True)
 def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
-    """The rows of ``table`` [V, ...] at integer ``indices``: [*indices.shape, ...].
+    """The rows of ``table`` [V, ...] at integer ``indices``.
 
-    The derivative with respect to the table adds up the cotangents of equal indices.
-    Indices outside the table are handled as ``arrayfn.numpy.take`` does.
+    The result is [*indices.shape, ...]. The derivative with respect to the table adds
+    up the cotangents of equal indices. Indices outside the table are handled as
+    ``arrayfn.numpy.take`` does.
 
     >>> import numpy as np
     >>> embedding(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))

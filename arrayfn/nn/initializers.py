@@ -1,6 +1,6 @@
 """Initializers: functions ``init(key, shape, dtype=float64)`` that return parameters.
 
-Names, and the numbers for the same key, are JAX's (``jax.nn.initializers``).
+Names are JAX's (``jax.nn.initializers``), and equal keys give JAX's numbers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ones(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
 
 
 def constant(value: Any, dtype: DTypeLike = None) -> Initializer:
-    """``value``, broadcast to the shape."""
+    """Broadcast ``value`` to the shape."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -63,7 +63,7 @@ def constant(value: Any, dtype: DTypeLike = None) -> Initializer:
 
 
 def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
-    """Uniform in [0, scale)."""
+    """Uniform numbers in [0, scale)."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -73,7 +73,7 @@ def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
 
 
 def normal(stddev: float = 0.01, dtype: DTypeLike = None) -> Initializer:
-    """Normal with mean 0 and this standard deviation."""
+    """Normal numbers with mean 0 and this standard deviation."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -88,7 +88,7 @@ def truncated_normal(
     lower: float = -2.0,
     upper: float = 2.0,
 ) -> Initializer:
-    """``stddev`` times a normal number between the bounds."""
+    """Normal numbers between the bounds, times ``stddev``."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -134,9 +134,9 @@ def variance_scaling(
 ) -> Initializer:
     """Numbers with variance ``scale`` / n.
 
-    n is by ``mode`` the number of inputs ("fan_in"), of outputs ("fan_out"), or their
-    mean ("fan_avg", "fan_geo_avg"); ``distribution`` is "truncated_normal", "normal" or
-    "uniform".
+    ``mode`` says what n is: the number of inputs ("fan_in"), the number of outputs
+    ("fan_out"), or their mean ("fan_avg", "fan_geo_avg"). ``distribution`` is
+    "truncated_normal", "normal" or "uniform".
 
     >>> from arrayfn import random
     >>> init = variance_scaling(1.0, "fan_in", "normal")
@@ -183,10 +183,11 @@ def variance_scaling(
 def orthogonal(
     scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
 ) -> Initializer:
-    """``scale`` times a random orthogonal matrix.
+    """A random orthogonal matrix, times ``scale``.
 
-    Saxe et al., Exact solutions to the nonlinear dynamics of learning, 2014. The axes
-    other than ``column_axis`` are the rows; the shorter side's vectors are orthonormal.
+    See Saxe et al., Exact solutions to the nonlinear dynamics of learning, 2014. The
+    axes other than ``column_axis`` are the rows. The vectors of the shorter side are
+    orthonormal.
 
     >>> from arrayfn import random
     >>> w = orthogonal()(random.key(0), (3, 2))
@@ -219,11 +220,11 @@ def orthogonal(
 def delta_orthogonal(
     scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
 ) -> Initializer:
-    """For convolutions: an orthogonal matrix at the window's centre, zeros elsewhere.
+    """A convolution kernel with an orthogonal matrix at its centre and zeros elsewhere.
 
-    Xiao et al., Dynamical isometry and a mean field theory of CNNs, 2018. Shapes are
-    [*window, inputs, outputs] with one to three window axes, and no more inputs
-    than outputs.
+    See Xiao et al., Dynamical isometry and a mean field theory of CNNs, 2018. Shapes
+    are [*window, inputs, outputs], with one to three window axes. There may be no more
+    inputs than outputs.
     """
     default = dtype
 
@@ -249,7 +250,7 @@ def glorot_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 2 / (inputs + outputs) (Glorot and Bengio, 2010).
+    """Uniform numbers with variance 2 / (inputs + outputs) (Glorot and Bengio, 2010).
 
     The axes are those of ``variance_scaling``.
     """
@@ -263,7 +264,7 @@ def glorot_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 2 / (inputs + outputs).
+    """Truncated normal numbers with variance 2 / (inputs + outputs).
 
     The axes are those of ``variance_scaling``.
     """
@@ -277,9 +278,10 @@ def lecun_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 1 / inputs (LeCun et al., Efficient backprop, 1998).
+    """Uniform numbers with variance 1 / inputs.
 
-    The axes are those of ``variance_scaling``.
+    See LeCun et al., Efficient backprop, 1998. The axes are those of
+    ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_in", "uniform", *axes, dtype)
@@ -291,7 +293,7 @@ def lecun_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 1 / n for n inputs of a unit.
+    """Truncated normal numbers with variance 1 / n for n inputs of a unit.
 
     The axes are those of ``variance_scaling``.
     """
@@ -305,7 +307,7 @@ def he_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform, of variance 2 / inputs (He et al., Delving deep, 2015).
+    """Uniform numbers with variance 2 / inputs (He et al., Delving deep, 2015).
 
     The axes are those of ``variance_scaling``.
     """
@@ -319,7 +321,7 @@ def he_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal, of variance 2 / n for n inputs of a unit.
+    """Truncated normal numbers with variance 2 / n for n inputs of a unit.
 
     The axes are those of ``variance_scaling``.
     """

@@ -22,9 +22,10 @@ def cross_entropy(
 
     Args:
         logits: [..., C, ...], with the C classes along ``axis``.
-        labels: integers, the classes, of the shape of logits without ``axis``; or
-            floating-point numbers, the probabilities of the classes, of logits' shape.
-            A class outside 0 to C - 1 is handled as ``take_along_axis`` does.
+        labels: the classes or their probabilities. Classes are integers in the shape of
+            logits without ``axis``. Probabilities are floating-point numbers in the
+            shape of logits. A class outside 0 to C - 1 is handled as in
+            ``take_along_axis``.
         axis: the axis of classes.
         where: bool, broadcasts with the result; examples where it is false give 0.
 

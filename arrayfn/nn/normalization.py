@@ -23,11 +23,11 @@ def standardize(
     epsilon: float = 1e-5,
     where: ArrayLike | None = None,
 ) -> Array:
-    """x minus its mean, divided by its standard deviation, over ``axis``.
+    """Subtract the mean of x over ``axis``, and divide by the standard deviation.
 
-    ``mean`` and ``variance`` replace x's own, which are computed from the elements
-    where ``where`` is true. ``epsilon`` is added to the variance. float16 and bfloat16
-    are computed in float32.
+    Mean and variance are computed from the elements where ``where`` is true, or given
+    as ``mean`` and ``variance``. ``epsilon`` is added to the variance. float16 and
+    bfloat16 are computed in float32.
     """
     x = ops.as_floating("standardize", x)
     dtype = ops.type_of_operand("standardize", x).dtype
@@ -64,9 +64,9 @@ def layer_norm(
     axis: Axis = -1,
     epsilon: float = 1e-5,
 ) -> Array:
-    """``standardize`` over ``axis``, times ``scale``, plus ``bias``.
+    """Standardize over ``axis``, multiply by ``scale``, and add ``bias``.
 
-    Ba et al., Layer Normalization, 2016. ``scale`` and ``bias`` broadcast with x.
+    See Ba et al., Layer Normalization, 2016. ``scale`` and ``bias`` broadcast with x.
     """
     return _affine(standardize(x, axis, epsilon=epsilon), scale, bias)
 
@@ -79,9 +79,9 @@ def rms_norm(
     axis: Axis = -1,
     epsilon: float = 1e-6,
 ) -> Array:
-    """x divided by its root mean square over ``axis``, times ``scale``.
+    """Divide x by its root mean square over ``axis``, and multiply by ``scale``.
 
-    Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+    See Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
     x = ops.as_floating("rms_norm", x)
     dtype = ops.type_of_operand("rms_norm", x).dtype
@@ -99,9 +99,9 @@ def group_norm(
     /,
     epsilon: float = 1e-5,
 ) -> Array:
-    """x [N, ..., C] standardised over all axes but the first, in groups of channels.
+    """Standardize x [N, ..., C] over all axes but the first, in groups of channels.
 
-    Wu and He, Group normalization, 2018. ``scale`` and ``bias`` are [C].
+    See Wu and He, Group normalization, 2018. ``scale`` and ``bias`` are [C].
 
     Raises ShapeError if ``groups`` does not divide C.
 
@@ -134,10 +134,10 @@ def batch_norm(
     momentum: float = 0.9,
     epsilon: float = 1e-5,
 ) -> tuple[Array, tuple[Array, Array]]:
-    """x [..., C] standardised for each channel, and the running mean and variance.
+    """Standardize x [..., C] for each channel, and update the running statistics.
 
-    Ioffe and Szegedy, Batch normalization, 2015. With ``training``, x is normalised by
-    its own statistics over all axes except the last, and the running statistics, [C],
+    See Ioffe and Szegedy, Batch normalization, 2015. With ``training``, x is normalised
+    by its own statistics over all axes except the last. The running statistics, [C],
     become ``momentum * running + (1 - momentum) * own``. Without ``training``, x is
     normalised by the running statistics, which do not change.
 

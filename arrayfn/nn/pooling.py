@@ -20,12 +20,12 @@ def max_pool(
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
 ) -> Array:
-    """The largest element of each window, of shape (batch..., spatial..., features).
+    """The largest element of each window.
 
-    ``window_shape`` and ``strides`` (1 if None) are of the spatial axes. ``padding`` is
-    "VALID", "SAME", or a (low, high) pair for each of them; padding is never the
-    maximum. The first of equal elements gets the derivative. A window with NaN gives
-    NaN.
+    x has the shape (batch..., spatial..., features). ``window_shape`` and ``strides``
+    (1 if None) have one number for each spatial axis. ``padding`` is "VALID", "SAME",
+    or a (low, high) pair for each spatial axis. Padding is never the maximum. The first
+    of equal elements gets the derivative. A window with NaN gives NaN.
 
     >>> x = np.arange(16.0).reshape(1, 4, 4, 1)
     >>> max_pool(x, (2, 2), (2, 2))[0, :, :, 0]
@@ -58,7 +58,7 @@ def avg_pool(
 ) -> Array:
     """The mean of each window; arguments are those of ``max_pool``.
 
-    Padding is zeros, which count as elements unless ``count_include_pad`` is False.
+    Padding adds zeros, which count as elements unless ``count_include_pad`` is False.
     Integers become floating-point.
 
     >>> avg_pool(np.arange(6.0).reshape(1, 6, 1), (3,), (3,)).ravel()

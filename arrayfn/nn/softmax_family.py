@@ -16,7 +16,7 @@ from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 @operator(name="nn.softmax", static_argnames=("axis",), inline=True)
 def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
-    """exp(x) / sum(exp(x)) over ``axis``, without overflow.
+    """Return exp(x) / sum(exp(x)) over ``axis``, without overflow.
 
     A row whose maximum is infinite gives NaN. Elements where ``where`` is false are
     ignored and give 0, even if no element is left.
@@ -101,10 +101,11 @@ def logsumexp(
     return_sign: bool = False,
     where: ArrayLike | None = None,
 ) -> Any:
-    """log(sum(b * exp(a))) over ``axis``, without overflow; ``b`` is 1 by default.
+    """Return log(sum(b * exp(a))) over ``axis``, without overflow.
 
-    With ``return_sign`` it returns log(abs(sum)) and the sum's sign, sum / abs(sum);
-    without it a negative sum gives NaN. Elements where ``where`` is false are ignored.
+    ``b`` is 1 by default. With ``return_sign``, the result is a pair: log(abs(sum)),
+    and the sign sum / abs(sum). Otherwise, a negative sum gives NaN. Elements where
+    ``where`` is false are ignored.
 
     >>> import numpy as np
     >>> logsumexp(np.array([1000.0, 1000.0]))
@@ -150,7 +151,10 @@ def logmeanexp(
     where: ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Array:
-    """log(mean(exp(x))) over ``axis``, of the elements where ``where`` is true."""
+    """Return log(mean(exp(x))) over ``axis``.
+
+    Elements where ``where`` is false are ignored.
+    """
     type = ops.type_of_operand("logmeanexp", x)
     ones = anp.ones(type.shape, dtype=bool)
     counted = ones if where is None else anp.logical_and(where, ones)

@@ -1,7 +1,7 @@
 """NumPy's functions for traced code: the array API's names, and NumPy's own.
 
-On NumPy arrays each computes a new array at once; on traced arrays it adds equations to
-the Program. dtypes promote as in NumPy 2, and shapes broadcast.
+On NumPy arrays, a function computes a new array at once. On traced arrays, it adds
+equations to the Program. dtypes promote as in NumPy 2, and shapes broadcast.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def apply_along_axis(
 ) -> Array:
     """Apply ``func1d`` to each vector of arr along ``axis``.
 
-    The axes of its result replace ``axis``. ``args`` and ``options`` are passed on.
+    The axes of the result of ``func1d`` replace ``axis``. ``func1d`` also receives
+    ``args`` and ``options``.
     """
     type = ops.type_of_operand("apply_along_axis", arr)
     place = ops.normalize_axis("apply_along_axis", axis, type.ndim)
@@ -62,7 +63,7 @@ def apply_over_axes(
 ) -> Array:
     """Apply ``func(a, axis)`` over ``axes``, one after the other.
 
-    An axis that a result lacks is added again, with extent 1.
+    If a result lacks the axis, it is added again with extent 1.
     """
     ndim = ops.type_of_operand("apply_over_axes", a).ndim
     value = ops.same(a)
@@ -86,11 +87,11 @@ def piecewise(
     *args: Any,
     **options: Any,
 ) -> Array:
-    """Apply to each element of x the function (or number) of the last true condition.
+    """Apply to each element of x the function, or number, of the last true condition.
 
-    An additional function applies where no condition is true; without it the result is
-    0 there. Each function is applied to all of x, so it must not fail for elements
-    whose condition is false.
+    An additional function applies where no condition is true. Without an additional
+    function, the result is 0 there. Each function is applied to all of x, so it must
+    not fail for elements whose condition is false.
     """
     type = ops.type_of_operand("piecewise", x)
     given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
@@ -159,13 +160,14 @@ def vectorize(
     cache: bool = False,
     signature: str | None = None,
 ) -> Callable[..., Any]:
-    """Map ``pyfunc``, a function of scalars, over arrays, which broadcast.
+    """Map ``pyfunc``, a function of scalars, over arrays.
 
-    ``signature``, such as "(m,n),(n)->(m)", names the axes of the function's own
-    arguments and results; other axes are mapped. ``excluded`` arguments (positions and
-    names) are passed on unchanged. The function is mapped by ``vmap``, not by a loop,
-    so ``cache`` has no effect. Results are converted to ``otypes``, a dtype for each
-    (or a text of NumPy's one-letter codes). ``doc`` is the result's docstring.
+    The arrays broadcast. ``signature``, such as "(m,n),(n)->(m)", names the axes of the
+    function's own arguments and results. The other axes are mapped. The function
+    receives the ``excluded`` arguments (positions and names) unchanged. The function is
+    mapped by ``vmap``, not by a loop, so ``cache`` has no effect. ``otypes`` has a
+    dtype for each result, or is a text of NumPy's one-letter codes. The results are
+    converted to these dtypes. ``doc`` is the result's docstring.
 
     >>> import numpy as np
     >>> vectorize(lambda x, y: x * y + 1)(np.arange(3), 2)
@@ -335,7 +337,9 @@ def _with_axes(x: Array, axes: Sequence[int]) -> Array:
 
 
 def block(arrays: Any) -> Array:
-    """Join nested lists of arrays as blocks; the innermost along the last axis.
+    """Join nested lists of arrays as blocks.
+
+    The innermost lists are joined along the last axis.
 
     >>> import numpy as np
     >>> block([[np.ones((1, 2)), 2.0], [3.0, np.full((1, 2), 4.0)]])

@@ -19,22 +19,25 @@ _LARGEST_UNROLLED_POWER = 8
 
 
 def add(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x + y, elementwise; logical or for bools."""
+    """Return x + y, elementwise; for bools this is logical or."""
     return ops.elementwise(e.add, "add", x, y, of_bools=discrete.bitwise_or)
 
 
 def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x - y, elementwise; DTypeError for bools."""
+    """Return x - y, elementwise.
+
+    Raises DTypeError for bools.
+    """
     return ops.elementwise(e.sub, "subtract", x, y)
 
 
 def multiply(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x * y, elementwise; logical and for bools."""
+    """Return x * y, elementwise; for bools this is logical and."""
     return ops.elementwise(e.mul, "multiply", x, y, of_bools=discrete.bitwise_and)
 
 
 def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x / y, elementwise; integers are divided as float64."""
+    """Return x / y, elementwise; integers are divided as float64."""
     types = [ops.type_of_operand("divide", a) for a in (x, y)]
     dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
     wide = ops.inexact_dtype("divide", dtype)
@@ -47,14 +50,17 @@ true_divide = divide
 
 
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floor of x / y, in their dtype; integers divided by 0 give 0."""
+    """The floor of x / y, in the dtype of x and y.
+
+    Integers divided by 0 give 0.
+    """
     return ops.elementwise(
         e.floor_divide, "floor_divide", x, y, dtype=_number("floor_divide", x, y)
     )
 
 
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x - floor(x / y) * y, elementwise, with the sign of y."""
+    """Return x - floor(x / y) * y, elementwise, with the sign of y."""
     return ops.elementwise(
         e.remainder, "remainder", x, y, dtype=_number("remainder", x, y)
     )
@@ -64,20 +70,20 @@ mod = remainder
 
 
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x - trunc(x / y) * y, elementwise, with the sign of x."""
+    """Return x - trunc(x / y) * y, elementwise, with the sign of x."""
     return ops.elementwise(e.fmod, "fmod", x, y, dtype=_number("fmod", x, y))
 
 
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
-    """The pair of ``floor_divide`` and ``remainder``."""
+    """The pair of the results of ``floor_divide`` and ``remainder``."""
     return floor_divide(x, y), remainder(x, y)
 
 
 def power(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x to the power y, elementwise.
+    """Raise x to the power y, elementwise.
 
-    Small integer Python exponents become multiplications, and 0.5 a square root. Raises
-    ArgumentError for integers to a negative Python integer.
+    A small Python integer as exponent becomes multiplications, and 0.5 becomes a square
+    root. Raises ArgumentError if x has integers and y is a negative Python integer.
     """
     if dtypes.is_python_scalar(y) and not isinstance(y, (bool, complex)):
         types = [ops.type_of_operand("power", a) for a in (x, y)]
@@ -120,25 +126,31 @@ def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
 
 
 def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x to the power y, elementwise, in at least float64."""
+    """Raise x to the power y, elementwise, in at least float64."""
     wide = ops.common_dtype("float_power", (x, y, np.float64(1)))
     return ops.elementwise(e.pow, "float_power", x, y, dtype=wide)
 
 
 def negative(x: ArrayLike, /) -> Array:
-    """-x, elementwise; DTypeError for bools."""
+    """Return -x, elementwise.
+
+    Raises DTypeError for bools.
+    """
     return ops.elementwise(e.neg, "negative", x)
 
 
 def positive(x: ArrayLike, /) -> Array:
-    """+x, elementwise: a copy; DTypeError for bools."""
+    """Return a copy of x, as +x does.
+
+    Raises DTypeError for bools.
+    """
     if ops.type_of_operand("positive", x).dtype == dtypes.bool_:
         raise DTypeError("positive is not defined for bool", user_location())
     return ops.same(x)
 
 
 def absolute(x: ArrayLike, /) -> Array:
-    """The absolute value, elementwise; real for complex x."""
+    """The absolute value, elementwise; it is real for complex x."""
     dtype = ops.type_of_operand("absolute", x).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.complex_abs, "absolute", x)
@@ -156,7 +168,10 @@ def fabs(x: ArrayLike, /) -> Array:
 
 
 def sign(x: ArrayLike, /) -> Array:
-    """-1, 0 or 1 for negative, zero or positive x; x / abs(x) for complex x."""
+    """The sign of x: -1, 0 or 1.
+
+    For complex x, it is x / abs(x).
+    """
     if ops.type_of_operand("sign", x).dtype in dtypes.COMPLEX:
         size = absolute(x)
         nothing = ops.elementwise(discrete.eq, "sign", size, 0)
@@ -172,7 +187,7 @@ def square(x: ArrayLike, /) -> Array:
 
 
 def reciprocal(x: ArrayLike, /) -> Array:
-    """1 / x, elementwise; integers are divided as integers."""
+    """Return 1 / x, elementwise; integers are divided as integers."""
     if ops.type_of_operand("reciprocal", x).dtype in dtypes.INEXACT:
         return ops.elementwise(e.reciprocal, "reciprocal", x)
     one = ops.scalar(1, _number("reciprocal", x))
@@ -203,7 +218,7 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
 def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The larger of x and y, elementwise; NaN if either is NaN.
 
-    Complex numbers are ordered by their real parts, then by their imaginary ones.
+    Complex numbers are ordered by their real parts, then by their imaginary parts.
     """
     return ops.elementwise(
         e.maximum,
@@ -218,7 +233,7 @@ def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
 def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The smaller of x and y, elementwise; NaN if either is NaN.
 
-    Complex numbers are ordered by their real parts, then by their imaginary ones.
+    Complex numbers are ordered by their real parts, then by their imaginary parts.
     """
     return ops.elementwise(
         e.minimum,
@@ -245,12 +260,18 @@ def _chosen_complex(before: Primitive, a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The larger of ``x1`` and ``x2``, elementwise; if one is NaN, the other."""
+    """The larger of ``x1`` and ``x2``, elementwise.
+
+    If one of the two is NaN, the result is the other.
+    """
     return _unless_nan(x1, x2, maximum(x1, x2))
 
 
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The smaller of ``x1`` and ``x2``, elementwise; if one is NaN, the other."""
+    """The smaller of ``x1`` and ``x2``, elementwise.
+
+    If one of the two is NaN, the result is the other.
+    """
     return _unless_nan(x1, x2, minimum(x1, x2))
 
 
@@ -271,7 +292,7 @@ def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
+    """The step function: 0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
     x, y = ops.floated("heaviside", x, y)
     dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
@@ -309,7 +330,10 @@ fix = trunc
 
 
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
-    """``a`` rounded to ``decimals`` places, ties to even, in ``a``'s dtype."""
+    """Round ``a`` to ``decimals`` places, in the dtype of ``a``.
+
+    A tie is rounded to the even digit.
+    """
     ops.refuse_out("round", out)
     decimals = ops.whole(decimals)
     dtype = ops.type_of_operand("round", a).dtype
@@ -330,7 +354,10 @@ around = round
 
 
 def rint(x: ArrayLike, /) -> Array:
-    """x, or both its parts, rounded to the nearest integer, ties to even, as floats."""
+    """Round x to the nearest integer, as a float.
+
+    A tie is rounded to the even integer. Both parts of a complex x are rounded.
+    """
     if ops.type_of_operand("rint", x).dtype in dtypes.COMPLEX:
         return round(x)
     return ops.floating(discrete.round, "rint", x)
@@ -352,10 +379,11 @@ def clip(
     a_min: ArrayLike | None = None,
     a_max: ArrayLike | None = None,
 ) -> Array:
-    """``a`` limited to [min, max], elementwise; None is no limit.
+    """Limit ``a`` to [min, max], elementwise; None is no limit.
 
-    ``a_min`` and ``a_max`` are NumPy's older names. The derivative is that of maximum
-    and minimum: 1/2 at a limit (the derivative of ``lax.clamp`` is 0 there).
+    ``a_min`` and ``a_max`` are NumPy's older names. At a limit the derivative is 1/2,
+    like that of ``maximum`` and ``minimum``. The derivative of ``lax.clamp`` is 0
+    there.
     """
     ops.refuse_out("clip", out)
     low = a_min if min is None else min
@@ -373,14 +401,14 @@ def clip(
 
 
 def real(val: ArrayLike) -> Array:
-    """The real part; ``val`` itself if it is real."""
+    """The real part of ``val``, or ``val`` itself if it is real."""
     if ops.type_of_operand("real", val).dtype not in dtypes.COMPLEX:
         return ops.same(val)
     return ops.elementwise(c.real, "real", val)
 
 
 def imag(val: ArrayLike) -> Array:
-    """The imaginary part; zeros for real ``val``."""
+    """The imaginary part of ``val``; zeros if ``val`` is real."""
     dtype = ops.type_of_operand("imag", val).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.imag, "imag", val)
@@ -388,7 +416,7 @@ def imag(val: ArrayLike) -> Array:
 
 
 def conj(x: ArrayLike, /) -> Array:
-    """The complex conjugate; x itself if it is real."""
+    """The complex conjugate of x, or x itself if it is real."""
     if ops.type_of_operand("conj", x).dtype not in dtypes.COMPLEX:
         return ops.same(x)
     return ops.elementwise(c.conj, "conj", x)
@@ -398,7 +426,7 @@ conjugate = conj
 
 
 def angle(z: ArrayLike, deg: bool = False) -> Array:
-    """The argument of complex z in radians (degrees if ``deg``), within (-pi, pi]."""
+    """The angle of complex z, within (-pi, pi], or in degrees with ``deg``."""
     value = ops.floating(special.atan2, "angle", imag(z), real(z))
     return multiply(value, 180.0 / np.pi) if deg else value
 

@@ -64,7 +64,10 @@ def mean(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The arithmetic mean over ``axis``; float64 for integers, NaN for no elements."""
+    """The arithmetic mean over ``axis``.
+
+    Integers give a float64 mean. The mean of no elements is NaN.
+    """
     ops.refuse_out("mean", out)
     wide, result = _wide("mean", a, dtype)
     return ops.convert(_mean(wide, axis, keepdims, where), result)
@@ -84,8 +87,8 @@ def average(
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has the shape of ``a``, or the shape of its axes ``axis``. With
-    ``returned`` the result is a pair of the mean and the sum of the weights.
+    ``weights`` has the shape of ``a``, or one extent for each axis in ``axis``. With
+    ``returned``, the result is the pair of the mean and the sum of the weights.
     """
     if weights is None:
         plain = mean(a, axis, keepdims=keepdims)
@@ -159,8 +162,8 @@ def var(
 ) -> Array:
     """The variance over ``axis``: the mean squared distance from the mean.
 
-    The divisor is the count minus ``correction`` (NumPy's older name: ``ddof``).
-    ``mean`` is the mean, computed before with ``keepdims=True``.
+    The divisor is the count minus ``correction``, which NumPy also calls ``ddof``.
+    ``mean`` is the mean, if it was computed before with ``keepdims=True``.
     """
     ops.refuse_out("var", out)
     less = ddof if correction is None else correction

@@ -82,7 +82,9 @@ _LARGE_1 = (
 
 @quiet
 def bessel_i0e(x: ArrayLike) -> Array:
-    """exp(-abs(x)) I0(x), within 1e-15 of the true value; its derivative at 0 is 0.
+    """Return exp(-abs(x)) I0(x), within 1e-15 of the true value.
+
+    The derivative at 0 is 0.
 
     >>> bessel_i0e(0.0)
     array(1.)
@@ -93,7 +95,7 @@ def bessel_i0e(x: ArrayLike) -> Array:
 
 @quiet
 def bessel_i1e(x: ArrayLike) -> Array:
-    """exp(-abs(x)) I1(x), within 1e-15 of the true value.
+    """Return exp(-abs(x)) I1(x), within 1e-15 of the true value.
 
     >>> bessel_i1e(0.0)
     array(0.)
@@ -104,7 +106,7 @@ def bessel_i1e(x: ArrayLike) -> Array:
 
 @quiet
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function I0(x); infinite on overflow."""
+    """The modified Bessel function I0(x); it is infinite on overflow."""
     (x,), dtype = in_float64("i0", x)
     return ops.convert(_i0(x), dtype)
 

@@ -156,7 +156,7 @@ def _classify(
 
 
 def signbit(x: ArrayLike, /) -> Array:
-    """Whether the sign bit of x is set, also for -0.0: bool."""
+    """Whether the sign bit of x is set, as it is for -0.0: bool."""
     if ops.type_of_operand("signbit", x).dtype in dtypes.SIGNED:
         return less(x, 0)
     return ops.floating(discrete.signbit, "signbit", x)
@@ -169,7 +169,10 @@ def isclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool. Keys must be equal."""
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool.
+
+    Two keys are close only if they are equal.
+    """
     if isinstance(a, Key) and isinstance(b, Key):
         return equal(a, b)
     dtype = ops.floating_dtype(ops.common_dtype("isclose", (a, b)))
@@ -188,22 +191,22 @@ def isclose(
 
 
 def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits set in both x and y; integers or bools."""
+    """The bits that are set in both x and y, which are integers or bools."""
     return ops.elementwise(discrete.bitwise_and, "bitwise_and", x, y)
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits set in x or y; integers or bools."""
+    """The bits that are set in x or y, which are integers or bools."""
     return ops.elementwise(discrete.bitwise_or, "bitwise_or", x, y)
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits set in exactly one of x and y; integers or bools."""
+    """The bits that are set in exactly one of x and y, which are integers or bools."""
     return ops.elementwise(discrete.bitwise_xor, "bitwise_xor", x, y)
 
 
 def invert(x: ArrayLike, /) -> Array:
-    """The bits not set in x; integers or bools."""
+    """The bits that are not set in x, which has integers or bools."""
     return ops.elementwise(discrete.bitwise_not, "invert", x)
 
 
@@ -212,7 +215,10 @@ bitwise_invert = invert
 
 
 def left_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of integer x shifted left by y; 0 if y is at least the width."""
+    """Shift the bits of integer x left by y.
+
+    The result is 0 if y is at least the width.
+    """
     return ops.elementwise(discrete.shift_left, "left_shift", x, y)
 
 
@@ -220,7 +226,7 @@ bitwise_left_shift = left_shift
 
 
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of integer x shifted right by y, keeping the sign."""
+    """Shift the bits of integer x right by y, and keep the sign."""
     return ops.elementwise(discrete.shift_right_arithmetic, "right_shift", x, y)
 
 
@@ -251,7 +257,7 @@ def select(
     choicelist: Sequence[ArrayLike],
     default: ArrayLike = 0,
 ) -> Array:
-    """For each element, the choice of the first true condition."""
+    """Take each element from the choice whose condition is the first true one."""
     if len(condlist) != len(choicelist) or not condlist:
         raise ArgumentError(
             f"select takes as many choices as conditions, but was given "

@@ -28,11 +28,12 @@ def convolve(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sums of ``a[i] v[k - i]`` of two vectors.
+    """Convolve two vectors: element k is the sum of ``a[i] v[k - i]`` over i.
 
-    ``mode`` is "full", "same" (the central part, as long as the longer vector) or
-    "valid" (only full overlaps). The sums are computed in ``preferred_element_type``,
-    if it is given; ``precision`` is as for ``matmul``.
+    ``mode`` is "full", "same" or "valid". "same" gives the central part, which is as
+    long as the longer vector. "valid" gives only the sums of full overlaps. The sums
+    are computed in ``preferred_element_type``, if it is given. ``precision`` is as for
+    ``matmul``.
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
@@ -52,7 +53,10 @@ def correlate(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sums of ``a[i + k] conj(v[i])`` of vectors; options as for ``convolve``."""
+    """Correlate two vectors: element k is the sum of ``a[i + k] conj(v[i])`` over i.
+
+    The options are as for ``convolve``.
+    """
     a, v = _vectors("correlate", a, v, preferred_element_type)
     v = conj(v)
     if a.shape[0] >= v.shape[0]:

@@ -45,12 +45,13 @@ def asarray(
     device: Any = None,
     copy: bool | None = None,
 ) -> Array:
-    """``a`` (an array, a number, or nested sequences of them) as an array.
+    """Convert ``a``, an array, a number or nested sequences of them, to an array.
 
-    Sequences may contain traced arrays, which are stacked. Outside a trace the result
-    is a new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
-    impossible. Inside a trace it is a traced array, which is immutable and can be
-    indexed by traced arrays. An array of another library on a GPU stays there.
+    Sequences may contain traced arrays. These are stacked. Outside a trace, the result
+    is a new array. With ``copy=False``, it is ``a`` itself, and ValueError is raised if
+    that is impossible. Inside a trace, the result is a traced array. A traced array is
+    immutable and can be indexed by traced arrays. An array of another library on a GPU
+    stays there.
 
     >>> import arrayfn as af
     >>> table = np.array([10.0, 20.0, 30.0])
@@ -88,7 +89,10 @@ def array(
     ndmin: int = 0,
     device: Any = None,
 ) -> Array:
-    """``asarray`` with new leading axes of extent 1, up to ``ndmin`` axes."""
+    """Convert to an array, as ``asarray`` does.
+
+    Leading axes of extent 1 are added up to ``ndmin`` axes.
+    """
     value = asarray(object, dtype, order, device=device, copy=copy)
     missing = ndmin - len(value.shape)
     return value if missing <= 0 else value[(None,) * missing]
@@ -133,11 +137,11 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number; by default in the number's dtype.
+    """An array of ``shape`` filled with a number, by default in the number's dtype.
 
-    In the dtype of keys, the number is each word of each key. ``device`` is where the
-    array is made: a backend's name, one of ``af.devices()``, or a NamedSharding, which
-    cuts it over a mesh.
+    If ``dtype`` is that of keys, the number fills every word of every key. ``device``
+    is where the array is made. It is a backend's name, one of ``af.devices()``, or a
+    NamedSharding, which cuts the array over a mesh.
     """
     if ops.is_sharding(device):
         return ops.placed("full", full(shape, fill_value, dtype, order), device)
@@ -177,7 +181,10 @@ def ones(
 def empty(
     shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
 ) -> Array:
-    """Same as ``zeros``: pure functions have no use for undefined elements."""
+    """The same as ``zeros``.
+
+    Pure functions have no use for undefined elements.
+    """
     return zeros(shape, dtype, order, device=device)
 
 
@@ -203,7 +210,7 @@ def full_like(
     """Like ``full``, with ``a``'s shape and dtype by default.
 
     ``subok`` has no effect, because arrays have no subclasses. If ``a`` is distributed
-    over a mesh, so is the result, unless it has another ``shape``.
+    over a mesh, the result is distributed too, unless it has another ``shape``.
     """
     like = _like("full_like", a)
     around = like.sharding if shape is None else None
@@ -248,7 +255,7 @@ def empty_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Same as ``zeros_like``."""
+    """The same as ``zeros_like``."""
     return zeros_like(prototype, dtype, order, subok, shape, device=device)
 
 
@@ -271,9 +278,10 @@ def arange(
     *,
     device: Any = None,
 ) -> Array:
-    """start, start + step, ... up to stop (exclusive); with one argument, from 0.
+    """The numbers start, start + step, ... up to stop, which is excluded.
 
-    The bounds must be known, because they decide the shape. Integers give int64.
+    With one argument, start is 0. The arguments must be known, because they decide the
+    shape. Integers give int64.
     """
     if device is not None:
         return ops.placed("arange", arange(start, stop, step, dtype), device)
@@ -323,8 +331,8 @@ def linspace(
 ) -> Any:
     """``num`` evenly spaced numbers from start to stop (inclusive if ``endpoint``).
 
-    start and stop may be arrays; the numbers are then along a new ``axis``. With
-    ``retstep`` the result is a pair of the numbers and the step.
+    If start or stop is an array, the numbers lie along a new ``axis``. With
+    ``retstep``, the result is the pair of the numbers and the step.
     """
     if ops.is_sharding(device):
         numbers = linspace(start, stop, num, endpoint, retstep, dtype, axis)
@@ -379,7 +387,7 @@ def logspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Array:
-    """``base`` to the powers ``linspace(start, stop, num)``."""
+    """Raise ``base`` to the powers ``linspace(start, stop, num)``."""
     values = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 
@@ -396,7 +404,10 @@ def eye(
     *,
     device: Any = None,
 ) -> Array:
-    """An N by M matrix with ones on diagonal k (above the main one if positive)."""
+    """An N by M matrix with ones on diagonal k.
+
+    A positive k is a diagonal above the main diagonal.
+    """
     ops.check_order("eye", order)
     if ops.is_sharding(device):
         return ops.placed("eye", eye(N, M, k, dtype), device)
@@ -438,13 +449,13 @@ def _below(shape: tuple[int, int], k: int) -> Array:
 
 
 def tril(m: ArrayLike, k: int = 0) -> Array:
-    """m (..., n, m) with zeros above diagonal k."""
+    """Replace the elements of m (..., n, m) above diagonal k by zeros."""
     type = ops.type_of_operand("tril", m)
     return where(_below(_matrix_shape("tril", type.shape), k), m, _zero(type.dtype))
 
 
 def triu(m: ArrayLike, k: int = 0) -> Array:
-    """m (..., n, m) with zeros below diagonal k."""
+    """Replace the elements of m (..., n, m) below diagonal k by zeros."""
     type = ops.type_of_operand("triu", m)
     below = _below(_matrix_shape("triu", type.shape), k - 1)
     return where(below, _zero(type.dtype), m)
@@ -462,11 +473,12 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 def meshgrid(
     *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> list[Array]:
-    """Grids from vectors: one array per vector, which varies along that vector's axis.
+    """Make grids from vectors.
 
-    With ``indexing="xy"`` the first two axes are exchanged, as for plots; with ``"ij"``
-    axis k belongs to vector k. ``sparse`` grids have extent 1 along the other axes.
-    Grids are always new arrays; ``copy`` has no effect.
+    The result has one array per vector, and it varies along that vector's axis. With
+    ``indexing="ij"``, axis k belongs to vector k. With ``"xy"``, the first two axes are
+    exchanged, as for plots. With ``sparse``, each grid has extent 1 along the other
+    axes. Grids are always new arrays, so ``copy`` has no effect.
     """
     vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, xi)]
     order = list(range(len(vectors)))

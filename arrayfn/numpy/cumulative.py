@@ -25,9 +25,9 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
 def cumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running sums along ``axis`` (None: of ``a`` as a vector).
+    """Running sums along ``axis``, or of ``a`` as a vector if ``axis`` is None.
 
-    Sums of dtype bool are true from the first true element on.
+    A sum of dtype bool is true from the first true element on.
     """
     ops.refuse_out("cumsum", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
@@ -39,9 +39,9 @@ def cumsum(
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running products along ``axis`` (None: of ``a`` as a vector).
+    """Running products along ``axis``, or of ``a`` as a vector if ``axis`` is None.
 
-    Products of dtype bool are false from the first false element on.
+    A product of dtype bool is false from the first false element on.
     """
     ops.refuse_out("cumprod", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
@@ -59,7 +59,7 @@ def cumulative_sum(
     out: None = None,
     include_initial: bool = False,
 ) -> Array:
-    """Like ``cumsum``; with ``include_initial`` it begins with an additional 0.
+    """Like ``cumsum``, but ``include_initial`` adds a 0 at the beginning.
 
     ``axis`` may be omitted only for a vector.
     """
@@ -78,7 +78,7 @@ def cumulative_prod(
     out: None = None,
     include_initial: bool = False,
 ) -> Array:
-    """Like ``cumprod``; with ``include_initial`` it begins with an additional 1.
+    """Like ``cumprod``, but ``include_initial`` adds a 1 at the beginning.
 
     ``axis`` may be omitted only for a vector.
     """
@@ -110,12 +110,12 @@ def _with_initial(x: Array, axis: int, value: int) -> Array:
 
 
 def cummax(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """Running maxima along ``axis``; NaN from the first NaN on."""
+    """Running maxima along ``axis``; they are NaN from the first NaN on."""
     return _along(c.cummax, "cummax", _as_number(x), axis)
 
 
 def cummin(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """Running minima along ``axis``; NaN from the first NaN on."""
+    """Running minima along ``axis``; they are NaN from the first NaN on."""
     return _along(c.cummin, "cummin", _as_number(x), axis)
 
 

@@ -68,10 +68,10 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
 def flatnonzero(
     a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """The indices of nonzero elements of ``a`` as a vector: int64.
+    """The int64 indices of the nonzero elements of ``a``, flattened.
 
-    With ``size`` there are exactly that many; missing ones are ``fill_value`` (0), a
-    number or a tuple of one.
+    With ``size``, the result has exactly that many indices, and ``fill_value`` (0)
+    stands for missing ones. ``fill_value`` is a number or a tuple of one.
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -93,10 +93,10 @@ def _truth(x: ArrayLike) -> ArrayLike:
 def nonzero(
     a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> tuple[Array, ...]:
-    """The indices of nonzero elements of ``a``: an int64 array for each axis.
+    """The indices of the nonzero elements of ``a``: an int64 array for each axis.
 
-    With ``size`` there are exactly that many; missing ones are ``fill_value`` (one, or
-    one per axis).
+    With ``size``, each array has exactly that many indices, and ``fill_value`` stands
+    for missing ones. ``fill_value`` is one number, or one per axis.
     """
     return _nonzero("nonzero", a, size, fill_value)
 
@@ -110,9 +110,10 @@ def where(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """x where ``condition`` is true (not 0), else y; all three broadcast.
+    """Take x where ``condition`` is true (not 0), and y elsewhere.
 
-    With the condition alone it is ``nonzero`` of the condition.
+    All three broadcast. With the condition alone, the result is ``nonzero`` of the
+    condition.
 
     >>> import numpy as np
     >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0.0)
@@ -159,9 +160,10 @@ def _nonzero(
 
 
 def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The indices of nonzero elements of ``a``, as rows: int64.
+    """The int64 indices of the nonzero elements of ``a``, as rows.
 
-    With ``size`` there are exactly that many rows; missing ones are ``fill_value`` (0).
+    With ``size``, the result has exactly that many rows, and ``fill_value`` (0) stands
+    for missing ones.
     """
     if size is None:
         value = known("argwhere", a, _size_remedy("argwhere"))
@@ -180,9 +182,10 @@ def compress(
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The slices of a along ``axis`` (None: a flattened) where ``condition`` is true.
+    """The slices of ``a`` along ``axis`` where ``condition`` is true.
 
-    With ``size`` there are exactly that many; missing ones are ``fill_value``.
+    ``axis=None`` means that ``a`` is flattened. With ``size``, the result has exactly
+    that many slices, and ``fill_value`` stands for missing ones.
     """
     ops.refuse_out("compress", out)
     if axis is None:
@@ -213,13 +216,14 @@ def extract(
 ) -> Array:
     """The elements of ``arr`` where ``condition`` is true, as a vector.
 
-    With ``size`` there are exactly that many; missing ones are ``fill_value``.
+    With ``size``, the result has exactly that many slices, and ``fill_value`` stands
+    for missing ones.
     """
     return compress(ravel(condition), ravel(arr), 0, size=size, fill_value=fill_value)
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Axis = None) -> Array:
-    """``filt`` without leading ("f") and trailing ("b") zeros along ``axis``."""
+    """Remove leading ("f") and trailing ("b") zeros of ``filt`` along ``axis``."""
     value = known(
         "trim_zeros", filt, "Write where or a slice of static extent to keep the shape"
     )
@@ -240,11 +244,12 @@ def repeat(
     *,
     total_repeat_length: int | None = None,
 ) -> Array:
-    """Repeat each element of ``a`` ``repeats`` times along ``axis`` (None: flat).
+    """Repeat each element of ``a`` ``repeats`` times along ``axis``.
 
-    ``repeats`` is one number, or one for each element. The counts decide the shape.
-    Under ``jit``, where they may be unknown, give ``total_repeat_length``: the last
-    element is repeated to the end, or surplus elements are dropped.
+    ``axis=None`` means that ``a`` is flattened. ``repeats`` is one number, or one for
+    each element. The counts decide the shape. The counts may be unknown under ``jit``,
+    so give ``total_repeat_length`` there. Then the last element is repeated up to that
+    length, or surplus elements are dropped.
     """
     if axis is None:
         a, axis = ravel(a), 0
@@ -294,10 +299,10 @@ def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """The array that an object with ``__dlpack__`` holds: a copy.
+    """Copy the array that an object with ``__dlpack__`` holds.
 
-    With ``copy=False`` it shares the object's memory. An array on a GPU stays there,
-    and is shared unless ``copy=True``.
+    With ``copy=False``, the result shares the object's memory. An array on a GPU stays
+    there, and is shared unless ``copy=True``.
     """
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)

@@ -74,7 +74,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     """Whether ``from_`` (a dtype or an array) converts to ``to``.
 
-    ``casting`` is one of NumPy's rules; "safe" means without loss.
+    ``casting`` is one of NumPy's rules. "safe" means without loss.
     """
     given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
     source, target = dtypes.canonical(given), dtypes.canonical(to)
@@ -84,7 +84,7 @@ def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> Any:
-    """Whether ``dtype`` is of a kind: a dtype, a name, or a tuple of these.
+    """Whether ``dtype`` is of ``kind``: a dtype, a name, or a tuple of these.
 
     The kinds are the array API's: "bool", "signed integer", "unsigned integer",
     "integral", "real floating", "complex floating", "numeric".
@@ -101,10 +101,11 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
 class FloatInfo:
     """The limits of a floating-point dtype, as Python numbers.
 
-    ``eps`` is the distance from 1 to the next number, ``epsneg`` to the previous one.
-    ``smallest_normal`` (or ``tiny``) is the smallest normal number, and ``resolution``
-    the decimal resolution. ``nmant`` is the number of mantissa bits; ``minexp`` and
-    ``maxexp`` bound the exponent. For a complex dtype they describe its parts.
+    ``eps`` is the distance from 1 to the next number. ``epsneg`` is the distance from 1
+    to the previous number. ``smallest_normal`` (or ``tiny``) is the smallest normal
+    number. ``resolution`` is the decimal resolution. ``nmant`` is the number of
+    mantissa bits. ``minexp`` and ``maxexp`` bound the exponent. For a complex dtype,
+    all of these describe its real and imaginary parts.
     """
 
     dtype: DType
@@ -128,7 +129,7 @@ class FloatInfo:
 
 
 def finfo(dtype: Any) -> FloatInfo:
-    """The limits of a floating-point dtype (or of an array's): eps, max, tiny, ...
+    """The limits of the floating-point dtype (also of an array): eps, max, tiny, ...
 
     >>> finfo("float32").eps
     1.1920928955078125e-07
@@ -154,7 +155,7 @@ def finfo(dtype: Any) -> FloatInfo:
 
 
 def iinfo(int_type: Any) -> Any:
-    """The limits of an integer dtype (or of an array's): min, max, bits."""
+    """The limits of the integer dtype (also of an array): min, max, bits."""
     given = (
         int_type.dtype
         if isinstance(int_type, (ImmutableArray, np.ndarray))
@@ -165,7 +166,7 @@ def iinfo(int_type: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x's dtype is complex, once NumPy has converted x to an array."""
+    """Whether x has a complex dtype after NumPy has converted it to an array."""
     if isinstance(x, ImmutableArray):
         return x.dtype in dtypes.COMPLEX
     if isinstance(x, (list, tuple)):
@@ -174,19 +175,19 @@ def iscomplexobj(x: Any) -> Any:
 
 
 def isrealobj(x: Any) -> Any:
-    """Whether x's dtype is not complex."""
+    """Whether x has a dtype that is not complex."""
     return not iscomplexobj(x)
 
 
 def isscalar(element: Any) -> Any:
-    """Whether ``element`` is a number, of Python or NumPy, or an array without axes."""
+    """Whether ``element`` is a number of Python or NumPy, or an array without axes."""
     if isinstance(element, (ImmutableArray, np.ndarray)):
         return element.ndim == 0
     return isinstance(element, np.generic) or dtypes.is_python_scalar(element)
 
 
 def issubdtype(arg1: Any, arg2: Any) -> Any:
-    """Whether dtype or kind ``arg1`` is below ``arg2`` in NumPy's hierarchy.
+    """Whether ``arg1``, a dtype or kind, is below ``arg2`` in NumPy's type hierarchy.
 
     >>> import numpy as np
     >>> issubdtype("float32", np.floating)

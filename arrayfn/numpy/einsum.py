@@ -26,11 +26,11 @@ def einsum(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products that ``subscripts`` describe, as in NumPy.
+    """Sum the products that ``subscripts`` describe, as in NumPy.
 
     ``einsum("ij,jk->ik", x, y)`` is a matrix product. Several operands are contracted
-    pair by pair in the order that opt_einsum finds; ``optimize`` is passed on to it.
-    ``precision`` and ``preferred_element_type`` are as for ``matmul``.
+    pair by pair, in the order that opt_einsum finds. ``optimize`` is opt_einsum's
+    option. ``precision`` and ``preferred_element_type`` are as for ``matmul``.
     """
     ops.refuse_out("einsum", out)
     inputs, output, values = _parsed(subscripts, operands)
@@ -63,9 +63,10 @@ def einsum(
 def einsum_path(
     subscripts: Any, /, *operands: Any, optimize: Any = "greedy"
 ) -> tuple[list[Any], str]:
-    """The order in which NumPy's einsum contracts the operands, and a table of it.
+    """The order in which NumPy's einsum contracts the operands.
 
-    Only the operands' shapes matter. ``einsum`` itself uses opt_einsum's order.
+    The second result is a table of this order. Only the operands' shapes matter.
+    ``einsum`` itself uses opt_einsum's order.
     """
     given = [subscripts, *operands]
     stand_ins = [_stand_in(part) for part in given]

@@ -37,9 +37,10 @@ from arrayfn.tracing import ImmutableArray, Tracer, apply, constant
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = np.int64, sparse: bool = False
 ) -> Any:
-    """The index along each axis of the shape ``dimensions``: (n, *dimensions).
+    """The index along each axis, for every element of an array of shape ``dimensions``.
 
-    With ``sparse``, a tuple of arrays with extent 1 along the other axes.
+    For n axes, the result has the shape (n, *dimensions). With ``sparse``, the result
+    is a tuple of arrays with extent 1 along the other axes.
     """
     shape = ops.as_shape("indices", dimensions)
     wanted = dtypes.canonical(dtype)
@@ -66,9 +67,10 @@ def fromfunction(
 
 
 def ix_(*x: ArrayLike) -> tuple[Array, ...]:
-    """An open grid of index vectors: x[ix_([0, 2], [1])] has rows 0 and 2.
+    """Make an open grid of index vectors.
 
-    Masks become the positions of their true elements.
+    For example, ``x[ix_([0, 2], [1])]`` has column 1 of rows 0 and 2. A mask becomes
+    the positions of its true elements.
     """
     vectors = [asarray(a) if not isinstance(a, ImmutableArray) else a for a in x]
     grids: list[Array] = []
@@ -88,10 +90,10 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
 
 
 class Grid:
-    """``mgrid`` and ``ogrid``: index them with slices to make a grid.
+    """``mgrid`` and ``ogrid`` make a grid of the slices of an index.
 
     An imaginary step is the number of points, including the last. ``mgrid`` gives whole
-    grids in one array, ``ogrid`` a tuple of arrays that broadcast to them.
+    grids in one array. ``ogrid`` gives a tuple of arrays that broadcast to whole grids.
 
     >>> mgrid[0:2, 0:1:3j]
     array([[[0. , 0. , 0. ],
@@ -138,11 +140,12 @@ def _points(part: slice) -> Array:
 
 @dataclass(frozen=True)
 class Joined:
-    """``r_`` and ``c_``: index them with arrays, numbers and slices to join these.
+    """``r_`` and ``c_`` join the arrays, numbers and slices of an index.
 
-    A first text of up to three numbers, as in ``r_["0,2,1", a, b]``, is the axis along
-    which parts are joined, how many axes each part has at least, and where its own axes
-    stand among these. The text "r" or "c" makes a matrix of joined vectors: one row, or
+    The index may begin with a text of up to three numbers, as in ``r_["0,2,1", a, b]``.
+    The first number is the axis along which parts are joined. The second is the
+    smallest number of axes of a part. The third is the position of the part's own axes
+    among these. The text "r" or "c" makes a matrix of joined vectors, with one row or
     one column.
 
     >>> import numpy as np
@@ -212,7 +215,10 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
 
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
-    """The indices of ``arr``'s diagonal; all axes have the same extent."""
+    """The indices of the diagonal of ``arr``.
+
+    All axes of ``arr`` must have the same extent.
+    """
     shape = ops.type_of_operand("diag_indices_from", arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:
         raise ShapeError(
@@ -257,7 +263,7 @@ def _matrix(name: str, x: ArrayLike) -> Shape:
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
-    """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
+    """The indices of the nonzero elements of ``mask_func(ones((n, n)), k)``."""
     found = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
     return tuple(x if isinstance(x, Tracer) else constant(x) for x in found)
 
@@ -273,10 +279,10 @@ def ravel_multi_index(
     *,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The flat indices for indices along the axes of shape ``dims``.
+    """Convert indices along the axes of an array of shape ``dims`` to flat indices.
 
-    ``mode`` handles indices out of bounds: "wrap", "clip", or "raise", which needs
-    their values. The indices are int64, or ``dtype``.
+    ``mode`` handles indices out of bounds: "wrap", "clip" or "raise". "raise" needs the
+    values of the indices. The result has dtype int64, or ``dtype``.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]
@@ -321,7 +327,7 @@ def _within(part: Array, extent: int, mode: str) -> Array:
 
 
 def unravel_index(indices: ArrayLike, shape: Any, order: str = "C") -> Any:
-    """The indices along the axes of ``shape`` for flat indices.
+    """Convert flat indices to indices along the axes of an array of ``shape``.
 
     Indices out of bounds are clamped. The extents of ``shape`` may be traced.
     """
@@ -357,9 +363,10 @@ def geomspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Array:
-    """``num`` numbers from start to stop with a constant ratio.
+    """Make ``num`` numbers from start to stop with a constant ratio.
 
-    start and stop have the same sign; between complex numbers the phase changes too.
+    Real start and stop must have the same sign. Between complex numbers, the phase
+    changes too.
     """
     floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
     is_complex = floats[0].dtype in dtypes.COMPLEX
@@ -379,9 +386,9 @@ def geomspace(
 
 
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
-    """Rows of powers N - 1 to 0 (0 to N - 1 if ``increasing``) of the vector x.
+    """The matrix whose rows are the powers N - 1 to 0 of the elements of the vector x.
 
-    N is the length of x by default.
+    With ``increasing``, the powers are 0 to N - 1. N is the length of x by default.
     """
     type = ops.type_of_operand("vander", x)
     if type.ndim != 1:

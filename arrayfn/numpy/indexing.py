@@ -235,10 +235,11 @@ def _cut(entry: slice, extent: int) -> Cut:
 def getitem(
     x: ArrayLike, index: Any, /, mode: str | None = None, fill_value: Any = None
 ) -> Array:
-    """``x[index]``: integers, slices, ..., None, and arrays of integers or bools.
+    """Return ``x[index]``.
 
-    With a ``mode``, positions out of bounds read ``fill_value`` ("fill") or the nearest
-    element ("clip"), even if they are known.
+    An index has integers, slices, ``...``, None, and arrays of integers or bools. With
+    a ``mode``, a position out of bounds reads ``fill_value`` ("fill") or the nearest
+    element ("clip"), even if the position is known.
     """
     type = ops.type_of_operand("indexing", x)
     x = ops.as_array(x)
@@ -413,11 +414,12 @@ def take(
     indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Array:
-    """The elements or slices of ``a`` at ``indices`` along ``axis`` (None: flat).
+    """The elements or slices of ``a`` at ``indices`` along ``axis``.
 
-    ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
-    "clip" or "wrap"; the default is that of ``a[indices]``. ``unique_indices`` and
-    ``indices_are_sorted`` have no effect.
+    ``axis=None`` means that ``a`` is flattened. ``mode`` is "fill", "clip" or "wrap".
+    "fill" uses ``fill_value``, which is by default NaN or the smallest integer. Without
+    ``mode``, indices out of bounds are handled as in ``a[indices]``. ``unique_indices``
+    and ``indices_are_sorted`` have no effect.
     """
     ops.refuse_out("take", out)
     if axis is None:
@@ -455,9 +457,10 @@ def take_along_axis(
 ) -> Array:
     """The elements of ``arr`` whose position along ``axis`` is in ``indices``.
 
-    Positions along the other axes are those of ``indices``, which broadcasts with arr.
-    ``axis=None`` indexes ``arr`` flat. ``mode`` and ``fill_value`` are as for ``take``,
-    without "wrap"; "one_hot" reads 0 at positions out of bounds.
+    Along the other axes, ``indices`` broadcasts with ``arr``, and positions do not
+    change. ``axis=None`` means that ``arr`` is flattened. ``mode`` and ``fill_value``
+    are as for ``take``, but ``mode`` cannot be "wrap". The mode "one_hot" reads 0 at
+    positions out of bounds.
     """
     if mode == "one_hot":  # another library's way to compute the same
         mode, fill_value = "fill", 0

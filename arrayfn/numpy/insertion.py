@@ -40,10 +40,10 @@ _KNOWN = "Which elements those are decides the places of the others: make it sta
 def insert(
     arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """``arr`` with ``values`` inserted before ``obj`` along ``axis``.
+    """Insert ``values`` into ``arr`` before ``obj`` along ``axis``.
 
-    ``obj`` is a number, a slice, numbers, or a mask; all but a single number must be
-    known under ``jit``. With ``axis=None`` arr is flattened.
+    ``obj`` is a number, a slice, numbers, or a mask. Under ``jit`` it must be known,
+    unless it is a single number. ``axis=None`` means that ``arr`` is flattened.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -98,11 +98,11 @@ def delete(
     *,
     assume_unique_indices: bool = False,
 ) -> Array:
-    """``arr`` without what is at ``obj`` along ``axis`` (None: ``arr`` flat).
+    """Delete the elements or slices of ``arr`` at ``obj`` along ``axis``.
 
-    ``obj`` is a number, a slice, numbers, or a mask. Under ``jit`` several numbers must
-    be known unless ``assume_unique_indices`` promises that none repeats; a single
-    number need not be known.
+    ``axis=None`` means that ``arr`` is flattened. ``obj`` is a number, a slice,
+    numbers, or a mask. Under ``jit`` a single number may be unknown. Several numbers
+    must be known, unless ``assume_unique_indices`` promises that none repeats.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -120,7 +120,7 @@ def delete(
 
 
 def resize(a: ArrayLike, new_shape: Any) -> Array:
-    """``a``'s elements, repeated as often as needed, with ``new_shape``."""
+    """Repeat the elements of ``a`` as often as needed to fill ``new_shape``."""
     type = ops.type_of_operand("resize", a)
     wanted = ops.as_shape("resize", new_shape)
     size = math.prod(wanted)
@@ -159,11 +159,11 @@ def put(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of ``a`` with ``v`` at ``ind`` of ``a`` flattened.
+    """Copy ``a``, and write ``v`` at the flat indices ``ind`` of the copy.
 
-    Values are repeated if needed. ``mode`` handles indices out of bounds: "wrap" uses
-    them modulo the size, "clip" clamps them (negative ones to 0). The default is that
-    of ``a.at[ind].set(v)``.
+    Values are repeated if needed. ``mode`` handles indices out of bounds. "wrap" uses
+    them modulo the size, and "clip" clamps them (negative ones to 0). Without ``mode``,
+    they are handled as in ``a.at[ind].set(v)``.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")
@@ -196,15 +196,15 @@ def put_along_axis(
     *,
     mode: str | None = None,
 ) -> Array:
-    """A copy of ``arr`` with ``values`` at the elements that ``take_along_axis`` reads.
+    """Copy ``arr``, and write ``values`` where ``take_along_axis`` reads.
 
     >>> import numpy as np
     >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
     array([[0., 5.],
            [5., 0.]])
 
-    Values at indices out of bounds are dropped (``mode="drop"``), or written to the
-    nearest element ("clip").
+    ``mode`` handles values at indices out of bounds. "drop" ignores them, and "clip"
+    writes them to the nearest element.
     """
     _refuse_in_place("put_along_axis", inplace)
     if mode not in (None, "drop", "fill", "promise_in_bounds", "clip"):
@@ -248,7 +248,7 @@ def place(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of ``arr`` with successive ``vals`` where ``mask`` is true.
+    """Copy ``arr``, and write successive ``vals`` where ``mask`` is true.
 
     Values are repeated if needed.
     """
@@ -271,10 +271,10 @@ def fill_diagonal(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of ``a`` with ``val`` on its diagonal.
+    """Copy ``a``, and write ``val`` on the diagonal of the copy.
 
-    An array of values is repeated along it. With ``wrap`` the diagonal of a tall matrix
-    starts again below its end.
+    An array ``val`` is repeated along the diagonal. With ``wrap`` the diagonal of a
+    tall matrix starts again below its end.
     """
     _refuse_in_place("fill_diagonal", inplace)
     type = ops.type_of_operand("fill_diagonal", a)
@@ -299,8 +299,8 @@ def fill_diagonal(
 def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Select each element from the choice whose number is in ``a``.
 
-    ``mode`` handles numbers out of bounds: "wrap", "clip", or "raise", which needs
-    their values.
+    ``mode`` handles numbers out of bounds: "wrap", "clip" or "raise". "raise" needs the
+    values of ``a``.
     """
     ops.refuse_out("choose", out)
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]

@@ -87,11 +87,12 @@ def matmul(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The matrix product of ``a`` (..., n, k) and b (..., k, m): (..., n, m).
+    """The matrix product (..., n, m) of ``a`` (..., n, k) and b (..., k, m).
 
     A vector is a row on the left and a column on the right. The leading axes broadcast.
-    ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32; a CPU
-    ignores it. The product is computed in ``preferred_element_type``, if it is given.
+    ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32. A CPU
+    ignores ``precision``. The product is computed in ``preferred_element_type``, if it
+    is given.
     """
     how = precision, preferred_element_type
     first, second = (ops.type_of_operand("matmul", v) for v in (a, b))
@@ -119,12 +120,12 @@ def matmul(
 
 
 def matvec(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The product of x (..., n, m) and vectors y (..., m): (..., n)."""
+    """The product (..., n) of the matrices x (..., n, m) and the vectors y (..., m)."""
     return squeeze(matmul(x, expand_dims(y, -1)), -1)
 
 
 def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The product of conjugated vectors x (..., n) and y (..., n, m): (..., m)."""
+    """The product (..., m) of the conjugated vectors x (..., n) and y (..., n, m)."""
     return squeeze(matmul(expand_dims(conj(x), -2), y), -2)
 
 
@@ -136,9 +137,10 @@ def dot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products over a's last axis and b's second to last (or only) one.
+    """Sum products over the last axis of ``a`` and an axis of b.
 
-    ``precision`` and ``preferred_element_type`` are as in ``matmul``.
+    The axis of b is the second to last, or the only one. ``precision`` and
+    ``preferred_element_type`` are as in ``matmul``.
     """
     ops.refuse_out("dot", out)
     first, second = (ops.type_of_operand("dot", v) for v in (a, b))
@@ -180,10 +182,10 @@ def vecdot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
+    """The sum of conj(x) * y over ``axis`` of both; the other axes broadcast.
 
-    It is computed in ``preferred_element_type``, if that is given. ``precision`` has no
-    effect, because no matrix product is computed.
+    The sum is computed in ``preferred_element_type``, if that is given. ``precision``
+    has no effect, because no matrix product is computed.
 
     >>> import numpy as np
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
@@ -215,7 +217,7 @@ def inner(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products over the last axes of ``a`` and b; scalars are multiplied."""
+    """Sum products over the last axes of ``a`` and b; scalars are multiplied."""
     first, second = (ops.type_of_operand("inner", v) for v in (a, b))
     if not first.shape or not second.shape:
         return _scaled(a, b, preferred_element_type)
@@ -224,7 +226,10 @@ def inner(
 
 
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
-    """The products of each element of ``a`` (n in all) with each of b (m): (n, m)."""
+    """Multiply each of the n elements of ``a`` by each of the m elements of b.
+
+    The result is (n, m).
+    """
     ops.refuse_out("outer", out)
     return multiply(expand_dims(ravel(a), 1), ravel(b))
 
@@ -237,7 +242,10 @@ def tensordot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products over the last ``axes`` axes of a and first of b, or pairs."""
+    """Sum products over the last ``axes`` axes of ``a`` and the first of b.
+
+    ``axes`` may instead be a pair: the axes of ``a``, and the axes of b.
+    """
     first, second = (ops.type_of_operand("tensordot", v) for v in (a, b))
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
@@ -291,9 +299,10 @@ def cross(
     axisc: int = -1,
     axis: int | None = None,
 ) -> Array:
-    """The cross product of vectors of three elements along ``axisa`` and ``axisb``.
+    """The cross product of vectors of three elements.
 
-    The products lie along ``axisc`` of the result; ``axis`` stands for all three.
+    The vectors lie along ``axisa`` of ``a`` and along ``axisb`` of b. The products lie
+    along ``axisc`` of the result. ``axis`` stands for all three axes.
     """
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -319,7 +328,10 @@ def cross(
 
 
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Diagonal ``offset`` of the matrices in ``axis1``, ``axis2``, as the last axis."""
+    """Diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``.
+
+    The diagonals lie along the last axis of the result.
+    """
     a = moveaxis(a, (axis1, axis2), (-2, -1))
     *leading, rows, columns = a.shape
     first_row = min(max(-offset, 0), rows)
@@ -339,7 +351,10 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 
 def diag(v: ArrayLike, k: int = 0) -> Array:
-    """Diagonal k of a matrix; for a vector, the matrix with that diagonal k."""
+    """Diagonal k of a matrix.
+
+    A vector gives the matrix that has it as diagonal k.
+    """
     k = ops.whole(k)
     type = ops.type_of_operand("diag", v)
     if type.ndim != 1:
@@ -354,7 +369,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
 
 
 def diagflat(v: ArrayLike, k: int = 0) -> Array:
-    """The matrix with v's elements on diagonal k."""
+    """The matrix that has the elements of v on diagonal k."""
     return diag(ravel(v), k)
 
 

@@ -21,9 +21,10 @@ from arrayfn.tracing import apply
 def astype(
     x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
 ) -> Array:
-    """x as ``dtype``: floats to integers truncate; complex to real is a DTypeError.
+    """Convert x to ``dtype``.
 
-    Without ``copy`` it is x itself if it has that dtype.
+    Conversion of floats to integers truncates. Conversion of complex to real numbers
+    raises DTypeError. With ``copy=False``, the result is x itself if x has that dtype.
     """
     ops.type_of_operand("astype", x)
     x = ops.placed("astype", x, device)
@@ -37,10 +38,11 @@ def astype(
 def reshape(
     a: ArrayLike, shape: Any, order: str = "C", *, copy: bool | None = None
 ) -> Array:
-    """``a``'s elements, in row-major (``order="F"``: column-major) order, as ``shape``.
+    """Arrange the elements of ``a`` in ``shape``, in row-major order.
 
-    One extent may be -1; it follows from the others. ``copy`` has no effect: results
-    never share writable memory with ``a``.
+    ``order="F"`` means column-major order. One extent may be -1; it follows from the
+    others. ``copy`` has no effect, because results never share writable memory with
+    ``a``.
     """
     type = ops.type_of_operand("reshape", a)
     wanted = _completed_shape(type.size, type.shape, shape)
@@ -70,12 +72,15 @@ def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
 
 
 def ravel(a: ArrayLike, order: str = "C") -> Array:
-    """``a`` as a vector, in row-major (``order="F"``: column-major) order."""
+    """Flatten ``a`` to a vector, in row-major order.
+
+    ``order="F"`` means column-major order.
+    """
     return reshape(a, -1, order)
 
 
 def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """``a`` with its axes reversed, or in the order ``axes``."""
+    """Reverse the axes of ``a``, or put them into the order ``axes``."""
     ndim = ops.type_of_operand("transpose", a).ndim
     if axes is None:
         permutation = tuple(reversed(range(ndim)))
@@ -90,12 +95,12 @@ permute_dims = transpose
 
 
 def matrix_transpose(x: ArrayLike, /) -> Array:
-    """x (..., n, m) with its last two axes exchanged."""
+    """Exchange the last two axes of x (..., n, m)."""
     return swapaxes(x, -1, -2)
 
 
 def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
-    """``a`` with two axes exchanged."""
+    """Exchange two axes of ``a``."""
     ndim = ops.type_of_operand("swapaxes", a).ndim
     first = ops.normalize_axis("swapaxes", axis1, ndim)
     second = ops.normalize_axis("swapaxes", axis2, ndim)
@@ -107,7 +112,10 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
 def moveaxis(
     a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> Array:
-    """``a`` with axes ``source`` moved to ``destination``, the others in order."""
+    """Move the axes ``source`` of ``a`` to ``destination``.
+
+    The other axes stay in order.
+    """
     ndim = ops.type_of_operand("moveaxis", a).ndim
     sources = _several("moveaxis", source, ndim)
     destinations = _several("moveaxis", destination, ndim)
@@ -118,7 +126,7 @@ def moveaxis(
 
 
 def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
-    """``a`` with ``axis`` moved before the axis ``start``."""
+    """Move ``axis`` of ``a`` before the axis ``start``."""
     ndim = ops.type_of_operand("rollaxis", a).ndim
     place = ops.normalize_axis("rollaxis", axis, ndim)
     before = start if start == ndim else ops.normalize_axis("rollaxis", start, ndim)
@@ -131,7 +139,7 @@ def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
 
 
 def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
-    """``a`` with axes of extent 1 at ``axis`` of the result."""
+    """Add axes of extent 1 to ``a``, at the positions ``axis`` of the result."""
     type = ops.type_of_operand("expand_dims", a)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     placed = set(_several("expand_dims", axis, type.ndim + count))
@@ -145,7 +153,7 @@ def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
 
 
 def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
-    """``a`` without its axes of extent 1, or without ``axis``, of extent 1."""
+    """Remove all axes of extent 1 from ``a``, or only those in ``axis``."""
     shape = ops.type_of_operand("squeeze", a).shape
     if axis is None:
         dropped = {k for k, extent in enumerate(shape) if extent == 1}
@@ -160,17 +168,26 @@ def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
 
 
 def atleast_1d(*x: ArrayLike) -> Any:
-    """x with at least one axis; a tuple for several."""
+    """Give x at least one axis.
+
+    Several arguments give a tuple.
+    """
     return _each([_atleast(a, (0,)) for a in x])
 
 
 def atleast_2d(*x: ArrayLike) -> Any:
-    """x with at least two axes, new ones first; a tuple for several."""
+    """Give x at least two axes; new axes come first.
+
+    Several arguments give a tuple.
+    """
     return _each([_atleast(a, (0, 0)) for a in x])
 
 
 def atleast_3d(*x: ArrayLike) -> Any:
-    """x with at least three axes, (n, m) as (n, m, 1); a tuple for several."""
+    """Give x at least three axes; (n, m) becomes (n, m, 1).
+
+    Several arguments give a tuple.
+    """
     return _each([_atleast(a, (0, 0, 2)) for a in x])
 
 
@@ -190,7 +207,7 @@ def _each(values: list[Array]) -> Any:
 
 
 def broadcast_to(array: ArrayLike, shape: Any) -> Array:
-    """``array`` repeated to ``shape``, as NumPy broadcasts."""
+    """Broadcast ``array`` to ``shape``, as NumPy does."""
     have = ops.type_of_operand("broadcast_to", array).shape
     wanted = ops.as_shape("broadcast_to", shape)
     if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
@@ -212,7 +229,10 @@ def broadcast_arrays(*x: ArrayLike) -> list[Array]:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that ``shapes`` broadcast to; ShapeError if they do not."""
+    """The shape that ``shapes`` broadcast to.
+
+    Raises ShapeError if they do not broadcast.
+    """
     return ops.broadcast_shape("broadcast_shapes", shapes)
 
 
@@ -227,10 +247,10 @@ def concatenate(
     dtype: DTypeLike = None,
     casting: str = "same_kind",
 ) -> Array:
-    """Join promoted arrays along ``axis`` (None: flattened).
+    """Join arrays along ``axis``; ``axis=None`` flattens them first.
 
-    The result has their common dtype, or ``dtype``, to which ``casting``, one of
-    NumPy's rules, lets them be converted.
+    The result has the dtype that the arrays promote to, or ``dtype``. ``casting``, one
+    of NumPy's rules, says which conversions to ``dtype`` are allowed.
     """
     ops.refuse_out("concatenate", out)
     if getattr(axis, "ndim", 0):
@@ -284,7 +304,7 @@ def stack(
 def vstack(
     tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
 ) -> Array:
-    """Join arrays along axis 0; vectors are rows."""
+    """Join arrays along axis 0; a vector is a row."""
     parts = [atleast_2d(part) for part in tup]
     return concatenate(parts, 0, dtype=dtype, casting=casting)
 
@@ -292,7 +312,7 @@ def vstack(
 def hstack(
     tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
 ) -> Array:
-    """Join arrays along axis 1; vectors along axis 0."""
+    """Join arrays along axis 1, but vectors along axis 0."""
     parts = [atleast_1d(part) for part in tup]
     axis = 0 if parts and parts[0].ndim == 1 else 1
     return concatenate(parts, axis, dtype=dtype, casting=casting)
@@ -307,13 +327,13 @@ def dstack(
 
 
 def column_stack(tup: Sequence[ArrayLike]) -> Array:
-    """Join matrices along axis 1; vectors are columns."""
+    """Join matrices along axis 1; a vector is a column."""
     parts = [atleast_1d(part) for part in tup]
     return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
 
 
 def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
-    """``arr`` followed by ``values`` along ``axis`` (None: both flattened)."""
+    """Append ``values`` to ``arr`` along ``axis``; ``axis=None`` flattens both."""
     return concatenate([arr, values], axis)
 
 
@@ -331,7 +351,7 @@ def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
 def array_split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """``ary`` split along ``axis`` at the given indices, or into nearly equal parts."""
+    """Split ``ary`` along ``axis`` at the given indices, or into nearly equal parts."""
     shape = ops.type_of_operand("array_split", ary).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
@@ -360,7 +380,7 @@ def _sections(given: Any) -> int | None:
 def split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """``ary`` split along ``axis`` at the given indices, or into equal parts."""
+    """Split ``ary`` along ``axis`` at the given indices, or into equal parts."""
     shape = ops.type_of_operand("split", ary).shape
     place = ops.normalize_axis("split", axis, len(shape))
     count = _sections(indices_or_sections)
@@ -374,23 +394,23 @@ def split(
 
 
 def vsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """``split`` along axis 0."""
+    """Apply ``split`` along axis 0."""
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """``split`` along axis 1; a vector along axis 0."""
+    """Apply ``split`` along axis 1, or along axis 0 to a vector."""
     one_axis = ops.type_of_operand("hsplit", ary).ndim == 1
     return split(ary, indices_or_sections, 0 if one_axis else 1)
 
 
 def dsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """``split`` along axis 2."""
+    """Apply ``split`` along axis 2."""
     return split(ary, indices_or_sections, 2)
 
 
 def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices of x along ``axis``; the inverse of ``stack``."""
+    """The slices of x along ``axis``, as the inverse of ``stack``."""
     shape = ops.type_of_operand("unstack", x).shape
     place = ops.normalize_axis("unstack", axis, len(shape))
     return tuple(

@@ -14,8 +14,8 @@ _NUMPYS: Final = np.__array_namespace_info__()
 class __array_namespace_info__:  # noqa: N801 - the array API's name
     """Capabilities, data types and devices, as the array API asks for them.
 
-    They are NumPy's, with one exception: under ``jit`` masks have no values, so neither
-    an index by a mask nor a shape that depends on values is possible there.
+    They are NumPy's, with one exception. Under ``jit`` masks have no values, so an
+    array cannot be indexed by a mask there, and no shape can depend on values.
     """
 
     def capabilities(self) -> dict[str, bool | int]:
@@ -31,11 +31,11 @@ class __array_namespace_info__:  # noqa: N801 - the array API's name
         return found
 
     def default_device(self) -> str:
-        """The device of arrays for which none is named."""
+        """The device of an array if no device is named."""
         return _NUMPYS.default_device()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, Any]:
-        """The data types of numbers for which none is named, by kind."""
+        """The default data types of numbers, by kind."""
         return {**_NUMPYS.default_dtypes(device=cast("Any", device))}
 
     def devices(self) -> list[str]:
@@ -45,6 +45,6 @@ class __array_namespace_info__:  # noqa: N801 - the array API's name
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
-        """The array API's data types, all or those of a ``kind``, by name."""
+        """The array API's data types by name: all of them, or those of a ``kind``."""
         found: Any = _NUMPYS.dtypes(device=cast("Any", device), kind=cast("Any", kind))
         return {**found}

@@ -104,7 +104,7 @@ def nanmean(
     keepdims: bool = False,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The mean over ``axis``, ignoring NaN; NaN if all are NaN."""
+    """The mean over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
     ops.refuse_out("nanmean", out)
     if not is_inexact("nanmean", a):
         return mean(a, axis, dtype, keepdims=keepdims, where=where)
@@ -125,7 +125,10 @@ def nanvar(
     *,
     correction: float | None = None,
 ) -> Array:
-    """The variance over ``axis``, ignoring NaN; NaN for up to ``ddof`` elements."""
+    """The variance over ``axis``, ignoring NaN.
+
+    It is NaN if at most ``ddof`` elements remain.
+    """
     ops.refuse_out("nanvar", out)
     less = ddof if correction is None else correction
     if not is_inexact("nanvar", a):
@@ -165,7 +168,7 @@ def nanmax(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The maximum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    """The maximum over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
     ops.refuse_out("nanmax", out)
     low = -float("inf")
     return _nan_if_all_are(max, "nanmax", a, axis, keepdims, low, initial, where)
@@ -179,7 +182,7 @@ def nanmin(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The minimum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    """The minimum over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
     ops.refuse_out("nanmin", out)
     high = float("inf")
     return _nan_if_all_are(min, "nanmin", a, axis, keepdims, high, initial, where)
@@ -216,7 +219,8 @@ def nanargmax(
 ) -> Array:
     """The first position of the maximum, ignoring NaN: int64.
 
-    Raises ArgumentError if all are known to be NaN; -1 if that is not known.
+    Raises ArgumentError if all elements are known to be NaN. If that is not known, the
+    result for such elements is -1.
     """
     ops.refuse_out("nanargmax", out)
     return _position(argmax, "nanargmax", a, axis, keepdims, -float("inf"))
@@ -227,7 +231,8 @@ def nanargmin(
 ) -> Array:
     """The first position of the minimum, ignoring NaN: int64.
 
-    Raises ArgumentError if all are known to be NaN; -1 if that is not known.
+    Raises ArgumentError if all elements are known to be NaN. If that is not known, the
+    result for such elements is -1.
     """
     ops.refuse_out("nanargmin", out)
     return _position(argmin, "nanargmin", a, axis, keepdims, float("inf"))

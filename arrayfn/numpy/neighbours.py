@@ -52,7 +52,8 @@ def trapezoid(
 ) -> Array:
     """The area under y along ``axis`` by the trapezoidal rule.
 
-    The points are x (a vector, or of y's shape), or equidistant by ``dx``.
+    x has the points, as a vector or in y's shape. Without x, the distance of the points
+    is ``dx``.
 
     >>> import numpy as np
     >>> trapezoid(np.array([1.0, 2.0, 3.0]))
@@ -80,11 +81,12 @@ def gradient(
     axis: int | Sequence[int] | None = None,
     edge_order: int = 1,
 ) -> Any:
-    """The slope of f along each ``axis`` (None: all) by central differences.
+    """The slope of f along each ``axis``, by central differences.
 
-    ``spacings`` is empty (1), one number for all axes, or for each axis a number or a
-    vector of points. At the ends differences are one-sided, of first or second order
-    (``edge_order``). The result is an array for one axis, otherwise a tuple.
+    ``axis=None`` means all axes. The spacing is 1 by default. ``spacings`` may have one
+    number for all axes, or for each axis a number or a vector of points. At the ends,
+    differences are one-sided. ``edge_order`` is their order, 1 or 2. The result is an
+    array for one axis, otherwise a tuple.
     """
     f = _inexact("gradient", f)
     axes = (axis,) if isinstance(axis, (int, np.integer)) else axis
@@ -182,12 +184,12 @@ def interp(
     right: ArrayLike | Literal["extrapolate"] | None = None,
     period: ArrayLike | None = None,
 ) -> Array:
-    """The piecewise linear function through points (xp, fp), xp ascending, at x.
+    """Evaluate at x the piecewise linear function through the points (xp, fp).
 
-    Outside, the values are ``left`` and ``right``, by default the outermost fp;
-    "extrapolate" continues the outermost line. With a ``period`` (of either sign) the
-    points repeat, and need not be ordered. The result keeps the operands' dtype. ``fp``
-    may be complex.
+    xp must ascend. Outside of the points, the values are ``left`` and ``right``, which
+    are by default the outermost fp. "extrapolate" continues the outermost line. With a
+    ``period`` (of either sign), the points repeat, and xp need not ascend. The result
+    keeps the operands' dtype. ``fp`` may be complex.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
@@ -245,7 +247,7 @@ def unwrap(
     axis: int = -1,
     period: float = 2 * math.pi,
 ) -> Array:
-    """Angles along ``axis`` with multiples of ``period`` added to remove jumps.
+    """Add multiples of ``period`` to angles along ``axis`` to remove jumps.
 
     A jump is a difference of more than ``discont``, and of more than half a period.
     """

@@ -53,13 +53,13 @@ def pad(
     mode: str | Callable[..., Any] = "constant",
     **options: Any,
 ) -> Array:
-    """``array`` padded before and after along each axis.
+    """Pad ``array`` before and after along each axis.
 
-    ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis. Each mode has its own options, which take the same forms:
+    ``pad_width`` is one number, one pair (before, after) for all axes, or such a pair
+    for each axis. Each mode has its own options, which take the same forms:
 
-    * "constant" has ``constant_values`` (0), "empty" pads with zeros;
-    * "linear_ramp" has ``end_values`` (0), the ends of straight lines;
+    * "constant" has ``constant_values`` (0), and "empty" pads with zeros;
+    * "linear_ramp" has ``end_values`` (0), which are the ends of straight lines;
     * "maximum", "mean", "median" and "minimum" have ``stat_length``, the number of
       elements at the edge that count (None: all);
     * "reflect" (about the last element) and "symmetric" (about the edge) have
@@ -67,10 +67,10 @@ def pad(
       value, "even" (the default) does not;
     * "edge" and "wrap" have none.
 
-    ``mode`` may be a function of a vector, its pair of widths, its axis and a dict of
-    ``options``. It is called for the vectors of each axis, padded with zeros, and
-    returns them with other values in the padding; they are traced, so it writes
-    ``vector = vector.at[:width[0]].set(value)``.
+    ``mode`` may also be a function of a vector, its pair of widths, its axis and a dict
+    of ``options``. The function is called for the vectors of each axis, padded with
+    zeros, and returns them with other values in the padding. The vectors are traced, so
+    the function writes ``vector = vector.at[:width[0]].set(value)``.
 
     >>> import numpy as np
     >>> pad(np.array([1.0, 2.0, 3.0]), (2, 1), mode="reflect")

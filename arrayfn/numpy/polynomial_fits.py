@@ -27,11 +27,12 @@ from arrayfn.tracing import ImmutableArray
 
 
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
-    """The roots of polynomial p (the highest power first): complex.
+    """The complex roots of polynomial p, whose highest power comes first.
 
-    They are the eigenvalues of its companion matrix (Horn and Johnson, Matrix Analysis,
-    section 3.3). Leading and trailing zeros are removed first, which needs p's value;
-    without ``strip_zeros`` p's first coefficient must not be 0.
+    The roots are the eigenvalues of the companion matrix of p (Horn and Johnson, Matrix
+    Analysis, section 3.3). Leading and trailing zeros are removed first, which needs
+    the value of p. With ``strip_zeros=False``, the first coefficient of p must not be
+    0.
     """
     type = ops.type_of_operand("roots", p)
     if type.ndim != 1:
@@ -76,12 +77,12 @@ def polyfit(
     w: ArrayLike | None = None,
     cov: bool | str = False,
 ) -> Any:
-    """The coefficients (deg + 1, ...) of the least-squares polynomial of points (x, y).
+    """Fit a polynomial of degree ``deg`` to the points (x, y) by least squares.
 
-    Errors are weighted by ``w``. y may be a matrix, whose columns are fitted
-    separately. With ``full`` it also returns the residuals, rank, singular values and
-    ``rcond``; with ``cov`` the covariance of the coefficients, scaled by the errors
-    unless it is "unscaled".
+    The result has the coefficients (deg + 1, ...). ``w`` weights the errors. y may be a
+    matrix, whose columns are fitted separately. With ``full``, the result also has the
+    residuals, rank, singular values and ``rcond``. With ``cov``, it has the covariance
+    of the coefficients, which is scaled by the errors unless ``cov`` is "unscaled".
 
     >>> import numpy as np
     >>> np.round(polyfit(np.arange(4.0), 3.0 * np.arange(4.0) + 1.0, 1), 12)

@@ -45,10 +45,10 @@ def _polynomials(name: str, *polynomials: Any) -> list[Array]:
 
 
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
-    """The polynomial p at x, elementwise, by Horner's rule.
+    """Evaluate the polynomial p at x, elementwise, by Horner's rule.
 
-    The coefficients lie along p's first axis; its other axes broadcast with x.
-    ``unroll``, the length of another library's loops, has no effect.
+    The coefficients lie along the first axis of p. The other axes of p broadcast with
+    x. ``unroll`` has no effect: it is the length of another library's loops.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
@@ -91,8 +91,8 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """The product of polynomials ``a1`` and ``a2``.
 
-    Leading zeros are kept, because their number would decide the shape, unless
-    ``trim_leading_zeros`` is asked for and the coefficients are known.
+    Leading zeros are kept, because their number would decide the shape.
+    ``trim_leading_zeros`` removes them if the coefficients are known.
     """
     first, second = _polynomials("polymul", a1, a2)
     return convolve(
@@ -111,10 +111,10 @@ def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
 def polydiv(
     u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False
 ) -> tuple[Array, Array]:
-    """The quotient and the remainder of polynomials: u = quotient * v + remainder.
+    """The quotient and the remainder of polynomials, with u = quotient * v + remainder.
 
-    The remainder keeps its leading zeros, and has as many coefficients as u,
-    unless ``trim_leading_zeros`` is asked for and the coefficients are known.
+    The remainder keeps its leading zeros, and has as many coefficients as u.
+    ``trim_leading_zeros`` removes them if the coefficients are known.
     """
     parts = _polynomials("polydiv", u, v)
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
@@ -150,7 +150,10 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
 
 
 def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
-    """The m-th antiderivative of polynomial p, with constants k (0)."""
+    """The m-th antiderivative of polynomial p.
+
+    The constants of integration are k, by default 0.
+    """
     value = _coefficients("polyint", p)
     if m < 0:
         raise ArgumentError("polyint takes m >= 0", user_location())
@@ -171,7 +174,8 @@ def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
 def poly(seq_of_zeros: ArrayLike) -> Array:
     """The polynomial with these roots and the leading coefficient 1.
 
-    A square matrix is replaced by its eigenvalues; see ``linalg.eigvals``.
+    If the argument is a square matrix, the roots are its eigenvalues; see
+    ``linalg.eigvals``.
     """
     zeros = _coefficients("poly", seq_of_zeros)
     dtype = ops.floating_dtype(zeros.dtype)

@@ -281,12 +281,12 @@ def quantile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The quantile q of the elements over ``axis``; NaN if one is NaN.
+    """The quantile q of the elements over ``axis``; it is NaN if an element is NaN.
 
-    The axes of an array q come first. ``method`` is the interpolation between elements,
-    "linear" by default; the names are NumPy's. With ``weights`` (of a's shape, or a
-    vector along ``axis``) the method must be "inverted_cdf". ``overwrite_input`` has no
-    effect.
+    If q is an array, its axes come first in the result. ``method`` is the interpolation
+    between elements, by default "linear". Its names are NumPy's. ``weights`` has the
+    shape of ``a``, or is a vector along ``axis``. With weights, the method must be
+    "inverted_cdf". ``overwrite_input`` has no effect.
 
     >>> import numpy as np
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
@@ -307,7 +307,10 @@ def nanquantile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """``quantile`` ignoring NaN; NaN if all are NaN, or there are no elements."""
+    """Compute ``quantile``, ignoring NaN.
+
+    The result is NaN if all elements are NaN, or if there are no elements.
+    """
     ops.refuse_out("nanquantile", out)
     return _quantile(
         "nanquantile", a, q, axis, method, keepdims, weights, skip_nan=True
@@ -332,7 +335,7 @@ def percentile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """``quantile`` with q in hundredths."""
+    """Compute ``quantile`` with q in hundredths."""
     ops.refuse_out("percentile", out)
     return _quantile(
         "percentile", a, _hundredths(q), axis, method, keepdims, weights, skip_nan=False
@@ -350,7 +353,7 @@ def nanpercentile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """``nanquantile`` with q in hundredths."""
+    """Compute ``nanquantile`` with q in hundredths."""
     ops.refuse_out("nanpercentile", out)
     return _quantile(
         "nanpercentile",
@@ -371,9 +374,9 @@ def median(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """The middle element over ``axis``, or the mean of two; NaN if one is NaN.
+    """The middle element over ``axis``, or the mean of the two middle elements.
 
-    The median of no elements is NaN.
+    The median is NaN if an element is NaN. The median of no elements is NaN.
     """
     ops.refuse_out("median", out)
     return _quantile("median", a, 0.5, axis, "linear", keepdims, None, skip_nan=False)
@@ -386,6 +389,6 @@ def nanmedian(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """``median`` ignoring NaN; NaN if all are NaN."""
+    """Compute ``median``, ignoring NaN; the result is NaN if all elements are NaN."""
     ops.refuse_out("nanmedian", out)
     return _quantile("nanmedian", a, 0.5, axis, "linear", keepdims, None, skip_nan=True)

@@ -27,23 +27,23 @@ from arrayfn.tracing import ImmutableArray, apply
 
 
 def flip(m: ArrayLike, axis: Axis = None) -> Array:
-    """m in reverse order along ``axis`` (None: all)."""
+    """Reverse the order of m along ``axis``; ``axis=None`` means all axes."""
     axes = ops.normalize_axes("flip", axis, ops.type_of_operand("flip", m).ndim)
     return apply(views.rev, m, axes=axes)
 
 
 def fliplr(m: ArrayLike) -> Array:
-    """m in reverse order along axis 1."""
+    """Reverse the order of m along axis 1."""
     return flip(m, 1)
 
 
 def flipud(m: ArrayLike) -> Array:
-    """m in reverse order along axis 0."""
+    """Reverse the order of m along axis 0."""
     return flip(m, 0)
 
 
 def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """m rotated by k * 90 degrees in the plane of ``axes``, from first to second."""
+    """Rotate m by k * 90 degrees from the first to the second of ``axes``."""
     first, second = axes
     quarters = k % 4
     if quarters == 0:
@@ -58,11 +58,11 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 def roll(
     a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
 ) -> Array:
-    """``a`` shifted cyclically along ``axis``.
+    """Shift ``a`` cyclically along ``axis``.
 
     With ``axis=None``, ``a`` is shifted as a vector and keeps its shape. Several axes
-    have a ``shift`` each, or one for all; several shifts of one axis add up. A shift
-    may be a traced integer, and several shifts may be a traced array.
+    have one ``shift`` each, or one for all of them. Several shifts of one axis add up.
+    A shift may be a traced integer, and several shifts may be a traced array.
 
     >>> import numpy as np
     >>> roll(np.arange(4), 1)
@@ -117,7 +117,7 @@ def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
 
 
 def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
-    """A repeated ``reps`` times along each of the last axes."""
+    """Repeat A as often as ``reps`` says for each of the last axes."""
     counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
     shape = list(ops.type_of_operand("tile", A).shape)
     ndim = max(len(shape), len(counts))
@@ -136,7 +136,10 @@ def diff(
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:
-    """The n-th difference of neighbours along ``axis``; xor for bools."""
+    """The n-th difference of neighbours along ``axis``.
+
+    For bools, the difference is xor.
+    """
     type = ops.type_of_operand("diff", a)
     place = ops.normalize_axis("diff", axis, type.ndim)
     ends = [_edge(e, type.shape, place) for e in (prepend, append)]
@@ -168,7 +171,10 @@ def ediff1d(
     to_end: ArrayLike | None = None,
     to_begin: ArrayLike | None = None,
 ) -> Array:
-    """The differences of neighbours in ``ary`` flattened, with values at the ends."""
+    """The differences of neighbours in ``ary``, flattened.
+
+    ``to_begin`` and ``to_end`` are added at the ends.
+    """
     value = diff(ravel(ary))
     before, after = (
         [] if e is None else [ravel(ops.as_array(ops.convert(e, value.dtype)))]

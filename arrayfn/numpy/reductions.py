@@ -110,10 +110,10 @@ def sum(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The sum over ``axis``; 0 for no elements.
+    """The sum over ``axis``; it is 0 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype. A sum of dtype bool is
-    whether any element is not 0.
+    With ``promote_integers=False``, small integers keep their dtype. A sum of dtype
+    bool says whether any element is not 0.
     """
     ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
@@ -135,10 +135,10 @@ def prod(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The product over ``axis``; 1 for no elements.
+    """The product over ``axis``; it is 1 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype. A product of dtype
-    bool is whether all elements are not 0.
+    With ``promote_integers=False``, small integers keep their dtype. A product of dtype
+    bool says whether all elements are not 0.
     """
     ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
@@ -223,7 +223,10 @@ def max(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The maximum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
+    """The maximum over ``axis``; it is NaN if an element is NaN.
+
+    Raises ShapeError if there are no elements.
+    """
     ops.refuse_out("max", out)
     return _extremum("max", a, axis, keepdims, initial, where)
 
@@ -239,7 +242,10 @@ def min(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The minimum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
+    """The minimum over ``axis``; it is NaN if an element is NaN.
+
+    Raises ShapeError if there are no elements.
+    """
     ops.refuse_out("min", out)
     return _extremum("min", a, axis, keepdims, initial, where)
 
@@ -338,7 +344,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
 
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """Whether ``a1`` and ``a2``, one broadcast to the other's shape, are equal."""
+    """Whether ``a1`` and ``a2`` are equal after one broadcasts to the other's shape."""
     a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     first, second = shape(a1), shape(a2)
     try:
@@ -370,7 +376,10 @@ def _position(
 def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the maximum along ``axis`` (None: of ``a`` flat): int64."""
+    """The first position of the maximum along ``axis``: int64.
+
+    ``axis=None`` means that ``a`` is flattened.
+    """
     ops.refuse_out("argmax", out)
     return _position(r.argmax, "argmax", a, axis, keepdims)
 
@@ -378,6 +387,9 @@ def argmax(
 def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the minimum along ``axis`` (None: of ``a`` flat): int64."""
+    """The first position of the minimum along ``axis``: int64.
+
+    ``axis=None`` means that ``a`` is flattened.
+    """
     ops.refuse_out("argmin", out)
     return _position(r.argmin, "argmin", a, axis, keepdims)

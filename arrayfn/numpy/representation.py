@@ -109,7 +109,7 @@ def bits_as(x: ArrayLike, dtype: DType) -> Array:
 
 
 def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
-    """x times 2 to the power n, an integer, rounded once.
+    """Multiply x by 2 to the power of the integer n, and round once.
 
     >>> import numpy as np
     >>> ldexp(np.float64(0.75), 4)
@@ -131,9 +131,10 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
 
 
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fraction (0.5 <= abs < 1, or 0) and the exponent (int32) of x.
+    """The fraction and the exponent (int32) of x.
 
-    ``ldexp`` of the pair is x. Infinities and NaN have exponent 0.
+    The absolute value of the fraction is 0, or at least 0.5 and less than 1. ``ldexp``
+    of the pair is x. Infinities and NaN have exponent 0.
     """
     wide, result = _wide("frexp", x)
     integer, mantissa, bias = _FORMATS[wide.dtype]
@@ -150,7 +151,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def modf(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fractional and the integer part of x, both with its sign."""
+    """The fractional and the integer part of x, both with the sign of x."""
     (x,) = ops.floated("modf", x)
     whole = trunc(ops.as_array(x))
     fraction = where(isinf(x), 0, subtract(x, whole))
@@ -158,7 +159,7 @@ def modf(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floating-point number next to x towards y, elementwise."""
+    """The next floating-point number from x in the direction of y, elementwise."""
     x, y = ops.floated("nextafter", x, y)
     if ops.type_of_operand("nextafter", x).dtype in dtypes.HALF_PRECISION:
         return _next_half(ops.as_array(x), ops.as_array(y))
@@ -186,8 +187,8 @@ def _next_half(x: Array, y: Array) -> Array:
 def spacing(x: ArrayLike, /) -> Array:
     """The distance from x to the next number away from 0, with x's sign.
 
-    As in NumPy, that of float16 is to the next larger number, and that of -0 is
-    positive but for bfloat16.
+    As in NumPy, the spacing of float16 is the distance to the next larger number. The
+    spacing of -0 is positive, except for bfloat16.
     """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
@@ -205,7 +206,9 @@ def nan_to_num(
     posinf: ArrayLike | None = None,
     neginf: ArrayLike | None = None,
 ) -> Array:
-    """x with NaN, inf and -inf replaced, by 0 and the largest numbers by default.
+    """Replace NaN, inf and -inf in x.
+
+    By default NaN becomes 0, and inf and -inf become the numbers of largest magnitude.
 
     >>> import numpy as np
     >>> nan_to_num(np.array([np.nan, 1.0, -np.inf]), neginf=-9.0)
@@ -237,7 +240,7 @@ def _largest(dtype: DType) -> Any:
 
 
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The greatest common divisor of integers, elementwise; not negative.
+    """The greatest common divisor of integers, elementwise; it is not negative.
 
     Euclid's algorithm takes at most 1.45 iterations per bit.
     """
@@ -275,7 +278,7 @@ def _euclid(a: Array, b: Array) -> list[Array]:
 
 
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The least common multiple of integers, elementwise; not negative."""
+    """The least common multiple of integers, elementwise; it is not negative."""
     (x1, x2), types, _ = ops.promoted("lcm", (x1, x2))
     x1, x2 = (ops.as_array(v) for v in ops.broadcast("lcm", (x1, x2), types))
     divisor = gcd(x1, x2)
@@ -284,10 +287,11 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Pack eight elements, as bits (0 or not), into a byte along ``axis``: uint8.
+    """Pack every eight elements along ``axis`` into one byte: uint8.
 
-    The last byte is padded with zeros. ``bitorder`` says whether the first element is
-    the most ("big") or least ("little") significant bit.
+    An element is the bit 1 if it is not 0. The last byte is padded with zeros.
+    ``bitorder`` says whether the first element is the most ("big") or least ("little")
+    significant bit.
     """
     type = ops.type_of_operand("packbits", a)
     if type.dtype not in dtypes.INTEGERS and type.dtype != dtypes.bool_:
@@ -323,8 +327,8 @@ def unpackbits(
 ) -> Array:
     """The bits of bytes ``a`` as elements 0 and 1 along ``axis``: uint8.
 
-    ``count`` limits them: a negative one drops bits at the end, a larger one adds
-    zeros.
+    ``count`` is the number of bits to return. A negative ``count`` drops bits at the
+    end, and a larger one adds zeros.
     """
     if ops.type_of_operand("unpackbits", a).dtype != dtypes.uint8:
         raise DTypeError("unpackbits takes uint8", user_location())
@@ -357,9 +361,10 @@ def isreal(x: ArrayLike) -> Array:
 
 
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
-    """``a``, or its real part if all imaginary parts are known and within ``tol`` eps.
+    """The real part of ``a`` if all imaginary parts are close to 0, otherwise ``a``.
 
-    ``a`` stays complex if its value is not known, because the value decides the dtype.
+    They are close if they are known and within ``tol`` machine epsilons. If the value
+    of ``a`` is not known, ``a`` stays complex, because the value decides the dtype.
     """
     type = ops.type_of_operand("real_if_close", a)
     value = known_value(a)

@@ -43,11 +43,12 @@ def searchsorted(
     *,
     method: str | None = None,
 ) -> Array:
-    """The positions at which ``v`` keep the ascending vector ``a`` sorted: int64.
+    """The positions where ``v`` can be inserted into the ascending vector ``a``: int64.
 
-    With ``side="left"`` they are before equal elements, with "right" after them.
-    ``sorter`` is an order that sorts ``a``. NaN counts as largest. Bisection takes
-    log2(len(a)) gathers; ``method``, another library's choice, has no effect.
+    ``a`` stays sorted. With ``side="left"``, a position is before equal elements. With
+    "right", it is after them. ``sorter`` is an order that sorts ``a``. NaN counts as
+    the largest number. Bisection takes log2(len(a)) gathers. ``method`` has no effect:
+    it names another library's algorithm.
 
     >>> import numpy as np
     >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
@@ -93,10 +94,11 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
 def digitize(
     x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
 ) -> Array:
-    """The bin of each x, for edges ``bins`` that ascend or descend: int64.
+    """The number of the bin that contains each x: int64.
 
-    Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.
-    ``method`` is as for ``searchsorted``.
+    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. It
+    includes its lower edge, or with ``right`` its upper edge. ``method`` is as for
+    ``searchsorted``.
     """
     extent = ops.type_of_operand("digitize", bins).size
     side = "left" if right else "right"
@@ -115,11 +117,11 @@ def bincount(
     *,
     length: int | None = None,
 ) -> Array:
-    """The number of elements of the nonnegative vector x that are 0, 1, 2, ...: int64.
+    """Count how many elements of the nonnegative vector x are 0, 1, 2, ...: int64.
 
-    With ``weights``, the sums of these. The length follows from the largest element and
-    ``minlength``. Under ``jit``, where x may be unknown, give ``length``; larger
-    elements are not counted.
+    With ``weights``, the weights are summed. The length follows from the largest
+    element and ``minlength``. x may be unknown under ``jit``, so give ``length`` there.
+    Larger elements are then not counted.
 
     >>> import numpy as np
     >>> bincount(np.array([0, 2, 2]), length=4)
@@ -165,10 +167,10 @@ def histogram_bin_edges(
     range: Any = None,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The edges of ``bins`` equal bins from ``a``'s minimum to its maximum.
+    """The edges of ``bins`` equal bins from the minimum of ``a`` to its maximum.
 
-    ``range`` gives other bounds. ``bins`` may be the edges, or the name of
-    one of NumPy's rules, which needs ``a``'s value.
+    ``range`` gives other bounds. ``bins`` may also be the edges, or the name of one of
+    NumPy's rules. A rule needs the value of ``a``.
     """
     if isinstance(bins, str):
         remedy = "Give the number of bins, or their edges"
@@ -201,8 +203,8 @@ def histogram(
 ) -> tuple[Array, Array]:
     """The number of elements of ``a`` in each bin, and the bins' edges.
 
-    Bins are those of ``histogram_bin_edges``; the last one includes its upper edge.
-    With ``weights`` the weights are summed; ``density`` divides by the total and the
+    The bins are those of ``histogram_bin_edges``. The last bin includes its upper edge.
+    With ``weights``, the weights are summed. ``density`` divides by the total and the
     widths. Counts are int64.
     """
     edges = histogram_bin_edges(a, bins, range, weights)
@@ -226,9 +228,10 @@ def histogram2d(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The number of pairs of x and y in each bin, and the edges along x and y.
+    """Count the pairs of x and y in each bin.
 
-    ``bins`` is a number, a pair of numbers, one vector of edges, or a pair of these.
+    The other results are the edges along x and along y. ``bins`` is a number, a vector
+    of edges, or a pair with one of these for each of x and y.
     """
     pair = isinstance(bins, (list, tuple)) and len(bins) == 2
     points = stack(ops.promoted("histogram2d", [ravel(x), ravel(y)])[0], -1)
@@ -245,9 +248,10 @@ def histogramdd(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, list[Array]]:
-    """The number of rows of ``sample`` (n, d) in each cell, and the edges by column.
+    """Count the rows of ``sample`` (n, d) in each cell.
 
-    The counts, float64 unless ``weights`` have another dtype, have d axes. ``bins`` and
+    The other result is a list of the edges, one vector for each column. The counts have
+    d axes. They are float64, unless ``weights`` has another dtype. ``bins`` and
     ``range`` are one value for all columns, or a list with one for each.
     """
     if isinstance(sample, (list, tuple)):

@@ -115,12 +115,12 @@ def unique(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """``ar``'s distinct elements in order (or distinct slices along ``axis``).
+    """The distinct elements of ``ar`` in order, or its distinct slices along ``axis``.
 
-    Optional further results are the first positions, the inverse indices, and the
-    counts. With ``size`` there are exactly that many; missing ones are ``fill_value``
-    (by default the smallest element) with count 0. They are sorted even if ``sorted``
-    is False.
+    Options add the first positions, the inverse indices and the counts to the result.
+    With ``size``, the result has exactly that many elements. Missing ones are
+    ``fill_value``, by default the smallest element, with count 0. The elements are
+    sorted even if ``sorted`` is False.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -250,7 +250,7 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
 def unique_all(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAll:
-    """x's distinct values in order, with all of ``UniqueAll``.
+    """The distinct values of x in order, and the other fields of ``UniqueAll``.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -262,7 +262,7 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCounts:
-    """x's distinct values in order, and their counts: int64.
+    """The distinct values of x in order, and their int64 counts.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -275,7 +275,7 @@ def unique_counts(
 def unique_inverse(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverse:
-    """x's distinct values in order, and the inverse indices: int64.
+    """The distinct values of x in order, and the int64 inverse indices.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -288,7 +288,7 @@ def unique_inverse(
 def unique_values(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """x's distinct values in order.
+    """The distinct values of x in order.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -309,10 +309,11 @@ def isin(
     kind: str | None = None,
     method: str = "auto",
 ) -> Array:
-    """Whether each element is among ``test_elements`` (is not, if ``invert``): bool.
+    """Whether each element is among ``test_elements``: bool.
 
-    The method is bisection of the sorted test elements. ``kind`` and ``method``, by
-    which other libraries choose an algorithm, have no effect.
+    ``invert`` negates the result. The test elements are sorted, then searched by
+    bisection. ``kind`` and ``method`` have no effect: they choose an algorithm in other
+    libraries.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)
@@ -355,7 +356,10 @@ def union1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of both, in order; ``size`` as for ``unique``."""
+    """The distinct elements of both arrays, in order.
+
+    ``size`` is as for ``unique``.
+    """
     if size is None:
         return _by_numpy("union1d", np.union1d, ar1, ar2)
     both = concatenate(_vectors("union1d", ar1, ar2))
@@ -371,10 +375,11 @@ def intersect1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """The distinct elements that are in ``ar1`` and in ``ar2``, in order.
+    """The distinct elements that are in both ``ar1`` and ``ar2``, in order.
 
-    With ``return_indices`` also the first positions in ar1 and in ar2. ``size`` as for
-    ``unique``; indices are then filled with the number of elements.
+    With ``return_indices``, the result also has the first positions in ``ar1`` and in
+    ``ar2``. ``size`` is as for ``unique``. Missing indices are then the number of
+    elements.
     """
     if size is None:
         options = {"assume_unique": assume_unique, "return_indices": return_indices}
@@ -403,9 +408,9 @@ def setdiff1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``.
+    """The distinct elements of ``ar1`` that are not in ``ar2``.
 
-    ``fill_value`` is 0 by default, as in JAX.
+    ``size`` is as for ``unique``. ``fill_value`` is 0 by default, as in JAX.
     """
     if size is None:
         of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
@@ -424,7 +429,10 @@ def setxor1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of just one of them; ``size`` as for ``unique``."""
+    """The distinct elements that are in only one of the arrays.
+
+    ``size`` is as for ``unique``.
+    """
     if size is None:
         of_numpy = partial(np.setxor1d, assume_unique=assume_unique)
         return _by_numpy("setxor1d", of_numpy, ar1, ar2)

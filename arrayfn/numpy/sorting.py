@@ -42,9 +42,9 @@ def sort(
     descending: bool = False,
     stable: bool = True,
 ) -> Array:
-    """``a``'s elements in order along ``axis`` (None: of ``a`` as a vector).
+    """Sort the elements of ``a`` along ``axis``; ``axis=None`` flattens ``a`` first.
 
-    Every sort is stable; ``kind`` and ``stable`` have no effect.
+    Every sort is stable, so ``kind`` and ``stable`` have no effect.
 
     >>> import numpy as np
     >>> sort(np.array([3.0, 1.0, 2.0]), descending=True)
@@ -64,10 +64,10 @@ def argsort(
     stable: bool = True,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The indices that sort ``a`` along ``axis`` (None: ``a`` as a vector).
+    """The indices that sort ``a`` along ``axis``; ``axis=None`` flattens ``a`` first.
 
-    They are int64, or ``dtype``. Every sort is stable; ``kind`` and ``stable`` have no
-    effect.
+    The indices have dtype int64, or ``dtype``. Every sort is stable, so ``kind`` and
+    ``stable`` have no effect.
     """
     along, place = _along("argsort", a, axis)
     if descending:
@@ -82,9 +82,10 @@ def argsort(
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
-    """The order by the last of ``keys``; ties by the key before it, and so on.
+    """The indices that sort by the last of ``keys``.
 
-    ``keys`` are arrays of one shape (or the rows of one array); the result is int64.
+    The key before it orders ties, and so on. ``keys`` are arrays of one shape, or the
+    rows of one array. The result is int64.
     """
     columns = [*keys]
     if not columns:
@@ -109,7 +110,7 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
 
 @also_takes("kind")
 def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
-    """``a`` with its kth element in place: smaller ones before, larger ones after.
+    """Put the kth element of ``a`` in place, between smaller and larger elements.
 
     The result is sorted.
     """
@@ -122,14 +123,14 @@ def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> 
 def argpartition(
     a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The indices that partition ``a``, which sort it as a whole: int64."""
+    """The int64 indices that partition ``a``; they also sort it."""
     along, _ = _along("argpartition", a, axis)
     _check_kth("argpartition", kth, along.shape[-1])
     return argsort(a, axis)
 
 
 def sort_complex(a: ArrayLike) -> Array:
-    """``a`` as complex numbers, sorted along its last axis."""
+    """Convert ``a`` to complex numbers, and sort it along its last axis."""
     dtype = ops.type_of_operand("sort_complex", a).dtype
     inexact = ops.floating_dtype(dtype)
     return sort(ops.convert(a, dtypes.complex_of(dtypes.compute_dtype(inexact))))

@@ -42,11 +42,12 @@ def cov(
     aweights: ArrayLike | None = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The covariance matrix of variables: rows of ``m``, or columns if not ``rowvar``.
+    """The covariance matrix of variables.
 
-    ``y`` has further variables. The divisor is the number of observations minus
-    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are the integer counts of
-    observations, ``aweights`` their weights.
+    The variables are the rows of ``m``, or its columns if ``rowvar`` is False. ``y``
+    has further variables. The divisor is the number of observations minus ``ddof``. The
+    default of ``ddof`` is 0 with ``bias``, otherwise 1. ``fweights`` are the integer
+    counts of observations, and ``aweights`` are their weights.
 
     >>> import numpy as np
     >>> cov(np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
@@ -97,7 +98,7 @@ def corrcoef(
     rowvar: bool = True,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The correlation matrix of variables: ``cov`` divided by standard deviations."""
+    """The correlation matrix: ``cov`` divided by the standard deviations."""
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.shape:
         return divide(c, c)

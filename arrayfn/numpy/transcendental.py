@@ -36,24 +36,24 @@ from arrayfn.tracing import apply
 
 
 def exp(x: ArrayLike, /) -> Array:
-    """e to the power x."""
+    """Raise e to the power x."""
     return ops.floating(special.exp, "exp", x)
 
 
 def exp2(x: ArrayLike, /) -> Array:
-    """2 to the power x."""
+    """Raise 2 to the power x."""
     if ops.type_of_operand("exp2", x).dtype in dtypes.COMPLEX:
         return exp(_scaled(x, math.log(2.0)))
     return ops.floating(special.exp2, "exp2", x)
 
 
 def expm1(x: ArrayLike, /) -> Array:
-    """exp(x) - 1, accurate near 0."""
+    """Return exp(x) - 1, accurate near 0."""
     return ops.floating(special.expm1, "expm1", x)
 
 
 def log(x: ArrayLike, /) -> Array:
-    """The natural logarithm; -inf at 0, NaN below."""
+    """The natural logarithm; it is -inf at 0 and NaN for negative numbers."""
     return ops.floating(special.log, "log", x)
 
 
@@ -82,14 +82,14 @@ def _scaled(x: ArrayLike, factor: float) -> Array:
 
 
 def log1p(x: ArrayLike, /) -> Array:
-    """log(1 + x), accurate near 0."""
+    """Return log(1 + x), accurate near 0."""
     return ops.floating(special.log1p, "log1p", x)
 
 
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """log(exp(x) + exp(y)), without intermediate overflow.
+    """Return log(exp(x) + exp(y)), without intermediate overflow.
 
-    For complex numbers it is the principal value.
+    For complex numbers the result is the principal value.
     """
     if ops.common_dtype("logaddexp", (x, y)) in dtypes.COMPLEX:
         return _complex_logaddexp(*(ops.as_array(v) for v in ops.floated("", x, y)))
@@ -109,7 +109,7 @@ def _complex_logaddexp(x: Array, y: Array) -> Array:
 
 
 def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """log2(2**x + 2**y), without intermediate overflow."""
+    """Return log2(2**x + 2**y), without intermediate overflow."""
     log_of_two = math.log(2.0)
     # A scaled Python number would become a float64 array.
     x, y = ops.floated("logaddexp2", x, y)
@@ -133,7 +133,7 @@ def tan(x: ArrayLike, /) -> Array:
 
 
 def arcsin(x: ArrayLike, /) -> Array:
-    """The angle within [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]."""
+    """The angle within [-pi/2, pi/2] whose sine is x; NaN for x outside [-1, 1]."""
     return ops.floating(special.asin, "arcsin", x)
 
 
@@ -141,7 +141,7 @@ asin = arcsin
 
 
 def arccos(x: ArrayLike, /) -> Array:
-    """The angle within [0, pi] whose cosine is x; NaN outside [-1, 1]."""
+    """The angle within [0, pi] whose cosine is x; it is NaN for x outside [-1, 1]."""
     return ops.floating(special.acos, "arccos", x)
 
 
@@ -188,7 +188,10 @@ asinh = arcsinh
 
 
 def arccosh(x: ArrayLike, /) -> Array:
-    """The inverse of the hyperbolic cosine, not negative; NaN below 1."""
+    """The inverse of the hyperbolic cosine.
+
+    The result is not negative. It is NaN for x below 1.
+    """
     return ops.floating(special.acosh, "arccosh", x)
 
 
@@ -196,7 +199,7 @@ acosh = arccosh
 
 
 def arctanh(x: ArrayLike, /) -> Array:
-    """The inverse of the hyperbolic tangent; NaN outside [-1, 1]."""
+    """The inverse of the hyperbolic tangent; it is NaN for x outside [-1, 1]."""
     return ops.floating(special.atanh, "arctanh", x)
 
 
@@ -204,7 +207,7 @@ atanh = arctanh
 
 
 def deg2rad(x: ArrayLike, /) -> Array:
-    """Degrees as radians."""
+    """Convert degrees to radians."""
     return multiply(ops.as_floating("deg2rad", x), math.pi / 180.0)
 
 
@@ -212,7 +215,7 @@ radians = deg2rad
 
 
 def rad2deg(x: ArrayLike, /) -> Array:
-    """Radians as degrees."""
+    """Convert radians to degrees."""
     return multiply(ops.as_floating("rad2deg", x), 180.0 / math.pi)
 
 
@@ -220,9 +223,10 @@ degrees = rad2deg
 
 
 def sinc(x: ArrayLike) -> Array:
-    """sin(pi x) / (pi x); 1 at 0, and 0 at all other integers and infinities.
+    """Return sin(pi x) / (pi x).
 
-    Near 0 its derivatives are those of its power series.
+    The result is 1 at 0, and 0 at all other integers and at infinities. Near 0 the
+    derivatives are those of the power series.
     """
     x = ops.as_array(ops.as_floating("sinc", x))
     if x.dtype in dtypes.COMPLEX:

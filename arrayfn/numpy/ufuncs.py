@@ -58,12 +58,12 @@ UPDATES: Final = ("add", "subtract", "multiply", "max", "min")
 
 
 class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
-    """An elementwise function of ``nin`` arrays, which gives ``nout`` of them.
+    """An elementwise function that takes ``nin`` arrays and gives ``nout`` arrays.
 
-    Calling it calls ``func``, or ``call`` if that is given. ``identity`` is what begins
-    a reduction. ``reduce``, ``accumulate`` and ``reduceat`` replace the methods of
-    these names; ``at`` names the method of ``x.at[index]`` that computes ``ufunc.at``.
-    ``reorderable`` says that elements may be combined in any order.
+    Calling it calls ``func``, or ``call`` if that is given. ``identity`` is the value
+    that a reduction begins with. ``reduce``, ``accumulate`` and ``reduceat`` replace
+    the methods of these names. ``at`` names the method of ``x.at[index]`` that computes
+    ``ufunc.at``. ``reorderable`` says that elements may be combined in any order.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp
@@ -141,14 +141,14 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         initial: ArrayLike | None = None,
         where: ArrayLike = True,
     ) -> Array:
-        """All elements along ``axis`` combined, from the first to the last.
+        """Combine all elements along ``axis``, from the first to the last.
 
-        ``axis`` may be several axes (None: all) if their order does not matter. They
-        stay, with extent 1, if ``keepdims``. The result is of ``dtype``, by default
-        that of ``a``, with sums and products of small integers in 64 bits. ``initial``
-        counts as an element before the first, and only elements where ``where`` is true
-        count. Raises ShapeError for no elements, if there is neither an identity nor
-        ``initial``.
+        ``axis`` may be several axes (None: all) if the order of elements does not
+        matter. With ``keepdims``, the axes stay with extent 1. The result has
+        ``dtype``, by default that of ``a``, but sums and products of small integers
+        have 64 bits. ``initial`` counts as an element before the first. Only elements
+        count where ``where`` is true. Raises ShapeError for no elements, if there is
+        neither an identity nor ``initial``.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -195,7 +195,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         dtype: DTypeLike = None,
         out: None = None,
     ) -> Array:
-        """Running results along ``axis``, each of all elements up to its position.
+        """Combine all elements up to each position along ``axis``.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -229,11 +229,12 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         dtype: DTypeLike = None,
         out: None = None,
     ) -> Array:
-        """Slices of ``array`` along ``axis`` reduced, one from each of ``indices``.
+        """Reduce slices of ``array`` along ``axis``.
 
-        A slice ends where the next one begins, the last one at the end. If the next one
-        does not begin later, the slice has one element. Raises OutOfBoundsError for a
-        known index outside the axis.
+        A slice begins at each of ``indices``. A slice ends where the next one begins.
+        The last slice ends at the end of the axis. If the next slice does not begin
+        later, the slice has one element. Raises OutOfBoundsError for a known index
+        outside the axis.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -298,11 +299,12 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         *,
         inplace: bool = True,
     ) -> Array:
-        """``a`` with the function applied at ``indices``, once for each occurrence.
+        """Apply the function to ``a`` at ``indices``.
 
-        A function of two arrays combines the elements with those of ``b``, one after
-        the other. Arrays are not changed: write ``inplace=False``, and use the result.
-        Raises InPlaceError otherwise.
+        It is applied once for each occurrence of an index. A function of two arrays
+        combines these elements with those of ``b``, one after the other. Arrays are not
+        changed: write ``inplace=False``, and use the result. Otherwise InPlaceError is
+        raised.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -329,7 +331,9 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return self._one_by_one(name, ops.as_array(ops.same(a)), indices, b)
 
     def outer(self, a: ArrayLike, b: ArrayLike, /) -> R:
-        """The function of each pair of elements: ``a``'s axes, then ``b``'s.
+        """Apply the function to each pair of elements.
+
+        The result has the axes of ``a``, then those of ``b``.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -495,10 +499,11 @@ def _scanned(
 def frompyfunc(
     func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None
 ) -> ufunc[..., Any]:
-    """The elementwise function that maps ``func``, of ``nin`` scalars, over arrays.
+    """The elementwise function that maps ``func`` over arrays.
 
-    ``func`` is traced, and gives ``nout`` scalars; results have the dtypes that it
-    computes, not NumPy's objects. ``identity`` begins a reduction.
+    ``func`` takes ``nin`` scalars. ``func`` is traced, and gives ``nout`` scalars.
+    Results have the dtypes that ``func`` computes. They are not arrays of objects, as
+    in NumPy. ``identity`` begins a reduction.
 
     >>> import numpy as np
     >>> f = frompyfunc(lambda x, y: x * 2 + y, 2, 1)

@@ -52,7 +52,7 @@ def hanning(M: int) -> Array:
 
 
 def kaiser(M: int, beta: ArrayLike) -> Array:
-    """The Kaiser window of M points, i0(beta sqrt(1 - t**2)) / i0(beta): float64."""
+    """The Kaiser window i0(beta sqrt(1 - t**2)) / i0(beta) of M points: float64."""
     if M <= 1:
         return ones(max(M, 0))
     width = ops.as_array(ops.convert(beta, dtypes.float64))

@@ -23,8 +23,8 @@ class Dense:
     """A solution, callable with a time or an array of times.
 
     ``ts`` has the times at which steps ended; unused entries repeat the last time.
-    Times outside the solution give NaN. It is a pytree, and can be differentiated with
-    respect to time and to everything that the solution depends on.
+    Times outside the solution give NaN. A Dense is a pytree. It can be differentiated
+    with respect to time and to everything that the solution depends on.
     """
 
     def __init__(self, method: Method, like: Any, steps: Recorded) -> None:
@@ -40,7 +40,10 @@ class Dense:
         return self.steps.times
 
     def vector(self, t: Array) -> Array:
-        """The solution at the time ``t``, as a vector; NaN outside of the interval."""
+        """The solution at the time ``t``, as a vector.
+
+        It is NaN outside of the interval.
+        """
         times, count = self.steps.times, self.steps.accepted
         direction = anp.where(times[-1] < times[0], -1.0, 1.0)
         place = anp.searchsorted(direction * times, direction * t, side="right") - 1
@@ -72,7 +75,7 @@ class Dense:
         return mapped(times)
 
     def tree_flatten(self) -> tuple[tuple[Recorded], Any]:
-        """The steps; the method, and the form of y."""
+        """The steps as children, and the method and the form of y as metadata."""
         return (self.steps,), (self.method, self.form)
 
     @classmethod

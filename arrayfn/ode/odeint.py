@@ -25,7 +25,7 @@ def odeint(
     method: str = "RK45",
     adjoint: str = "direct",
 ) -> Any:
-    """The solution of dy/dt = func(y, t, *args) with y(t[0]) = y0, at the times ``t``.
+    """Solve dy/dt = func(y, t, *args) with y(t[0]) = y0, at the times ``t``.
 
     Args:
         func: gives the derivative, a pytree like y0 or one with as many elements. Time
@@ -35,7 +35,7 @@ def odeint(
         args: further arguments of ``func``, pytrees.
         rtol: the relative tolerance; see ``solve``.
         atol: the absolute tolerance.
-        mxstep: the most steps.
+        mxstep: the largest number of steps.
         hmax: the largest step.
         method: see ``solve``; "Rodas5P" is for stiff equations.
         adjoint: "direct", or "backsolve", which is JAX's way; see ``solve``.

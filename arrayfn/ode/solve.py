@@ -40,7 +40,7 @@ METHODS: Final[dict[str, Callable[[], methods.Method]]] = {
 
 
 class Solution(NamedTuple):
-    """What ``solve`` gives. It is a pytree."""
+    """The result of ``solve``. It is a pytree."""
 
     ts: Array
     ys: Any  # a pytree like y0, with an axis of times in front
@@ -65,13 +65,13 @@ def solve(
     dense: bool = False,
     jac_sparsity: Any = None,
 ) -> Solution:
-    """The solution of dy/dt = f(t, y, *args) with y(ts[0]) = y0, at the times ``ts``.
+    """Solve dy/dt = f(t, y, *args) with y(ts[0]) = y0, at the times ``ts``.
 
     Args:
         f: gives the derivative, a pytree like y0. It may capture traced values.
         y0: the initial value, a pytree of floating-point or complex arrays.
-        ts: times (n,), ascending or descending. Steps do not end at them: values are
-            interpolated.
+        ts: times (n,), ascending or descending. Steps do not end at these times: values
+            are interpolated.
         args: further arguments of ``f``, pytrees.
         method: "RK45" (Dormand and Prince, order 5), "DOP853" (order 8, for small
             tolerances), "RK23" (for large ones), or "Rodas5P" for stiff equations.
@@ -80,20 +80,21 @@ def solve(
         atol: see ``rtol``; a number, or a pytree like y0.
         first_step: the size of the first step; chosen by default.
         max_step: the largest size of a step.
-        max_steps: how many steps are tried before giving up: by default 131072, or 4096
-            with ``dense``, which keeps every step in memory.
-        adjoint: how derivatives are computed. "direct" is the derivative of the steps
-            that were taken, in both modes and every order; in reverse mode y is kept
+        max_steps: the number of steps after which the solver gives up. The default is
+            131072, or 4096 with ``dense``, which keeps every step in memory.
+        adjoint: the method for derivatives. "direct" is the derivative of the steps
+            that were taken, in both modes and every order. In reverse mode y is kept
             after some steps, and other steps are computed again from there. "backsolve"
             solves the adjoint equation backwards in time (Chen et al., Neural Ordinary
-            Differential Equations, 2018). It works in reverse mode only, needs the
-            memory of one step, and has an error about as large as the tolerances. It
-            also solves for y backwards in time, which is unstable for stiff equations.
-        jac_sparsity: for "Rodas5P" and many elements: a sparse or dense matrix, which
-            is nonzero wherever df/dy, for y as a vector, can be nonzero. The Jacobian
-            is then computed by colouring and its systems are solved by ``sparse``'s
-            spsolve.
-        dense: whether the result has ``sol``, the solution as a function of time.
+            Differential Equations, 2018). "backsolve" works in reverse mode only, needs
+            the memory of one step, and has an error about as large as the tolerances.
+            It also solves for y backwards in time, which is unstable for stiff
+            equations.
+        jac_sparsity: for "Rodas5P" and many elements, a sparse or dense matrix. It is
+            nonzero wherever df/dy, for y as a vector, can be nonzero. The Jacobian is
+            then computed by colouring, and ``spsolve`` solves its systems.
+        dense: whether the result has ``sol``, which is the solution as a function of
+            time.
 
     Returns:
         a Solution. Values at times that were not reached are NaN.

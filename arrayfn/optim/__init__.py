@@ -10,7 +10,7 @@
         return optim.apply_updates(params, updates), state
 
 Parameters, gradients and states are pytrees of arrays. A learning rate is a number or a
-schedule: a function of the number of updates so far.
+schedule. A schedule is a function of the number of updates so far.
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ class MeanState(NamedTuple):
 
 
 def trace(decay: float, nesterov: bool = False) -> Optimizer:
-    """m = decay * m + g; the update is m, with ``nesterov`` decay * m + g."""
+    """Replace gradients g by a momentum m = decay * m + g.
+
+    With ``nesterov``, the update is decay * m + g.
+    """
 
     def init(params: Tree) -> TraceState:
         return TraceState(zeros_like(params))
@@ -84,7 +87,10 @@ def scale_by_rms(
     initial_scale: float = 0.0,
     centered: bool = False,
 ) -> Optimizer:
-    """Divide by the root of a moving mean of squares; ``centered``: of the variance."""
+    """Divide by the root of a moving mean of squares.
+
+    With ``centered``, divide by the root of the moving variance.
+    """
 
     def init(params: Tree) -> SquareState | CenteredState:
         square = tree.map(lambda p: anp.full_like(p, initial_scale), params)
@@ -143,9 +149,10 @@ def scale_by_adam(
     eps_root: float = 0.0,
     nesterov: bool = False,
 ) -> Optimizer:
-    """The ratio of moving means of g and of the root of g**2, unbiased.
+    """Divide the moving mean of g by the root of the moving mean of g**2.
 
-    Kingma and Ba, Adam, 2015, algorithm 1; with ``nesterov`` Dozat, 2016.
+    Both means are unbiased. See Kingma and Ba, Adam, 2015, algorithm 1, and for
+    ``nesterov`` Dozat, 2016.
     """
 
     def init(params: Tree) -> MomentState:
@@ -175,7 +182,10 @@ def scale_by_adam(
 
 
 def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
-    """The sign of a mean of g and its moving mean (Chen et al., 2023, algorithm 2)."""
+    """Take the sign of a mean of g and its moving mean.
+
+    See Chen et al., 2023, algorithm 2.
+    """
 
     def init(params: Tree) -> MeanState:
         return MeanState(zeros_like(params))
@@ -190,7 +200,7 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
 
 
 def scale_by_trust_ratio() -> Optimizer:
-    """Multiply each leaf by the norm of its parameters over that of its update.
+    """Multiply each leaf by the norm of its parameters, divided by that of its update.
 
     The factor is 1 where either norm is 0 (You et al., Large batch optimization, 2020,
     algorithm 2).
@@ -231,10 +241,10 @@ def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
 def sgd(
     learning_rate: Rate, momentum: float | None = None, nesterov: bool = False
 ) -> Optimizer:
-    """Gradient descent, with ``momentum`` (Polyak, 1964; Nesterov, 1983) if given.
+    """Gradient descent, optionally with ``momentum`` (Polyak, 1964; Nesterov, 1983).
 
-    m = momentum * m + g; p = p - rate * m, with ``nesterov`` p - rate * (g +
-    momentum * m).
+    The step is m = momentum * m + g, then p = p - rate * m. With ``nesterov``, it ends
+    with p = p - rate * (g + momentum * m).
 
     >>> import numpy as np
     >>> rule = sgd(0.1)
@@ -248,7 +258,7 @@ def sgd(
 def momentum(
     learning_rate: Rate, decay: float = 0.9, nesterov: bool = False
 ) -> Optimizer:
-    """``sgd`` with momentum."""
+    """Stochastic gradient descent with momentum; see ``sgd``."""
     return sgd(learning_rate, decay, nesterov)
 
 
@@ -261,10 +271,10 @@ def rmsprop(
     momentum: float | None = None,
     nesterov: bool = False,
 ) -> Optimizer:
-    """p = p - rate * g / (sqrt(v) + eps), v a moving mean of g**2.
+    """The step p = p - rate * g / (sqrt(v) + eps), where v is a moving mean of g**2.
 
-    Tieleman and Hinton, lecture 6.5, 2012; ``centered``: less the mean's square
-    (Graves, 2013).
+    See Tieleman and Hinton, lecture 6.5, 2012. With ``centered``, the square of the
+    mean of g is subtracted from v (Graves, 2013).
     """
     scaling = scale_by_rms(decay, eps, initial_scale, centered)
     rate = scale_by_learning_rate(learning_rate)
@@ -276,7 +286,10 @@ def rmsprop(
 def adagrad(
     learning_rate: Rate, initial_accumulator_value: float = 0.1, eps: float = 1e-7
 ) -> Optimizer:
-    """p = p - rate * g / sqrt(v + eps), v the sum of g**2 (Duchi et al., 2011)."""
+    """The step p = p - rate * g / sqrt(v + eps), where v is the sum of g**2.
+
+    See Duchi et al., 2011.
+    """
     scaling = scale_by_rss(initial_accumulator_value, eps)
     return chain(scaling, scale_by_learning_rate(learning_rate))
 
@@ -289,10 +302,10 @@ def adam(
     eps_root: float = 0.0,
     nesterov: bool = False,
 ) -> Optimizer:
-    """p = p - rate * m / (sqrt(v + eps_root) + eps), m and v unbiased moving means.
+    """The step p = p - rate * m / (sqrt(v + eps_root) + eps).
 
-    The means are of g and g**2, with decays ``b1`` and ``b2`` (Kingma and Ba, Adam,
-    2015).
+    m and v are unbiased moving means of g and g**2, with decays ``b1`` and ``b2``
+    (Kingma and Ba, Adam, 2015).
 
     >>> import numpy as np
     >>> rule = adam(0.1)
@@ -313,9 +326,10 @@ def adamw(
     mask: Mask = None,
     nesterov: bool = False,
 ) -> Optimizer:
-    """``adam`` with rate * weight_decay * p subtracted, where ``mask`` says.
+    """Do a step of ``adam``, and subtract rate * weight_decay * p.
 
-    Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+    ``mask`` says for which parameters. See Loshchilov and Hutter, Decoupled weight
+    decay regularization, 2019.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, nesterov),
@@ -331,7 +345,7 @@ def lion(
     weight_decay: float = 1e-3,
     mask: Mask = None,
 ) -> Optimizer:
-    """p = p - rate * (sign(b1 * m + (1 - b1) * g) + weight_decay * p).
+    """The step p = p - rate * (sign(b1 * m + (1 - b1) * g) + weight_decay * p).
 
     m is a moving mean of g with decay ``b2`` (Chen et al., Symbolic discovery of
     optimization algorithms, 2023).
@@ -352,9 +366,10 @@ def lamb(
     weight_decay: float = 0.0,
     mask: Mask = None,
 ) -> Optimizer:
-    """``adamw`` with the norm of each leaf's step scaled to that of its parameters.
+    """Do a step of ``adamw``, with the step of each leaf scaled.
 
-    You et al., Large batch optimization for deep learning, 2020.
+    The scaled step has the norm of the leaf's parameters, times the rate. See You et
+    al., Large batch optimization for deep learning, 2020.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),

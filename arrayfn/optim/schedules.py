@@ -14,7 +14,7 @@ from arrayfn.optim.transformations import Array, Schedule
 
 
 def constant_schedule(value: float) -> Schedule:
-    """``value`` at every step."""
+    """Return ``value`` at every step."""
     return lambda step: anp.full_like(anp.multiply(step, 1.0), value)
 
 
@@ -32,7 +32,7 @@ def polynomial_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """From ``init_value`` to ``end_value`` as (1 - done)**power.
+    """Go from ``init_value`` to ``end_value`` as (1 - done)**power.
 
     >>> [float(polynomial_schedule(1.0, 0.0, 2.0, 4)(k)) for k in (0, 2, 4, 9)]
     [1.0, 0.25, 0.0, 0.0]
@@ -51,7 +51,7 @@ def linear_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """From ``init_value`` to ``end_value`` in equal steps."""
+    """Go from ``init_value`` to ``end_value`` in equal steps."""
     return polynomial_schedule(
         init_value, end_value, 1.0, transition_steps, transition_begin
     )
@@ -65,9 +65,9 @@ def exponential_decay(
     staircase: bool = False,
     end_value: float | None = None,
 ) -> Schedule:
-    """``init_value * decay_rate**(step / transition_steps)``.
+    """Return ``init_value * decay_rate**(step / transition_steps)``.
 
-    ``staircase`` rounds the exponent down; ``end_value`` is where it stops.
+    ``staircase`` rounds the exponent down. The decay stops at ``end_value``.
 
     >>> [float(exponential_decay(1.0, 2, 0.25)(k)) for k in (0, 1, 2)]
     [1.0, 0.5, 0.25]
@@ -94,7 +94,7 @@ def exponential_decay(
 def cosine_decay_schedule(
     init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0
 ) -> Schedule:
-    """From ``init_value`` to ``alpha * init_value`` along half a cosine.
+    """Go from ``init_value`` to ``alpha * init_value`` along half a cosine.
 
     The cosine is raised to the power ``exponent`` (Loshchilov and Hutter, SGDR, 2017).
 
@@ -118,7 +118,9 @@ def warmup_cosine_decay_schedule(
     end_value: float = 0.0,
     exponent: float = 1.0,
 ) -> Schedule:
-    """Linear to ``peak_value``, then a cosine to ``end_value`` at ``decay_steps``.
+    """Go linearly to ``peak_value``, then along a cosine to ``end_value``.
+
+    The end is at step ``decay_steps``.
 
     >>> schedule = warmup_cosine_decay_schedule(0.0, 1.0, 2, 6)
     >>> [round(float(schedule(k)), 6) for k in (0, 1, 2, 4, 6)]
@@ -138,7 +140,7 @@ def warmup_cosine_decay_schedule(
 def piecewise_constant_schedule(
     init_value: float, boundaries_and_scales: Mapping[int, float]
 ) -> Schedule:
-    """``init_value`` times the scale of each boundary that the step has reached.
+    """Multiply ``init_value`` by the scale of each boundary that the step has reached.
 
     >>> schedule = piecewise_constant_schedule(1.0, {2: 0.5, 4: 0.1})
     >>> [round(float(schedule(k)), 6) for k in (1, 2, 4)]
@@ -159,7 +161,10 @@ def piecewise_constant_schedule(
 def join_schedules(
     schedules: Sequence[Schedule], boundaries: Sequence[int]
 ) -> Schedule:
-    """Each of ``schedules`` until its boundary; each counts from where it starts."""
+    """Use each of ``schedules`` until its boundary.
+
+    Each schedule counts steps from its start.
+    """
     if len(boundaries) != len(schedules) - 1:
         raise ValueError(
             f"{len(schedules)} schedules are joined at {len(schedules) - 1} "

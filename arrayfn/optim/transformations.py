@@ -49,7 +49,7 @@ class CountState(NamedTuple):
 
 
 def stateless(function: Callable[[Tree, Tree], Tree]) -> Optimizer:
-    """The transformation ``function(updates, params)``.
+    """A transformation without a state, which computes ``function(updates, params)``.
 
     >>> import numpy as np
     >>> negated = stateless(lambda updates, params: tree.map(lambda u: -u, updates))
@@ -70,7 +70,9 @@ def stateless(function: Callable[[Tree, Tree], Tree]) -> Optimizer:
 
 
 def chain(*parts: Optimizer) -> Optimizer:
-    """The transformations ``parts``, one after another; the state is a tuple of theirs.
+    """Apply the transformations ``parts``, one after another.
+
+    The state is a tuple of their states.
 
     >>> import numpy as np
     >>> rule = chain(clip(1.0), scale(-0.5))
@@ -95,7 +97,7 @@ def chain(*parts: Optimizer) -> Optimizer:
 
 
 def apply_updates(params: Tree, updates: Tree) -> Tree:
-    """``params`` plus ``updates``, leaf by leaf, in the parameters' dtypes.
+    """Add ``updates`` to ``params``, leaf by leaf, in the dtypes of the parameters.
 
     >>> import numpy as np
     >>> apply_updates({"w": np.ones(2)}, {"w": np.array([0.5, -1.0])})
@@ -131,7 +133,7 @@ def clip(max_delta: float) -> Optimizer:
 def clip_by_global_norm(max_norm: float) -> Optimizer:
     """Scale all updates so that their ``global_norm`` is at most ``max_norm``.
 
-    Pascanu et al., On the difficulty of training recurrent neural networks, 2013.
+    See Pascanu et al., On the difficulty of training recurrent neural networks, 2013.
     """
 
     def clipped(updates: Tree, _: Tree) -> Tree:
@@ -151,7 +153,7 @@ def scale(factor: float) -> Optimizer:
 
 
 def scale_by_learning_rate(learning_rate: Rate) -> Optimizer:
-    """Multiply by minus the learning rate: a number, or a schedule of the step."""
+    """Multiply by minus the learning rate, which is a number or a schedule."""
     if not callable(learning_rate):
         rate: Any = learning_rate
         return stateless(
@@ -180,8 +182,8 @@ def add_decayed_weights(
 ) -> Optimizer:
     """Add ``weight_decay`` times the parameters to the updates.
 
-    ``mask``, a tree of bools like the parameters or a function that gives it, says
-    where.
+    ``mask`` says to which leaves. It is a tree of bools like the parameters, or a
+    function that gives such a tree.
     """
 
     def decayed(updates: Tree, params: Tree) -> Tree:

@@ -6,10 +6,10 @@ A key is a value. The same key gives the same numbers, so make new ones with ``s
     key, step_key = random.split(key)
     noise = random.normal(step_key, (3,))
 
-Threefry-2x32 (Salmon et al., 2011) makes the bits, the same as JAX's by default:
-``key``, ``split``, ``fold_in``, ``bits``, ``uniform``, ``randint`` and ``permutation``
-give JAX's values, ``normal`` up to the rounding of erfinv. dtypes are float64 and int64
-unless given, as JAX's are with ``jax_enable_x64``.
+Threefry-2x32 (Salmon et al., 2011) makes the bits, which are JAX's by default. ``key``,
+``split``, ``fold_in``, ``bits``, ``uniform``, ``randint`` and ``permutation`` give
+JAX's values. ``normal`` gives them up to the rounding of erfinv. The default dtypes are
+float64 and int64, as in JAX with ``jax_enable_x64``.
 """
 
 from __future__ import annotations

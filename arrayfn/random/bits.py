@@ -156,7 +156,7 @@ def uniform(
     minval: ArrayLike = 0.0,
     maxval: ArrayLike = 1.0,
 ) -> Array:
-    """Numbers uniform in [minval, maxval), of a floating-point ``dtype`` (float64).
+    """Uniform numbers in [minval, maxval), of a floating-point ``dtype`` (float64).
 
     ``minval`` and ``maxval`` broadcast to ``shape``. Rounding may give ``maxval``.
 
@@ -194,10 +194,11 @@ def randint(
     maxval: ArrayLike,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Integers (int64) uniform in [minval, maxval); ``minval`` where that is empty.
+    """Uniform integers (int64) in [minval, maxval).
 
-    ``minval`` and ``maxval`` broadcast to ``shape`` and are clamped to the range of
-    ``dtype``. Small numbers are more frequent by less than 2**-32 (2**-64 for 64 bits).
+    Where this interval is empty, the result is ``minval``. ``minval`` and ``maxval``
+    broadcast to ``shape`` and are clamped to the range of ``dtype``. Small numbers are
+    slightly more frequent, by less than 2**-32 (2**-64 for 64 bits).
 
     >>> from arrayfn import random
     >>> random.randint(random.key(0), (4,), 0, 10).shape

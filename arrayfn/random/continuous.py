@@ -57,11 +57,12 @@ def _shaped(sample: Array, shape: Shape, dtype: DType) -> Array:
 
 
 def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Standard normal numbers: the inverse distribution function of uniform ones.
+    """Standard normal numbers.
 
-    ``dtype`` is real or complex floating-point; the parts of complex numbers have
-    variance 1/2 each. Samples equal JAX's except for the error of its erfinv: 2e-5 in
-    the tails in float32, 3e-12 in float64, and less in between.
+    They are the inverse normal distribution function of uniform numbers. ``dtype`` is a
+    real or complex floating-point type. Each part of a complex number has variance 1/2.
+    Samples equal JAX's up to the error of JAX's erfinv. In the tails this error is 2e-5
+    in float32 and 3e-12 in float64, and it is smaller in between.
 
     >>> from arrayfn import random
     >>> random.normal(random.key(0), (3,)).shape
@@ -110,7 +111,7 @@ def truncated_normal(
 ) -> Array:
     """Standard normal numbers truncated to (lower, upper), without the bounds.
 
-    The bounds broadcast to ``shape``, by default their common shape.
+    The bounds broadcast to ``shape``, which is by default their common shape.
 
     >>> from arrayfn import random
     >>> x = random.truncated_normal(random.key(0), -1.0, 2.0, (100,))
@@ -259,7 +260,7 @@ def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 def lognormal(
     key: AnyKey, sigma: ArrayLike = 1.0, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """exp of ``sigma`` times a normal number."""
+    """Return exp of ``sigma`` times a normal number."""
     kind = floating("lognormal", dtype)
     wanted = shape_for("lognormal", shape, sigma)
     drawn = real_normal(single("lognormal", key), wanted, kind)
@@ -280,7 +281,7 @@ def double_sided_maxwell(
     shape: Any = (),
     dtype: DTypeLike = None,
 ) -> Array:
-    """A ``maxwell`` number with a random sign, times scale, plus loc.
+    """Give ``maxwell`` numbers a random sign, multiply by scale, and add loc.
 
     The result has the shape ``shape`` followed by that of the parameters.
     """
@@ -322,7 +323,7 @@ def weibull_min(
     shape: Any = (),
     dtype: DTypeLike = None,
 ) -> Array:
-    """``scale * e**(1 / concentration)`` for an exponential random number e."""
+    """Return ``scale * e**(1 / concentration)`` for an exponential random number e."""
     kind = floating("weibull_min", dtype)
     wanted = shape_for("weibull_min", shape, scale, concentration)
     inverse = anp.divide(1.0, parameter(concentration, kind))
@@ -354,10 +355,10 @@ def triangular(
 def wald(
     key: AnyKey, mean: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The inverse Gaussian distribution with this mean and a scale of 1.
+    """Numbers from the inverse Gaussian distribution with this mean and a scale of 1.
 
-    Michael, Schucany and Haas, Generating random variates using transformations with
-    multiple roots, 1976.
+    See Michael, Schucany and Haas, Generating random variates using transformations
+    with multiple roots, 1976.
     """
     kind = floating("wald", dtype)
     wanted = shape_for("wald", shape, mean)

@@ -34,10 +34,10 @@ _HARMLESS_MEAN = 100.0
 def poisson(
     key: AnyKey, lam: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Poisson numbers with mean ``lam``; int64.
+    """Poisson numbers (int64) with mean ``lam``.
 
-    A negative or NaN ``lam`` gives -1; an infinite one, or an overflow, the largest
-    integer.
+    A negative or NaN ``lam`` gives -1. An infinite ``lam`` or an overflow gives the
+    largest integer.
 
     >>> from arrayfn import random
     >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
@@ -141,7 +141,7 @@ def binomial(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The number of successes in ``n`` trials of probability ``p``; float64.
+    """The number of successes (float64) in ``n`` trials of probability ``p``.
 
     ``n`` is rounded down. The result is NaN if n is negative or p is not in [0, 1].
 
@@ -224,7 +224,8 @@ def multinomial(
 ) -> Array:
     """The counts of outcomes in ``n`` trials with probabilities ``p`` [..., m].
 
-    ``shape`` ends with m; by default it is p's. The counts, float64, add up to n.
+    ``shape`` ends with m, and is by default the shape of p. The counts are float64 and
+    add up to n.
 
     >>> import numpy as np
     >>> from arrayfn import random

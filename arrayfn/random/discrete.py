@@ -31,9 +31,10 @@ from arrayfn.random.keys import Key, single, split
 def bernoulli(
     key: AnyKey, p: ArrayLike = 0.5, shape: Any = None, mode: str = "low"
 ) -> Array:
-    """True with probability ``p``, which broadcasts to ``shape`` (its own if None).
+    """True with probability ``p``, which broadcasts to ``shape``.
 
-    With ``mode="high"`` twice as many bits are compared, for very small p.
+    The default of ``shape`` is the shape of ``p``. With ``mode="high"`` twice as many
+    bits are compared, for very small p.
 
     >>> from arrayfn import random
     >>> float(random.bernoulli(random.key(0), 0.25, (1000,)).mean())
@@ -57,7 +58,7 @@ def bernoulli(
 
 
 def rademacher(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """-1 or 1 with equal probability; int64 by default."""
+    """The numbers -1 or 1 with equal probability, int64 by default."""
     kind = dtypes.int64 if dtype is None else dtypes.canonical(dtype)
     wanted = ops.as_shape("random.rademacher", shape)
     positive = bernoulli(key, 0.5, wanted)
@@ -86,12 +87,13 @@ def categorical(
     replace: bool = True,
     mode: str = "low",
 ) -> Array:
-    """Positions along ``axis``, with probabilities softmax(logits, axis); int64.
+    """Positions (int64) along ``axis``, with probabilities softmax(logits, axis).
 
-    ``shape`` ends with the shape of ``logits`` without ``axis`` (the default), or with
-    one that this broadcasts to. The leading axes are the draws, which are distinct
-    unless ``replace``. The Gumbel-max trick (Maddison et al., A* sampling, 2014), and
-    without ``replace`` Gumbel top-k. ``mode`` is that of ``gumbel``.
+    ``shape`` is by default the shape of ``logits`` without ``axis``. ``shape`` may have
+    leading axes for several draws, and end with a shape that the default broadcasts to.
+    With ``replace=False``, these draws are distinct. The method is the Gumbel-max trick
+    (Maddison et al., A* sampling, 2014), or without ``replace`` Gumbel top-k. ``mode``
+    is that of ``gumbel``.
 
     >>> from arrayfn import random
     >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)
@@ -139,9 +141,10 @@ def categorical(
 def permutation(
     key: AnyKey, x: ArrayLike, axis: int = 0, independent: bool = False
 ) -> Array:
-    """``x`` in random order along ``axis``; for an integer, arange(x).
+    """Put ``x`` into random order along ``axis``.
 
-    With ``independent`` each vector along the axis gets its own order.
+    An integer x stands for arange(x). With ``independent``, each vector along the axis
+    gets its own order.
 
     >>> from arrayfn import random
     >>> sorted(random.permutation(random.key(0), 4).tolist())
@@ -197,11 +200,12 @@ def choice(
     axis: int = 0,
     mode: str = "low",
 ) -> Array:
-    """Elements of ``a`` along ``axis`` (of arange(a) for an integer), at random.
+    """Draw elements of ``a`` along ``axis`` at random.
 
-    ``shape`` replaces that axis. ``p`` has the elements' probabilities, by
-    default all equal; without ``replace`` no element is drawn twice. ``mode``, that of
-    ``gumbel``, is for draws with ``p`` and without ``replace``.
+    An integer ``a`` stands for arange(a). ``shape`` replaces the axis. ``p`` has the
+    probabilities of the elements, which are all equal by default. Without ``replace``
+    no element is drawn twice. ``mode`` is that of ``gumbel``, for draws with ``p`` and
+    without ``replace``.
 
     >>> from arrayfn import random
     >>> random.choice(random.key(0), np.array([1.0, 2.0, 4.0]), (5,)).shape

@@ -29,8 +29,8 @@ def gamma(
 ) -> Array:
     """Numbers with density proportional to x**(a - 1) exp(-x), for positive ``a``.
 
-    ``a`` broadcasts to ``shape``, by default its own shape. For very small ``a``
-    samples underflow; use ``loggamma``.
+    ``a`` broadcasts to ``shape``, which is by default the shape of ``a``. For very
+    small ``a``, samples underflow, so use ``loggamma``.
 
     >>> from arrayfn import random
     >>> round(float(random.gamma(random.key(0), 3.0, (1000,)).mean()))
@@ -43,7 +43,7 @@ def gamma(
 def loggamma(
     key: AnyKey, a: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The logarithm of ``gamma``'s numbers."""
+    """The logarithm of the numbers that ``gamma`` gives."""
     found, a, wanted, kind = _prepared("loggamma", key, a, shape, dtype)
     return _samples(found.data, a, wanted, kind)
 
@@ -158,7 +158,7 @@ def dirichlet(
     """Vectors of positive numbers with sum 1, for ``alpha`` [..., n].
 
     Their density is proportional to the product of x**(alpha - 1). The result has shape
-    [*shape, n]; ``shape`` is alpha's without its last axis by default.
+    [*shape, n]. By default, ``shape`` is that of alpha without its last axis.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -234,10 +234,10 @@ def generalized_normal(
 def ball(
     key: AnyKey, d: int, p: float = 2.0, shape: Any = (), dtype: DTypeLike = None
 ) -> Array:
-    """Points uniform in the unit ball of R**d in the p-norm.
+    """Uniform points in the unit ball of R**d in the p-norm.
 
-    Barthe et al., A probabilistic approach to the geometry of the l_p^n-ball, 2005. The
-    result is [*shape, d].
+    See Barthe et al., A probabilistic approach to the geometry of the l_p^n-ball, 2005.
+    The result is [*shape, d].
 
     >>> import numpy as np
     >>> from arrayfn import random

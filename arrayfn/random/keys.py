@@ -34,11 +34,12 @@ tree.register_node(Key, _children, _of_children)
 
 
 def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
-    """The key of an integer ``seed``: the high and the low word of its 64 bits.
+    """Make a key from an integer ``seed``.
 
-    There is one generator: ``impl`` is "threefry2x32", or ``dtype`` is that of its
-    keys. Raises ArgumentError for other generators, DTypeError if ``seed`` is not an
-    integer, and OverflowError if it has more than 64 bits.
+    Its words are the high and the low word of the 64 bits of the seed. There is only
+    one generator, so ``impl`` can only be "threefry2x32", and ``dtype`` only that of
+    its keys. Raises ArgumentError for other generators, DTypeError if ``seed`` is not
+    an integer, and OverflowError if ``seed`` has more than 64 bits.
 
     >>> key(42)
     Key([0, 42])
@@ -47,7 +48,7 @@ def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
 
 
 def key_dtype(impl_spec: Any = None) -> Any:
-    """The dtype of keys, of which there is one.
+    """The dtype of keys; there is only one.
 
     >>> key_dtype() == key(7).dtype
     True
@@ -57,7 +58,9 @@ def key_dtype(impl_spec: Any = None) -> Any:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: Any = None) -> Array:  # noqa: N802 - JAX's name
-    """Like ``key``, but a plain array uint32[2], which all functions here accept too.
+    """Like ``key``, but the key is a plain array uint32[2].
+
+    All functions here accept such arrays, too.
 
     >>> PRNGKey(42)
     array([ 0, 42], dtype=uint32)
@@ -133,7 +136,7 @@ def key_data(keys: Key | ArrayLike) -> Array:
 
 
 def key_impl(keys: Key | ArrayLike) -> str:
-    """The name of the generator of ``keys``, always the same.
+    """The name of the generator of ``keys``, which is always the same.
 
     >>> key_impl(key(7))
     'threefry2x32'
@@ -143,7 +146,7 @@ def key_impl(keys: Key | ArrayLike) -> str:
 
 
 def clone(key: Key) -> Key:
-    """The same key, to show that a stream is used twice on purpose."""
+    """Return the same key, to show that a stream is used twice on purpose."""
     return as_key("clone", key)
 
 
@@ -211,9 +214,10 @@ def _positions(shape: Shape, dtype: DType) -> Array:
 
 
 def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
-    """``num`` new keys (or keys of that shape), whose streams are independent.
+    """Make ``num`` new keys whose streams are independent.
 
-    A Key gives a Key of shape (num,), plain words give words uint32[num, 2].
+    ``num`` may also be a shape. A Key gives a Key of shape (num,). Plain words give
+    words uint32[num, 2].
 
     >>> a, b = split(key(0))
     >>> a
@@ -226,7 +230,7 @@ def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
 
 
 def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
-    """A new key made of ``key`` and an integer, such as the number of a step.
+    """Make a new key from ``key`` and an integer, such as the number of a step.
 
     Only the low 32 bits of ``data`` are used. The result is a Key if ``key`` is one.
 

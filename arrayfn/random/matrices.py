@@ -24,9 +24,9 @@ def multivariate_normal(
 ) -> Array:
     """Normal vectors with this mean [..., n] and covariance [..., n, n].
 
-    The result has shape [*shape, n]; ``shape`` is the common batch shape of mean and
-    covariance by default. The covariance is factored by "cholesky" (if it is positive
-    definite), "eigh" or "svd" (if it may be singular).
+    The result has shape [*shape, n]. By default, ``shape`` is the common batch shape of
+    mean and covariance. ``method`` factors the covariance: "cholesky" if it is positive
+    definite, and "eigh" or "svd" if it may be singular.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -76,8 +76,8 @@ def orthogonal(
     """Random matrices [*shape, n, m] with orthonormal columns or rows.
 
     ``m`` is n by default. The vectors of the shorter side are orthonormal, and
-    uniformly distributed. Unitary for a complex ``dtype``. Mezzadri, How to generate
-    random matrices from the classical compact groups, 2007.
+    uniformly distributed. A complex ``dtype`` gives unitary matrices. See Mezzadri, How
+    to generate random matrices from the classical compact groups, 2007.
 
     >>> from arrayfn import random
     >>> q = random.orthogonal(random.key(0), 3)

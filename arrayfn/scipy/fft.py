@@ -1,12 +1,14 @@
 """Discrete cosine and sine transforms of types I to IV, with SciPy's names.
 
-Cosine transforms are computed by Fourier transforms of two or four times as many
-elements (Makhoul, A fast cosine transform in one and two dimensions, 1980); type I by
-that of the even extension. Sine transforms are cosine transforms of the array reversed
-or with alternating signs; type I is the Fourier transform of the odd extension.
+A cosine transform is computed as a Fourier transform of two or four times as many
+elements (Makhoul, A fast cosine transform in one and two dimensions, 1980). Type I is
+the Fourier transform of the even extension. A sine transform is computed as the cosine
+transform of the array, reversed or with alternating signs. Type I is the Fourier
+transform of the odd extension.
 
-The module is a backend of SciPy's: ``scipy.fft.register_backend(arrayfn.scipy.fft)``
-makes ``scipy.fft.dct`` and the others take traced arrays.
+The module is a backend for SciPy. After
+``scipy.fft.register_backend(arrayfn.scipy.fft)``, ``scipy.fft.dct`` and its relatives
+take traced arrays.
 """
 
 from __future__ import annotations
@@ -39,13 +41,14 @@ def dct(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete cosine transform along ``axis``, truncated or padded to n elements.
+    """The discrete cosine transform along ``axis``.
 
-    ``type`` is 1 to 4. ``norm`` is "backward" (None: the transform is 2 sum x cos),
-    "ortho" (it is orthogonal) or "forward" (it has the factor of the inverse).
-    ``orthogonalize`` scales the first element (and the last, for type 1) as an
-    orthogonal transform does, by default for "ortho". ``overwrite_x`` and ``workers``
-    have no effect.
+    The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
+    scales the transform. "backward" or None gives 2 sum x cos, and "ortho" makes the
+    transform orthogonal. With "forward", this transform has the factor that the inverse
+    has otherwise. ``orthogonalize`` scales the first element (and the last, for type 1)
+    as an orthogonal transform does. It is true by default for "ortho". ``overwrite_x``
+    and ``workers`` have no effect.
 
     >>> import numpy as np
     >>> np.round(dct(np.array([1.0, 2.0, 4.0])), 6)
@@ -78,7 +81,10 @@ def dctn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """``dct`` along several axes (None: all, or the last ``len(s)`` axes)."""
+    """Apply ``dct`` along several axes.
+
+    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    """
     return _over("dctn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
 
@@ -106,13 +112,14 @@ def dst(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete sine transform along ``axis``, truncated or padded to n elements.
+    """The discrete sine transform along ``axis``.
 
-    ``type`` is 1 to 4. ``norm`` is "backward" (None: the transform is 2 sum x sin),
-    "ortho" (it is orthogonal) or "forward" (it has the factor of the inverse).
-    ``orthogonalize`` scales the last element of types 2 and 3 as an orthogonal
-    transform does, by default for "ortho". ``overwrite_x`` and ``workers`` have no
-    effect.
+    The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
+    scales the transform. "backward" or None gives 2 sum x sin, and "ortho" makes the
+    transform orthogonal. With "forward", this transform has the factor that the inverse
+    has otherwise. ``orthogonalize`` scales the last element of types 2 and 3 as an
+    orthogonal transform does. It is true by default for "ortho". ``overwrite_x`` and
+    ``workers`` have no effect.
 
     >>> import numpy as np
     >>> np.round(dst(np.array([1.0, 2.0, 4.0])), 6)
@@ -145,7 +152,10 @@ def dstn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """``dst`` along several axes (None: all, or the last ``len(s)`` axes)."""
+    """Apply ``dst`` along several axes.
+
+    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    """
     return _over("dstn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
 

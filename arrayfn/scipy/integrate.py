@@ -1,6 +1,6 @@
-"""Integrals from values at points, and differential equations with SciPy's signatures.
+"""Integrals of values at points, and differential equations, with SciPy's signatures.
 
-``arrayfn.ode`` has the methods.
+``arrayfn.ode`` has the methods that solve the equations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MESSAGES = {
 
 
 class OdeResult(NamedTuple):
-    """What ``solve_ivp`` gives. It is a pytree."""
+    """The result of ``solve_ivp``, which is a pytree."""
 
     t: Array  # (n_points,)
     y: Array  # (n, n_points)
@@ -39,7 +39,7 @@ class OdeResult(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What ``status`` means."""
+        """The meaning of ``status``."""
         return _MESSAGES[int(self.status)]
 
 
@@ -62,7 +62,7 @@ def solve_ivp(
     adjoint: str = "direct",
     jac_sparsity: Any = None,
 ) -> OdeResult:
-    """The solution of dy/dt = fun(t, y, *args) with y(t_span[0]) = y0.
+    """Solve dy/dt = fun(t, y, *args) with y(t_span[0]) = y0.
 
     The explicit methods take the same steps as SciPy's. Derivatives are those of
     ``arrayfn.ode.solve``.
@@ -72,19 +72,20 @@ def solve_ivp(
         t_span: the first and the last time.
         y0: the initial value (n,).
         method: "RK23", "RK45", "DOP853" or, for stiff equations, "Rodas5P".
-        t_eval: the times of the result, in ``t_span``; by default those of all steps,
-            which are not known inside ``jit``.
+        t_eval: the times of the result, in ``t_span``. The default is the times of all
+            steps, which are not known inside ``jit``.
         dense_output: whether the result has ``sol``, a function of time.
         events: not supported: None.
         vectorized: has no effect: ``fun`` is called with one y.
         args: further arguments of ``fun``.
         rtol: the relative tolerance.
         atol: the absolute tolerance, a number or one for each element.
-        first_step: the size of the first step; chosen by default.
+        first_step: the size of the first step. The solver chooses it by default.
         max_step: the largest size of a step.
         max_steps: see ``arrayfn.ode.solve``.
         adjoint: "direct" or "backsolve"; see ``arrayfn.ode.solve``.
-        jac_sparsity: where the Jacobian may not be 0; see ``arrayfn.ode.solve``.
+        jac_sparsity: the positions where the Jacobian may differ from 0; see
+            ``arrayfn.ode.solve``.
 
     Raises:
         ArgumentError: no ``t_eval`` inside ``jit``, events, or an unknown method.
@@ -178,10 +179,11 @@ def odeint(
     tfirst: bool = False,
     method: str = "RK45",
 ) -> Array:
-    """The solution of dy/dt = func(y, t, *args) with y(t[0]) = y0: (len(t), n).
+    """Solve dy/dt = func(y, t, *args) with y(t[0]) = y0.
 
-    With ``tfirst`` it is func(t, y, *args). SciPy's ``odeint`` chooses its method as it
-    goes; here, pass "Rodas5P" for stiff equations. See ``solve_ivp``.
+    The result is (len(t), n). With ``tfirst``, the function is called as func(t, y,
+    *args). SciPy's ``odeint`` chooses its method as it goes. Here, pass "Rodas5P" for
+    stiff equations. See ``solve_ivp``.
 
     >>> odeint(lambda y, t: [-y[0]], [1.0], np.array([0.0, 1.0])).round(6)
     array([[1.      ],

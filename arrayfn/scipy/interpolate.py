@@ -16,12 +16,13 @@ from arrayfn.numpy._operands import Array, ArrayLike
 class RegularGridInterpolator:
     """Interpolation of values on a rectangular grid.
 
-    ``points`` and ``values`` may be traced; the interpolator then belongs to the traced
-    function, and can be differentiated with respect to them.
+    ``points`` and ``values`` may be traced. The interpolator then belongs to the traced
+    function, and can be differentiated with respect to points and values.
 
     Args:
         points: the ascending coordinates (n,) of the grid along each axis.
-        values: the values (n0, n1, ..., ...); further axes are for several values.
+        values: the values (n0, n1, ..., ...). Further axes hold several values for each
+            point.
         method: "linear" between the corners of a cell, or "nearest".
         bounds_error: must be False, because compiled code cannot raise.
         fill_value: the value outside the grid; None extrapolates the outermost cell.

@@ -31,21 +31,22 @@ def map_coordinates(
     mode: str = "constant",
     cval: float = 0.0,
 ) -> Array:
-    """``input`` interpolated at ``coordinates``, one array for each axis.
+    """Interpolate ``input`` at ``coordinates``, which has one array for each axis.
 
-    ``order`` is 0 (the nearest element) or 1 (linear). ``mode`` is for positions
-    outside the array:
+    ``order`` is 0 (the nearest element) or 1 (linear). ``mode`` says how positions
+    outside of the array are handled:
 
-    * "constant": ``cval``; "grid-constant" interpolates between the array and ``cval``;
-    * "nearest": the nearest element;
-    * "grid-wrap": the array repeats; with "wrap" its last element coincides with the
-      first of the next copy;
-    * "mirror": mirrored about the last elements; "reflect" or "grid-mirror" about the
-      edges.
+    * "constant" gives ``cval``, and "grid-constant" interpolates between the array and
+      ``cval``;
+    * "nearest" gives the nearest element;
+    * "grid-wrap" repeats the array. "wrap" also repeats it, but the last element of a
+      copy coincides with the first element of the next copy;
+    * "mirror" mirrors the array about the last elements, and "reflect" or "grid-mirror"
+      about the edges.
 
-    The modes are SciPy's; JAX's "constant" and "wrap" are "grid-constant" and
-    "grid-wrap". The result has the input's dtype and the coordinates' shape, and can be
-    differentiated with respect to both.
+    The modes are SciPy's. JAX's "constant" is "grid-constant" here, and JAX's "wrap" is
+    "grid-wrap". The result has the dtype of the input and the shape of the coordinates.
+    It can be differentiated with respect to both.
 
     >>> import numpy as np
     >>> x = np.arange(6.0).reshape(2, 3)

@@ -28,10 +28,10 @@ _STEPS_TO_MINIMUM = 200  # iterations per unknown
 class OptimizeResults(NamedTuple):
     """The result of ``minimize``.
 
-    ``x`` is the minimum, ``fun`` and ``jac`` the value and the gradient there, and
-    ``hess_inv`` the approximate inverse Hessian. ``status`` is 0 for ``success``, 1 if
-    there were too few iterations, 2 if no further step descended. ``nfev``, ``njev``
-    and ``nit`` count values, gradients and iterations.
+    ``x`` is the minimum. ``fun`` and ``jac`` are the value and the gradient there.
+    ``hess_inv`` is the approximate inverse Hessian. ``status`` is 0 for ``success``, 1
+    if there were too few iterations, and 2 if no further step descended. ``nfev``,
+    ``njev`` and ``nit`` count values, gradients and iterations.
     """
 
     x: Array
@@ -56,7 +56,7 @@ def minimize(
 ) -> OptimizeResults:
     """Search for a minimum of ``fun(x, *args)`` from the vector ``x0``.
 
-    ``fun`` returns a real number; it is differentiated and compiled. The search is one
+    ``fun`` returns a real number, and is differentiated and compiled. The search is one
     loop, also under ``jit`` and ``vmap``. ``tol`` is the option ``gtol``.
 
     Args:
@@ -64,7 +64,7 @@ def minimize(
         x0: the initial point, a real floating-point vector.
         args: further arguments of ``fun``.
         method: "BFGS", the only one.
-        tol: stop when the gradient's largest element is at most this.
+        tol: the search stops when the largest element of the gradient is at most this.
         options: ``gtol`` (1e-5), ``maxiter`` (200 iterations per unknown) and
             ``line_search_maxiter`` (20 trials per iteration).
 

@@ -1,4 +1,4 @@
-"""Sparse matrices: pytrees of arrays, with products, solutions and derivatives."""
+"""Sparse matrices as pytrees of arrays, with products, solutions and derivatives."""
 
 from __future__ import annotations
 

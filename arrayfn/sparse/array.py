@@ -89,7 +89,7 @@ class SparseArray(tree.Indexed):
         raise NotImplementedError
 
     def with_arrays(self, data: Array, positions: Indices, shape: Shape) -> Self:
-        """A matrix of this format of entries ``data``; nothing is checked."""
+        """A matrix of this format with entries ``data``; the arrays are not checked."""
         made = object.__new__(type(self))
         made._hold(data, positions, shape)
         return made
@@ -118,7 +118,7 @@ class SparseArray(tree.Indexed):
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """The number of axes, which is 2."""
         return 2
 
     @property
@@ -133,7 +133,10 @@ class SparseArray(tree.Indexed):
 
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
-        """The transpose, of the same arrays: CSR becomes CSC, and CSC becomes CSR."""
+        """The transpose, which has the same arrays.
+
+        CSR becomes CSC, and CSC becomes CSR.
+        """
         raise NotImplementedError
 
     def transpose(self) -> Any:
@@ -168,7 +171,7 @@ class SparseArray(tree.Indexed):
     # Conversions.
 
     def asformat(self, format: str | None) -> Any:
-        """The matrix in "csr", "csc" or "coo"; itself for None."""
+        """Convert to "csr", "csc" or "coo"; None returns the matrix itself."""
         if format is None or format == self.format:
             return self
         if format not in products.TRANSPOSED:
@@ -202,13 +205,13 @@ class SparseArray(tree.Indexed):
         return self.with_data(anp.astype(self.data, canonical(dtype)))
 
     def copy(self) -> Self:
-        """The matrix; its arrays are copied."""
+        """Copy the matrix and its arrays."""
         return tree.map(anp.copy, self)
 
     # Elementwise functions.
 
     def map(self, function: Callable[[Array], Array]) -> Self:
-        """``function`` of the stored entries; it is to give 0 for 0.
+        """Apply ``function`` to the stored entries; it must give 0 for 0.
 
         >>> import numpy as np
         >>> from arrayfn.sparse import CSR
@@ -237,7 +240,7 @@ class SparseArray(tree.Indexed):
         return self.map(lambda x: anp.power(x, exponent))
 
     def power(self, n: Any) -> Self:
-        """Each entry to a power, a positive number."""
+        """Raise each entry to a positive power."""
         return self**n
 
     def multiply(self, other: Any) -> Any:
@@ -359,7 +362,7 @@ class SparseArray(tree.Indexed):
         return product if type.ndim == 1 else anp.transpose(product)
 
     def dot(self, other: Any) -> Any:
-        """The product with ``other``, a vector, a matrix or a sparse matrix: ``@``."""
+        """The product ``self @ other`` with a vector, a matrix or a sparse matrix."""
         if isinstance(other, SparseArray) or ops.type_of_operand("dot", other).shape:
             return self @ other
         return self * other

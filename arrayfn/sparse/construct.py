@@ -34,7 +34,7 @@ def issparse(x: Any) -> bool:
 def eye_array(
     m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: str = "csr"
 ) -> Any:
-    """Ones on the k-th diagonal of a matrix (m, n); n is m by default.
+    """A matrix (m, n) with ones on its k-th diagonal; n is m by default.
 
     >>> eye_array(2, 3, k=1)
     CSR f64[2,3], 2 entries (33.3 %)
@@ -59,12 +59,14 @@ def diags_array(
     """The matrix with these diagonals.
 
     Args:
-        diagonals: a vector for each offset, as long as its diagonal or of length 1; for
-            a single offset, one vector is enough.
-        offsets: which diagonals they are: above the main one for k > 0.
-        shape: (m, n); by default square, and as large as the first diagonal needs.
+        diagonals: a vector for each offset, as long as its diagonal or of length 1. A
+            single offset takes one vector.
+        offsets: the number k of each diagonal. Diagonals with k > 0 are above the main
+            one.
+        shape: (m, n). By default the matrix is square, and as large as the first
+            diagonal needs.
         format: "csr", "csc" or "coo".
-        dtype: by default what the diagonals promote to.
+        dtype: by default the dtype that the diagonals promote to.
 
     Raises ShapeError for a diagonal of another length.
 
@@ -134,7 +136,9 @@ def block_array(blocks: Sequence[Sequence[Any]], *, format: str = "coo") -> Any:
 
 
 def vstack(blocks: Sequence[Any], format: str | None = None) -> Any:
-    """Matrices below each other, in ``format``, by default that of the first.
+    """Stack matrices below each other.
+
+    ``format`` is by default that of the first matrix.
 
     >>> vstack([eye_array(1), eye_array(1)]).toarray()
     array([[1.],
@@ -145,7 +149,9 @@ def vstack(blocks: Sequence[Any], format: str | None = None) -> Any:
 
 
 def hstack(blocks: Sequence[Any], format: str | None = None) -> Any:
-    """Matrices side by side, in ``format``, by default that of the first.
+    """Stack matrices side by side.
+
+    ``format`` is by default that of the first matrix.
 
     >>> hstack([eye_array(1), eye_array(1)]).toarray()
     array([[1., 1.]])
@@ -155,7 +161,7 @@ def hstack(blocks: Sequence[Any], format: str | None = None) -> Any:
 
 
 def kron(A: Any, B: Any, format: str = "coo") -> Any:
-    """The Kronecker product: a matrix of blocks ``A[i, j] * B``.
+    """The Kronecker product, which has the blocks ``A[i, j] * B``.
 
     >>> kron(eye_array(2), np.array([[1.0, 2.0]])).toarray()
     array([[1., 2., 0., 0.],

@@ -95,10 +95,10 @@ class CSR(_Compressed):
     ``indices``.
 
     Args:
-        given: arrays ``(data, indices, indptr)``, or ``(data, (rows, columns))``; a
-            dense matrix; a sparse one of this library or of SciPy; or a shape.
-        shape: (m, n); by default the smallest that has all entries.
-        dtype: that of the entries.
+        given: arrays ``(data, indices, indptr)`` or ``(data, (rows, columns))``. It may
+            also be a dense matrix, a sparse matrix of arrayfn or of SciPy, or a shape.
+        shape: (m, n), by default the smallest shape that has all entries.
+        dtype: the dtype of the entries.
         copy: whether arrays are copied.
 
     Raises ShapeError and ArgumentError for arrays that do not fit, and
@@ -183,7 +183,10 @@ class COO(_Format):
 
     @override
     def map(self, function: Any) -> COO:
-        """``function`` of the entries, those at one position added up; f(0) is 0."""
+        """Apply ``function`` to the entries; it must give 0 for 0.
+
+        Entries at one position are added up first.
+        """
         whole = self.sum_duplicates()
         return whole.with_data(function(whole.data))
 
@@ -202,8 +205,8 @@ class COO(_Format):
     def sum_duplicates(self) -> COO:
         """The matrix with one entry for each position, in the order of rows.
 
-        If positions are traced, there are as many entries as before, and those that
-        were added to others are padding.
+        If positions are traced, the number of entries does not change. An entry that
+        was added to another one becomes padding.
         """
         places = [structure.known(x) for x in self.positions]
         if places[0] is not None and places[1] is not None:
@@ -231,7 +234,10 @@ class COO(_Format):
 
     @override
     def tocsr(self) -> CSR:
-        """By rows; entries at one position are added up if positions are known."""
+        """Convert to ``CSR``.
+
+        Entries at one position are added up if positions are known.
+        """
         places = [structure.known(x) for x in self.positions]
         if places[0] is not None and places[1] is not None:
             return self._compressed(*places)

@@ -25,17 +25,17 @@ _MODES = ("forward", "reverse", None)
 
 
 class Colouring(NamedTuple):
-    """A number for each column, different for two that share a row."""
+    """A number for each column, which differs for columns that share a row."""
 
     colours: Positions
     total: int
 
 
 def colour_columns(pattern: Any) -> Colouring:
-    """Colour the columns of a sparsity pattern, greedily, the fullest column first.
+    """Colour the columns of a sparsity pattern greedily, the fullest column first.
 
-    ``pattern`` is a sparse or dense matrix; its stored or nonzero entries count. There
-    are at least as many colours as the fullest row has entries.
+    ``pattern`` is a sparse or dense matrix. Its stored or nonzero entries count. The
+    number of colours is at least the number of entries in the fullest row.
 
     >>> tridiagonal = np.eye(9) + np.eye(9, k=1) + np.eye(9, k=-1)
     >>> colours, total = colour_columns(tridiagonal)
@@ -58,23 +58,21 @@ def jacobian(
 
     It computes one directional derivative for each colour of the pattern. A banded
     matrix of any size has as many colours as its bandwidth. Entries outside the pattern
-    must be 0; otherwise those of the pattern are wrong.
+    must be 0. Otherwise the entries of the pattern are wrong.
 
     Args:
         function: gives a vector (m,) for a vector (n,) and other arguments.
-        sparsity: the pattern (m, n): a sparse or dense matrix, which has stored or
-            nonzero elements wherever the Jacobian can be nonzero. It must be known, not
-            traced.
+        sparsity: the pattern (m, n), a sparse or dense matrix. It has stored or nonzero
+            elements wherever the Jacobian can be nonzero. It must be known, not traced.
         argnum: the number of the argument to differentiate with respect to.
-        mode: "forward" (columns are coloured), "reverse" (rows); by default which needs
-            fewer derivatives.
+        mode: "forward" colours columns, and "reverse" colours rows. The default is the
+            mode that needs fewer derivatives.
 
-    Returns:
-        a function of the same arguments, for ``jit``, ``grad`` and ``vmap`` too. The
-        Hessian of f is ``jacobian(grad(f), sparsity)``.
+    Returns: a function of the same arguments, which ``jit``, ``grad`` and ``vmap``
+        take. The Hessian of f is ``jacobian(grad(f), sparsity)``.
 
     Raises:
-        ShapeError: the pattern is not of the Jacobian's shape.
+        ShapeError: the pattern does not have the shape of the Jacobian.
 
     >>> from arrayfn.sparse import diags_array
     >>> def f(x):

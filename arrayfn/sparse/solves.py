@@ -78,7 +78,7 @@ forgets(FACTORS.clear)
 
 
 def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
-    """x with A x = b, by the LU factors of a sparse matrix.
+    """Solve A x = b by the LU factors of a sparse matrix.
 
     The matrix is factored once for a solution and all of its derivatives. The factors
     of the last 4 matrices are kept for later systems with an equal matrix. Derivatives
@@ -87,12 +87,12 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     Args:
         A: a sparse matrix (n, n).
         b: right-hand sides (n,) or (n, k), dense.
-        permc_spec: how columns are ordered to keep factors sparse: "NATURAL",
-            "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default). On a GPU cuDSS orders
-            them itself.
+        permc_spec: the order of columns that keeps factors sparse. It is "NATURAL",
+            "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default). On a GPU cuDSS chooses
+            the order itself.
 
     Returns:
-        x, of the shape of b; NaN, with a MatrixRankWarning, for a singular matrix.
+        x, in the shape of b. A singular matrix gives NaN and a MatrixRankWarning.
 
     Raises:
         ShapeError: A is not square, or b does not match it.
@@ -224,7 +224,7 @@ def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
 
 
 def factorized(A: SparseArray) -> Callable[[Any], Array]:
-    """A function that solves systems with A for right-hand sides; see ``spsolve``.
+    """Return a function that solves A x = b for right-hand sides b; see ``spsolve``.
 
     >>> from arrayfn.sparse import CSR
     >>> solve = factorized(CSR(np.array([[2.0, 0.0], [1.0, 4.0]])))

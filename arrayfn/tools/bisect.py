@@ -40,12 +40,13 @@ _DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
 class Fault:
     """The first equation that is wrong (``"wrong"``) or gives NaN (``"nan"``).
 
-    ``text`` is the equation in the Program, ``location`` the user's line. At ``index``
-    of a result, where its error is largest or NaN is first, the backend has ``have``,
-    and the shadow in float64 has ``want``, within ``bound``. ``operands`` says what the
-    equation was given. ``inside`` names the loops and branches around it, outermost
-    first, with the iteration. A fault that is not there if the intermediate values are
-    results is ``fused``: it is in the kernel that computes this equation with others.
+    ``text`` is the equation in the Program, and ``location`` is the user's line.
+    ``index`` is the place in a result where the error is largest, or where NaN is
+    first. There the backend has ``have``, and the float64 oracle has ``want``, within
+    ``bound``. ``operands`` describes the operands of the equation. ``inside`` names the
+    loops and branches around it, outermost first, with the iteration. ``fused`` says
+    that the fault disappears if intermediate values are results. Then the fault is in
+    the kernel that computes this equation together with others.
     """
 
     kind: Literal["wrong", "nan"]
@@ -85,18 +86,18 @@ class Fault:
 def bisect(
     function: Callable[..., Any], *args: Any, device: str = "cpu", **kwargs: Any
 ) -> Fault | None:
-    """The first equation of ``function`` that is wrong on ``device``, or gives NaN.
+    """Find the first equation of ``function`` that is wrong or gives NaN on ``device``.
 
-    None if no equation is wrong and no result has a NaN. Gradients are functions like
-    others: ``bisect(grad(f), x)`` searches the backward pass too, whose equations have
-    the lines of ``f`` that they come from. A NaN is reported only if it reaches a
-    result. The search depends on the values: with other arguments, another equation may
-    be the first.
+    The result is None if no equation is wrong and no result has a NaN. Gradients can be
+    searched like other functions. ``bisect(grad(f), x)`` also searches the backward
+    pass, whose equations have the lines of ``f`` that they come from. A NaN is reported
+    only if it reaches a result. The search depends on the values: with other arguments,
+    another equation may be the first.
 
-    An equation is wrong if its own error exceeds the oracle's bound: a few units in the
-    last place, or, for sums and factorizations, the error that any order of operations
-    may give. Integers and bools must be exact. Python functions that a Program calls
-    (``pure_callback``) are called several times.
+    An equation is wrong if its own error exceeds the oracle's bound. The bound is a few
+    units in the last place. For sums and factorizations, it is the error that any order
+    of operations may give. Integers and bools must be exact. Python functions that a
+    Program calls (``pure_callback``) are called several times.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

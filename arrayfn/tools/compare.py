@@ -76,29 +76,32 @@ def compare(
     dtypes: Sequence[DTypeLike] | None = None,
     **static: Any,
 ) -> Any:
-    """Run every implementation of ``function`` on every backend: a table to print.
+    """Run every implementation of ``function`` on every backend, and make a table.
 
     Args:
-        function: an operator, whose registered kernels are run beside the generated
-            ones, or any function that can be compiled.
+        function: an operator, or any function that can be compiled. The registered
+            kernels of an operator are run beside the generated ones.
         *args: its operands. With ``sizes``, an argument may be a function that returns
             the operand for a size.
-        repeats: how many calls are timed.
-        warmup: how many are run before.
-        backends: what to run, by default all backends that are available; also other
-            libraries: "numpy", "jax", "torch". For an operator of arrayfn, a library
-            runs its own function; otherwise it runs the one in ``against``.
-        against: functions that compute the same, by the library whose arrays they take
-            ("numba" for one that Numba compiled), or by another name, on NumPy arrays.
+        repeats: the number of calls that are timed.
+        warmup: the number of calls before the timed ones.
+        backends: the backends to run, by default all that are available. It may also
+            name other libraries: "numpy", "jax", "torch". For an operator of arrayfn, a
+            library runs its own function. Otherwise it runs the function in
+            ``against``.
+        against: functions that compute the same results. A function has the name of the
+            library whose arrays it takes ("numba" for a function that Numba compiled).
+            A function with any other name takes NumPy arrays.
         sizes: sizes for which to repeat the comparison.
-        dtypes: dtypes for which to repeat it; floating-point operands are converted to
-            each.
+        dtypes: dtypes for which to repeat the comparison. Floating-point operands are
+            converted to each.
         **static: arguments that are not traced.
 
     Returns:
-        A Comparison: errors against the function in float64, the minimum, median and
-        maximum time, and the median as GB/s and GFLOP/s, beside the machine's roof.
-        With ``sizes`` or ``dtypes`` a Sweep of them, which can ``plot`` the times.
+        A Comparison. It has errors, compared with the function in float64. It has the
+        minimum, median and maximum time, and the median as GB/s and GFLOP/s, beside the
+        machine's roof. With ``sizes`` or ``dtypes``, the result is a Sweep of
+        Comparisons, which can ``plot`` the times.
 
     Raises:
         ArgumentError: an operand is not an array, or no backend or library has the name

@@ -32,9 +32,9 @@ from arrayfn.primitives.table import TABLE
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two steps that are not one: the later reads from memory what the earlier wrote.
+    """Two steps that were not fused, where the second reads a value of the first.
 
-    ``value`` is its type, ``location`` the user's line that uses it.
+    ``value`` is the type of this value. ``location`` is the user's line that uses it.
     """
 
     before: int
@@ -47,7 +47,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy that a layout needs: what is copied, by which steps, for which line."""
+    """A copy that a layout needs, with its array, its steps and its line."""
 
     steps: tuple[int, ...]
     value: str
@@ -58,12 +58,13 @@ class Copy:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``explain`` found; ``str`` of it is a text, and a notebook shows a page.
+    """The result of ``explain``: a text for ``str``, and a page in a notebook.
 
-    ``boundaries`` say why steps are apart, ``copies`` which equations copy an array.
-    ``signatures`` are what the function was compiled for in this process, each with the
-    argument that caused it. Of the kernels' code, ``from_disk`` units were in the disk
-    cache and ``compiled`` ones were not, in ``seconds``; the process had the others.
+    ``boundaries`` say why two steps are separate. ``copies`` say which equations copy
+    an array. ``signatures`` are the types that this process compiled the function for,
+    each with the argument that caused it. ``from_disk`` counts the kernels that came
+    from the disk cache. ``compiled`` counts those that were compiled, in ``seconds``.
+    The process already had the other kernels.
     """
 
     lowered: Lowered
@@ -87,14 +88,14 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``function`` is compiled to for these arguments, and why.
+    """Explain how ``function`` is compiled for these arguments, and why.
 
-    It shows each step with its operations and bytes and the user's lines that it
-    computes; why two steps are not one; each copy that a layout needs, with the line
-    that caused it; memory; whether kernels were compiled or came from a cache; and for
-    which arguments a jitted function was compiled again. ``function`` need not be
-    jitted. It is compiled, but not called. Backends without plans (``"reference"``)
-    have no steps.
+    The result shows each step, with its operations and bytes and the user's lines that
+    it computes. It says why two steps are not one. It shows each copy that a layout
+    needs, with the line that caused it, and the memory. It says whether kernels were
+    compiled or came from a cache, and for which arguments a jitted function was
+    compiled again. ``function`` need not be jitted. ``explain`` compiles the function,
+    but does not call it. Backends without plans (``"reference"``) have no steps.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp

@@ -52,7 +52,7 @@ _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
 @dataclass(frozen=True)
 class Hazard:
-    """A place where a gradient can be NaN: the line, and what to write instead."""
+    """A place where a gradient can be NaN, with its line and a remedy."""
 
     location: SourceLocation | None
     message: str
@@ -65,11 +65,12 @@ class Hazard:
 
 
 def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
-    """A function of the same arguments that lists where a gradient can be NaN.
+    """Return a function that lists the places where a gradient can be NaN.
 
-    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. The list
-    has possible hazards: lint does not know whether an argument causes them. To check
-    given arguments, use ``jit(grad(f), checks="nan")``.
+    The function takes the same arguments. Arguments may be arrays or
+    ``ShapeDtypeStruct``. Their values are not used. The list has possible hazards:
+    ``lint`` does not know whether an argument causes them. To check given arguments,
+    use ``jit(grad(f), checks="nan")``.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp

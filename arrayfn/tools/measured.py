@@ -22,10 +22,11 @@ class Roof:
 class Measured:
     """One implementation on one backend.
 
-    Errors are against the float64 reference: the largest absolute and relative errors,
-    the relative error in the 2-norm, and the largest error in units of the last place
-    of the result's dtype. Times are in seconds. ``bytes`` counts arguments and results,
-    ``flops`` the operations of the Program. ``refused`` says why it was not run.
+    Errors are relative to the float64 reference: the largest absolute and relative
+    errors, the relative error in the 2-norm, and the largest error in units of the last
+    place of the result's dtype. Times are in seconds. ``bytes`` counts arguments and
+    results. ``flops`` counts the operations of the Program. ``refused`` says why the
+    implementation did not run.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Sequence[Measured]):
-    """The rows of ``compare``; as text they are its table, with the backends' roofs."""
+    """The rows of ``compare``, which print as a table with the backends' roofs."""
 
     rows: tuple[Measured, ...]
     roofs: dict[str, Roof]

@@ -1,42 +1,46 @@
 """The oracle: a Program's results in float64, and bounds of their errors.
 
 ``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``).
-It interprets it several times more, and perturbs every result of every equation at
-random, by at most the tolerance of that equation: Monte Carlo arithmetic (D. S. Parker,
-1997; Verificarlo, 2016). One run in four draws a separate error for each element, one
-the same error for equal numbers, one the same error for all elements, and one no error
-for most. So errors of equal terms add up, a function may be too large everywhere, and a
-difference of well-rounded numbers may be exactly 0. The spread of these runs estimates
-the error of any implementation that rounds each equation well, in any order of
-summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
-matrices, and comparisons that rounding can decide either way.
+Then it interprets the Program several more times. Each time it perturbs every result of
+every equation at random, by at most the tolerance of that equation: Monte Carlo
+arithmetic (D. S. Parker, 1997; Verificarlo, 2016). There are four kinds of runs. The
+first draws a separate error for each element. The second draws the same error for equal
+numbers. The third draws the same error for all elements. The fourth draws no error for
+most elements. So the runs cover several cases: errors of equal terms add up, a function
+is too large everywhere, or a difference of well-rounded numbers is exactly 0. The
+spread of these runs estimates the error of any implementation that rounds each equation
+well, in any order of summation. Unlike a fixed tolerance, this estimate accounts for
+cancellation, ill-conditioned matrices, and comparisons that rounding can decide either
+way.
 
 * An elementwise result is perturbed by 2 units in the last place of its dtype, or by
   the row's tolerance if that is larger. A result that the dtype represents exactly is
-  not perturbed, so that exact computations, as of small integers, stay exact.
+  not perturbed. So exact computations, for example with small integers, stay exact.
 * A sum or contraction is perturbed by ``(log2(n) + 4) * eps`` relative to the sum of
-  absolute values, where ``n`` is the number of terms (of a window; for a scatter, of
-  all updates). Sums of float16 and bfloat16 are float32 until they are rounded. A
-  scatter adds or multiplies in its own dtype, one update after the other: it is
-  perturbed by ``n / 2 * eps`` if that is more, where ``n`` is the number of updates of
-  one target.
+  absolute values, where ``n`` is the number of terms. For a window, this is the number
+  of its elements, and for a scatter, the number of updates. Sums of float16 and
+  bfloat16 are float32 until they are rounded. A scatter adds or multiplies in its own
+  dtype, one update after the other. It is perturbed by ``n / 2 * eps`` if that is more,
+  where ``n`` is the number of updates of one target.
 * float16 and bfloat16 values keep float32's precision between equations in one quarter
-  of the runs, and are rounded after each equation in half of them. In the last quarter
-  one operand in five is rounded, since one kernel may store a value that another
-  computes again. They are always rounded where anything but half-precision arithmetic
-  reads them.
-* A NaN has a random sign, and so has a sum that is 0. A sum is any number if parts of
-  it may overflow, and so is a product whose factors, in some order, may overflow or
-  vanish. Of a complex number that is not finite, any part may be NaN or infinite.
+  of the runs, and are rounded after each equation in half of them. In the last quarter,
+  one operand in five is rounded, because one kernel may store a value that another
+  kernel computes again. The values are always rounded where anything but half-precision
+  arithmetic reads them.
+* A NaN and a sum that is 0 have a random sign. If parts of a sum may overflow, the sum
+  may be any number. The same holds for a product whose factors, in some order, may
+  overflow or vanish. If a complex number is not finite, any part of it may be NaN or
+  infinite.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or transform is perturbed by the row's tolerance, relative to the
-  largest element of the result. What is not finite may be NaN or either infinity, and
-  so may all that a Fourier transform computes of numbers that are not all finite.
+  largest element of the result. A result that is not finite may be NaN or either
+  infinity. If an input of a Fourier transform is not finite, all of its results may be
+  NaN or infinite.
 
 The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
-and at least 2 units in the last place. It is an estimate, not a proof: it fails if all
-``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare. It is
-infinite where integers, bools, infinities or NaN differ between runs.
+and at least 2 units in the last place. The bound is an estimate, not a proof. It fails
+if all ``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare.
+The bound is infinite where integers, bools, infinities or NaN differ between runs.
 """
 
 from __future__ import annotations
@@ -109,7 +113,7 @@ _EXACT: Final = EXACT | {
 
 @dataclass(frozen=True)
 class Judged:
-    """One result: its value in double precision, its dtype, and its error bound."""
+    """A result, with its value in double precision, its dtype and its error bound."""
 
     value: Array
     bound: Array
@@ -118,7 +122,7 @@ class Judged:
     def violations(self, have: Any) -> Array:
         """A mask of the elements of ``have`` that are outside the bound.
 
-        A value that overflows the dtype is infinite; NaN equals NaN.
+        A value that overflows the dtype is infinite. NaN equals NaN.
         """
         given = np.asarray(have)
         if self.dtype not in dtypes.INEXACT:
@@ -132,7 +136,7 @@ class Judged:
     def check(self, have: Any, label: str = "the result") -> None:
         """Raise AssertionError, with the worst element, if ``have`` is out of bound.
 
-        ``label`` is it, for the message.
+        ``label`` names the result in the message.
         """
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
@@ -167,9 +171,9 @@ def oracle(
 ) -> list[Judged]:
     """The results of ``program`` for ``inputs``, each with an error bound.
 
-    Bounds come from ``samples`` runs in which every rounding is random, by ``seed``,
-    and grow with their number. If results to be judged are given as ``have``, no more
-    runs are made than are needed to find them within their bounds.
+    Bounds come from ``samples`` runs with random roundings, by ``seed``. More runs give
+    larger bounds. With results ``have``, the runs end as soon as the results are within
+    their bounds.
 
     Raises ArgumentError if the inputs do not have the Program's types.
 

@@ -39,12 +39,13 @@ _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of a plan, all of its runs together.
+    """A step of a plan, with all of its runs together.
 
-    ``bytes`` and ``operations`` are those of all runs, ``seconds`` their time.
-    ``share_of_roof`` is the time that they would take at the machine's roof, of memory
-    or of arithmetic, whichever is longer, over ``seconds``. It may pass 1 where the
-    data is in a cache, and is None for what counts no operation and no byte.
+    ``bytes``, ``operations`` and ``seconds`` are the sums over all runs. The machine's
+    roofs of memory and of arithmetic each give a shortest possible time.
+    ``share_of_roof`` is the longer of these two times, divided by ``seconds``. It may
+    exceed 1 if the data is in a cache. It is None for steps without operations and
+    bytes.
     """
 
     function: str
@@ -60,14 +61,14 @@ class StepTime:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The user's lines that it computes, by their operations, most first."""
+        """The user's lines that the step computes, the most operations first."""
         shares = sorted(line_shares(self.origins).items(), key=lambda x: -x[1])
         return tuple(str(line) for line, _ in shares)
 
 
 @dataclass(frozen=True)
 class LineTime:
-    """A line of the user's code: its part of the time of the steps that compute it."""
+    """A line of the user's code, with its share of the time of steps."""
 
     location: SourceLocation | None
     seconds: float
@@ -79,7 +80,7 @@ class LineTime:
 
     @property
     def text(self) -> str:
-        """The line itself, as it stands in the file; empty if that is not known."""
+        """The text of the line in its file, or an empty text if that is not known."""
         if self.location is None:
             return ""
         return linecache.getline(self.location.file, self.location.line).strip()
@@ -87,7 +88,7 @@ class LineTime:
 
 @dataclass(frozen=True)
 class CallTime:
-    """One call of a jitted function: when it began, in seconds, and what it took."""
+    """One call of a jitted function, with its begin and duration in seconds."""
 
     function: str
     begin: float
@@ -97,11 +98,12 @@ class CallTime:
 
 @dataclass
 class Profile:
-    """What ``profile()`` measured.
+    """The measurements of ``profile()``.
 
-    ``seconds`` is the wall clock of the block, without what preparing the measurement
-    took. ``compiling`` is the part of it that tracing and compiling took, ``calling``
-    that of calls outside their steps, and ``outside`` the rest, Python's.
+    ``seconds`` is the elapsed time of the block, without the preparation of the
+    measurement. ``compiling`` is the time of tracing and compiling. ``calling`` is the
+    time of calls outside their steps. ``outside`` is the remaining time, which Python
+    takes.
     """
 
     seconds: float = 0.0
@@ -123,13 +125,13 @@ class Profile:
 
     @property
     def steps(self) -> tuple[StepTime, ...]:
-        """The steps of all functions that ran, those that took longest first."""
+        """The steps of all functions that ran, the longest first."""
         found = [row for run in self._runs.values() for row in run.rows()]
         return tuple(sorted(found, key=lambda row: -row.seconds))
 
     @property
     def lines(self) -> tuple[LineTime, ...]:
-        """The user's lines, those that took longest first."""
+        """The user's lines, the longest first."""
         seconds: dict[SourceLocation | None, float] = {}
         done: dict[SourceLocation | None, int] = {}
         for row in self.steps:
@@ -144,7 +146,7 @@ class Profile:
 
     @property
     def calling(self) -> float:
-        """The seconds that calls took outside their steps."""
+        """The seconds of calls outside their steps."""
         total = sum(call.seconds for call in self.calls)
         return total - sum(row.seconds for row in self.steps)
 
@@ -155,7 +157,7 @@ class Profile:
 
     @property
     def roofs(self) -> dict[str, Roof]:
-        """The roof of each backend that ran something."""
+        """The roof of each backend that ran."""
         names = {row.backend for row in self.steps} - {_MESH}
         return {name: roof(name) for name in names}
 
@@ -277,16 +279,16 @@ def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]
 def profile() -> Profile:
     """Measure the calls of compiled functions in a ``with`` block.
 
-    ``steps`` has a row for each step of their plans, ``lines`` one for each line of the
-    user's code. ``print(p)`` shows both, with the measured limits of the machine. A
-    notebook shows them with a roofline chart, and ``p.save("trace.json")`` writes a
-    trace for Perfetto. The rows add up to the elapsed time, ``p.seconds``.
+    ``steps`` has a row for each step of their plans. ``lines`` has a row for each line
+    of the user's code. ``print(p)`` shows both, with the measured limits of the
+    machine. A notebook shows them with a roofline chart, and ``p.save("trace.json")``
+    writes a trace for Perfetto. The rows add up to the elapsed time, ``p.seconds``.
 
-    Results have the same bits as without profiling. Calls are a little slower: the
-    clock is read after each step, and a GPU launches the steps one by one. A backend
-    without plans (``"reference"``) is measured call by call. For a mesh, each row is
-    the mean over its devices; the row of a collective includes the wait for other
-    members.
+    Results have the same bits as without profiling. Calls are a little slower, because
+    the clock is read after each step, and a GPU launches the steps one by one. A
+    backend without plans (``"reference"``) is measured call by call. For a mesh, each
+    row is the mean over its devices. The row of a collective includes the wait for
+    other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 class Point:
     """The comparison of one size, with floating-point operands of one dtype.
 
-    ``dtype`` is empty if the operands were taken as they are.
+    ``dtype`` is empty if the operands keep their dtypes.
     """
 
     size: Any
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Sequence[Point]):
-    """What ``compare`` gives for several sizes or dtypes; as text it is a table."""
+    """The result of ``compare`` for several sizes or dtypes; it prints as a table."""
 
     points: tuple[Point, ...]
 
@@ -104,9 +104,9 @@ class Sweep(Sequence[Point]):
         return text.getvalue().partition("<svg")[2].join(("<svg", ""))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the median times over the sizes, and give Matplotlib's axes.
+        """Draw the median times over the sizes, and return Matplotlib's axes.
 
-        Without ``axes`` a figure is made. Where sizes are numbers both scales are
+        Without ``axes``, it makes a figure. If sizes are numbers, both scales are
         logarithmic. Raises ArgumentError if Matplotlib is not installed.
         """
         if axes is None:

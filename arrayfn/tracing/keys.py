@@ -40,8 +40,8 @@ class Key(ImmutableArray):
 
     ``data`` is uint32[*shape, 2]. A Key is indexed, reshaped, joined, selected and
     updated (``keys.at[i].set(key)``) as other arrays are, and ``==`` compares keys.
-    Functions that compute raise DTypeError. Two keys have the same stream if and only
-    if they are equal.
+    Functions that compute with numbers raise DTypeError for keys. Two keys have the
+    same stream if and only if they are equal.
 
     >>> from arrayfn import random
     >>> keys = random.split(random.key(0), 3)
@@ -54,7 +54,7 @@ class Key(ImmutableArray):
     @property
     @override
     def type(self) -> ArrayType:
-        """Shape and dtype; a Key's dtype is ``key<fry>``."""
+        """The shape and dtype; the dtype of a Key is ``key<fry>``."""
         return ArrayType(self.shape, dtypes.KEY)
 
     @property
@@ -66,12 +66,12 @@ class Key(ImmutableArray):
     @property
     @override
     def T(self) -> Key:
-        """The axes reversed."""
+        """The keys with the order of axes reversed."""
         return self.transpose()
 
     @override
     def transpose(self, *axes: Any) -> Key:
-        """The axes in another order; reversed by default."""
+        """The keys with axes in another order, which is reversed by default."""
         order_or_axis = axes[0] if len(axes) == 1 else axes
         axes_or_reversed = tuple(order_or_axis or range(self.ndim)[::-1])
         if isinstance(order_or_axis, int):
@@ -82,7 +82,7 @@ class Key(ImmutableArray):
 
     @override
     def reshape(self, *shape: Any) -> Key:
-        """The same keys with another shape, of which one extent may be -1."""
+        """The same keys with another shape; one extent of it may be -1."""
         given = shape[0] if len(shape) == 1 else shape
         wanted = given if isinstance(given, Sequence) else (given,)
         return Key(Namespace.functions["reshape"](self.data, (*wanted, WORDS)))
@@ -114,7 +114,7 @@ class Key(ImmutableArray):
 
     @override
     def concrete(self, wanted: str, remedy: str) -> NoReturn:
-        """Raises: keys are no numbers."""
+        """Raise an error, because keys are not numbers."""
         raise DTypeError(
             f"{wanted} needs numbers, not keys; random.key_data(key) gives the words",
             user_location(),

@@ -20,11 +20,11 @@ _local: Final = _Local()
 class set_mesh:  # noqa: N801 - called like a function, named as JAX's
     """Set the mesh that PartitionSpecs without a mesh refer to, in this thread.
 
-    ``with set_mesh(mesh):`` sets it for the block, and ``set_mesh(mesh)`` alone from
-    then on; ``set_mesh(None)`` ends this. ``shard_map`` then needs no ``mesh=``, and
-    ``device_put``, ``with_sharding_constraint`` and ``jit`` take a PartitionSpec where
-    they take a NamedSharding. A jitted function is compiled separately for each mesh
-    under which it is called.
+    ``with set_mesh(mesh):`` sets the mesh for the block. ``set_mesh(mesh)`` alone sets
+    it from then on, until ``set_mesh(None)``. ``shard_map`` then needs no ``mesh=``,
+    and ``device_put``, ``with_sharding_constraint`` and ``jit`` take a PartitionSpec
+    where they take a NamedSharding. A jitted function is compiled separately for each
+    mesh under which it is called.
 
     Raises ArgumentError inside a function that is traced, and for anything that is not
     a Mesh.

@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Ref(Typed):
     """A reference to an array of fixed shape and dtype: see ``new_ref``.
 
-    ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
-    an array takes; ``ref[...] += y`` does both. Indices out of bounds are dropped, as
-    in ``x.at[i].set(y)``.
+    ``ref[...]`` is the value. ``ref[i] = y`` changes a part of it, for any index that
+    an array takes. ``ref[...] += y`` does both. Writes out of bounds are dropped, as in
+    ``x.at[i].set(y)``.
     """
 
     __slots__ = ("__weakref__", "_home", "_type", "_value")
@@ -45,7 +45,7 @@ class Ref(Typed):
     @property
     @override
     def type(self) -> ArrayType:
-        """Shape and dtype of every value that it holds."""
+        """The shape and dtype of every value that the Ref holds."""
         return self._type
 
     def __len__(self) -> int:
@@ -54,12 +54,12 @@ class Ref(Typed):
         return self.shape[0]
 
     def get(self) -> Any:
-        """The value; of a NumPy array a copy, which ``+=`` may change."""
+        """The value; a NumPy array is copied, so that ``+=`` may change it."""
         value = self.current()
         return constant(value.copy()) if isinstance(value, np.ndarray) else value
 
     def current(self) -> Any:
-        """The value that is held now."""
+        """The current value."""
         for frame in self._frames("read"):
             if frame is not self._home and self in frame.references:
                 return frame.references[self]

@@ -15,15 +15,15 @@ from arrayfn.transforms.arguments import Function
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """x, an array or a pytree of them, cut over the devices of a mesh.
+    """Cut x, an array or a pytree of them, over the devices of a mesh.
 
-    ``shardings`` is a NamedSharding, or a pytree prefix of x with one for each leaf;
-    None does not constrain a leaf, and a PartitionSpec refers to the mesh of
-    ``set_mesh``. The rest of the function is computed on the parts, as far as the
-    primitives allow. Values do not change.
+    ``shardings`` is a NamedSharding, or a pytree prefix of x with one for each leaf.
+    None does not constrain a leaf. A PartitionSpec refers to the mesh of ``set_mesh``.
+    The rest of the function is computed on the parts, as far as the primitives allow.
+    Values do not change.
 
-    Raises ShapeError if an extent is not a multiple of the number of parts, and
-    ArgumentError for an axis along which a ``shard_map`` around has cut.
+    Raises ShapeError if an extent is not a multiple of the number of parts. Raises
+    ArgumentError for an axis that an enclosing ``shard_map`` has cut.
 
     >>> import numpy as np
     >>> from arrayfn import Mesh, PartitionSpec as P, jit, set_num_devices

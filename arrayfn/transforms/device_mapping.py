@@ -28,12 +28,12 @@ def smap(
     out_axes: Any,
     axis_name: str,
 ) -> Any:
-    """``f``, run by the devices along one axis of the mesh of ``set_mesh``.
+    """Run ``f`` on the devices along one axis of the mesh of ``set_mesh``.
 
-    It is ``shard_map`` with axes instead of specs. ``in_axes`` is the axis that is cut
-    along ``axis_name``, or None if all devices get the whole argument. It is one value
-    for all positional arguments, or a tuple with one for each. ``out_axes`` is the same
-    for the result. Both may be pytree prefixes.
+    ``smap`` is ``shard_map`` with axes instead of specs. ``in_axes`` is the axis that
+    is cut along ``axis_name``, or None if all devices get the whole argument. It is one
+    value for all positional arguments, or a tuple with one for each. ``out_axes`` is
+    the axis of the result. Both may be pytree prefixes.
 
     >>> from arrayfn import lax, set_mesh, set_num_devices
     >>> set_num_devices(8)
@@ -83,11 +83,11 @@ def pmap(
     in_axes: Any = 0,
     out_axes: int = 0,
 ) -> Function:
-    """``fun`` mapped along an axis of its arguments, one device for each member.
+    """Map ``fun`` along an axis of its arguments, with one device for each member.
 
-    It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
-    many as there are. ``in_axes`` has, for each positional argument, the mapped axis,
-    or None if all devices get the same value. Keyword arguments are mapped along axis
+    ``pmap`` is ``vmap`` over devices. The mapped extent is the number of devices that
+    are used. ``in_axes`` has, for each positional argument, the mapped axis, or None if
+    all devices get the same value. Keyword arguments are mapped along axis
     0. ``out_axes`` is the mapped axis of the results. Collectives work along
     ``axis_name`` (by default ``"devices"``). Derivatives are not summed over the
     devices.

@@ -50,10 +50,11 @@ def jvp(
     tangents: Sequence[Any],
     has_aux: bool = False,
 ) -> Any:
-    """``fun(*primals)`` and its directional derivative along ``tangents``.
+    """Compute ``fun(*primals)`` and its directional derivative along ``tangents``.
 
     ``tangents`` has the structure, shapes and dtypes of ``primals``. With ``has_aux``
-    the function returns a pair (value, aux), and the result has ``aux`` as its third.
+    the function returns a pair (value, aux), and the result has ``aux`` as its third
+    item.
 
     >>> import numpy as np
     >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
@@ -106,11 +107,11 @@ def vjp(
 
 
 def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``fun(*primals)``, and the function from output to input cotangents.
+    """Compute ``fun(*primals)``, and a function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
-    ``aux`` as its third. The cotangents of integers and bools are zeros; positions of
-    ``tree.Indexed`` nodes are returned unchanged. The function is a tree
+    ``aux`` as its third item. The cotangents of integers and bools are zeros. Positions
+    of ``tree.Indexed`` nodes are returned unchanged. The returned function is a tree
     (``tree.Partial``) of the values that it keeps, so compiled functions can return and
     take it.
 
@@ -131,11 +132,11 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
 
 def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``fun(*primals)``, and its jvp as a linear function of the tangents.
+    """Compute ``fun(*primals)``, and its jvp as a linear function of the tangents.
 
-    What does not depend on the tangents is computed once, so many calls of the linear
-    function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
-    the result has ``aux`` as its third. The linear function is a tree
+    Values that do not depend on the tangents are computed once, so many calls of the
+    linear function are cheap. With ``has_aux`` the function returns a pair (value,
+    aux), and the result has ``aux`` as its third item. The linear function is a tree
     (``tree.Partial``), like the function that ``vjp`` returns.
 
     >>> import numpy as np
@@ -219,11 +220,11 @@ class _PullBack:
 
 
 def linear_transpose(fun: Function, *primals: Any) -> Function:
-    """The transpose of ``fun``, which is linear: from its result to its arguments.
+    """The transpose of the linear function ``fun``, from its result to its arguments.
 
-    Only the structures, shapes and dtypes of ``primals`` matter (they may be
-    ``ShapeDtypeStruct``, or any objects with a shape and a dtype). The transpose takes
-    a value like the result of ``fun``, and returns a tuple with one entry for each
+    Only the structures, shapes and dtypes of ``primals`` matter. Their leaves may be
+    ``ShapeDtypeStruct``, or any objects with a shape and a dtype. The transpose takes a
+    value like the result of ``fun``, and returns a tuple with one entry for each
     argument. It is a tree (``tree.Partial``). Raises DifferentiationError if the
     function is not linear, or if it converts integers to other numbers.
 

@@ -75,13 +75,13 @@ def value_and_grad(
     """A function that computes the value and the gradient of ``fun``.
 
     The gradient is with respect to the arguments ``argnums``. ``fun`` returns a real
-    scalar, or with ``has_aux`` a pair of a real scalar and any other value; the result
+    scalar, or with ``has_aux`` a pair of a real scalar and any other value. The result
     is ``(value, gradient)`` or ``((value, aux), gradient)``. The gradient has the
     structure of argument ``argnums`` (a tuple of them for a sequence). With
     ``holomorphic`` arguments and value are complex, and the gradient is the complex
     derivative. With ``allow_int`` the gradient with respect to integers and booleans is
-    a float64 0. Other arguments may have any values; those that are not arrays, and
-    Python's bools and integers, are passed on unchanged.
+    a float64 0. Other arguments may have any values. ``fun`` receives values that are
+    not arrays, and Python's bools and integers, unchanged.
 
     Raises DifferentiationError if the value is not a scalar, or an argument is neither
     floating-point nor complex.
@@ -165,8 +165,8 @@ def grad(
 ) -> Function:
     """A function that computes the gradient of ``fun``, which returns a real scalar.
 
-    With ``has_aux`` it gives ``(gradient, aux)``. ``holomorphic`` and ``allow_int`` are
-    as in ``value_and_grad``.
+    With ``has_aux`` the result is ``(gradient, aux)``. ``holomorphic`` and
+    ``allow_int`` are as in ``value_and_grad``.
 
     >>> import numpy as np
     >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))

@@ -45,11 +45,11 @@ def jacfwd(
 ) -> Callable[P, Any]:
     """A function that computes the Jacobian by forward mode.
 
-    It differentiates with respect to the arguments ``argnums``, in one direction for
-    each of their elements, all in one batch. This is cheaper than ``jacrev`` if there
-    are fewer inputs than outputs. For an output of shape s and an argument of shape t
-    the Jacobian has the shape s + t. With ``has_aux`` the function returns a pair
-    (value, aux), and the result is ``(jacobian, aux)``.
+    It differentiates with respect to the arguments ``argnums``. One batch computes a
+    direction for each of their elements. This is cheaper than ``jacrev`` if there are
+    fewer inputs than outputs. For an output of shape s and an argument of shape t the
+    Jacobian has the shape s + t. With ``has_aux`` the function returns a pair (value,
+    aux), and the result is ``(jacobian, aux)``.
 
     Raises DifferentiationError if an argument is not real (complex under
     ``holomorphic``).
@@ -106,9 +106,9 @@ def jacrev(
 ) -> Callable[P, Any]:
     """A function that computes the Jacobian by reverse mode.
 
-    It differentiates with respect to the arguments ``argnums``, in one pass for each
-    element of the output, all in one batch. This is cheaper than ``jacfwd`` if there
-    are fewer outputs than inputs. Shapes and ``has_aux`` are as in ``jacfwd``. With
+    It differentiates with respect to the arguments ``argnums``. One batch computes a
+    pass for each element of the output. This is cheaper than ``jacfwd`` if there are
+    fewer outputs than inputs. Shapes and ``has_aux`` are as in ``jacfwd``. With
     ``allow_int`` the Jacobian with respect to integers and booleans is 0.
 
     Raises DifferentiationError if the output is not real (complex under
@@ -173,11 +173,11 @@ def hessian(
 ) -> Callable[P, Any]:
     """A function that computes the second derivatives of ``fun``.
 
-    For an output of shape s and arguments of shapes t and u the result has the shape s
-    + t + u, in a tree of trees of the arguments' structure. Second derivatives are
-    symmetric; the order of differentiation is not specified. With ``has_aux`` the
-    function returns a pair (value, aux), and the result is ``(hessian, aux)``. With
-    ``holomorphic`` arguments and results are complex.
+    For an output of shape s and arguments of shapes t and u, the result has the shape s
+    + t + u. It is a tree of trees with the structure of the arguments. Second
+    derivatives are symmetric, and the order of differentiation is not specified. With
+    ``has_aux`` the function returns a pair (value, aux), and the result is ``(hessian,
+    aux)``. With ``holomorphic`` arguments and results are complex.
 
     >>> import numpy as np
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))

@@ -35,21 +35,20 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: str | tuple[str, ...] | None = None,
 ) -> Callable[P, R]:
-    """``fun`` mapped along an axis of its arguments, all at once.
+    """Map ``fun`` along an axis of its arguments, for all members at once.
 
-    ``in_axes`` says which axis of each positional argument is mapped (None: the
-    argument is the same for all, and need not be an array); an entry may be a pytree
-    prefix of its argument.
-    Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
-    stands in the outputs. If the axis has a name, ``axis_name``, the function may
-    combine the values of all members: ``lax.psum(x, axis_name)``, for example.
-    ``axis_size`` is the number of members, and is needed only if no argument is mapped.
-    If the function constrains the sharding of a value (``with_sharding_constraint``),
-    the mapped axis is cut along the mesh axis, or axes, ``spmd_axis_name``; without
-    that, it is not cut.
+    ``in_axes`` says which axis of each positional argument is mapped. None means that
+    the argument is the same for all members, and then it need not be an array. An entry
+    may be a pytree prefix of its argument. Keyword arguments are mapped along axis 0.
+    ``out_axes`` says where the mapped axis stands in the outputs. If the axis has a
+    name, ``axis_name``, the function may combine the values of all members, for example
+    by ``lax.psum(x, axis_name)``. ``axis_size`` is the number of members, and is needed
+    only if no argument is mapped. If the function constrains the sharding of a value
+    (``with_sharding_constraint``), the mapped axis is cut along the mesh axis, or axes,
+    ``spmd_axis_name``. Without ``spmd_axis_name``, it is not cut.
 
-    Raises ShapeError if the mapped extents differ, or nothing is mapped and no
-    ``axis_size`` is given.
+    Raises ShapeError if the mapped extents differ, or if nothing is mapped and there is
+    no ``axis_size``.
 
     >>> import numpy as np
     >>> vmap(np.dot)(np.ones((3, 2)), np.ones((3, 2)))

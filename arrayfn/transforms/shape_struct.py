@@ -17,10 +17,10 @@ from arrayfn.transforms.sizes import Dim
 
 
 class ShapeDtypeStruct:
-    """Stands for an array of this shape and data type; it has no elements.
+    """A stand-in for an array of this shape and data type, without elements.
 
     ``eval_shape``, ``make_program``, ``linear_transpose`` and ``jit(f).lower`` take it
-    for an argument. An extent that is a ``Dim`` is open; only ``jit(f).lower`` takes
+    for an argument. An extent that is a ``Dim`` is open. Only ``jit(f).lower`` takes
     open extents.
 
     >>> ShapeDtypeStruct((3, 4), "float32")
@@ -47,7 +47,10 @@ class ShapeDtypeStruct:
 
     @property
     def shape(self) -> Shape:
-        """The extents of the axes; ArgumentError if one is open."""
+        """The extents of the axes.
+
+        Raises ArgumentError if one is open.
+        """
         known = tuple(n for n in self._extents if not isinstance(n, Dim))
         if len(known) != len(self._extents):
             raise ArgumentError(

@@ -17,7 +17,7 @@ def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
     """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
-    and a dtype; the result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
+    and a dtype. The result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
     may itself pass a ``ShapeDtypeStruct`` to functions that are jitted, mapped or
     differentiated.
 
@@ -36,9 +36,9 @@ def make_program(
 ) -> Function:
     """A function of the same arguments that returns the Program of ``fun``.
 
-    Arguments are arrays, numbers and ``ShapeDtypeStruct``; those in ``static_argnums``
-    are any Python values. With ``return_shape`` it returns a pair of the Program and
-    the result of ``eval_shape``.
+    Arguments are arrays, numbers and ``ShapeDtypeStruct``. Those in ``static_argnums``
+    are any Python values. With ``return_shape``, the function returns a pair of the
+    Program and the result of ``eval_shape``.
 
     >>> import numpy as np
     >>> print(make_program(lambda x: np.sin(x) * 2.0)(np.ones(3)))

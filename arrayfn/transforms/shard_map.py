@@ -41,31 +41,31 @@ def shard_map(
     axis_names: Collection[str] = frozenset(),
     check_vma: bool = True,
 ) -> Any:
-    """``function``, run by each device of ``mesh`` on its parts of the arguments.
+    """Run ``function`` on each device of ``mesh``, on its parts of the arguments.
 
-    Without ``mesh``, the mesh of ``set_mesh`` at the time of the call is used; inside
-    the function of another ``shard_map`` it is the mesh of that one.
-
-    ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix of
-    them, and ``out_specs`` has those of the result. A spec says which axes of the mesh
-    cut which axes of an array. Along axes of the mesh that a spec does not name all
-    devices have the same part. The same is true for arrays for which ``in_specs`` has
-    None; values that are not arrays reach the function unchanged. Inside the function
-    ``lax.psum(x, "data")`` and other collectives combine the values of devices along an
-    axis of the mesh.
+    Without ``mesh``, the mesh of ``set_mesh`` at the time of the call is used. Inside
+    the function of another ``shard_map``, it is the mesh of that one. ``in_specs`` has
+    a PartitionSpec for each positional argument, or a pytree prefix of them, and
+    ``out_specs`` has those of the result. A spec says which axes of the mesh cut which
+    axes of an array. Along axes of the mesh that a spec does not name, all devices have
+    the same part. The same is true for arrays for which ``in_specs`` has None. Values
+    that are not arrays reach the function unchanged. Inside the function ``lax.psum(x,
+    "data")`` and other collectives combine the values of devices along an axis of the
+    mesh.
 
     ``axis_names`` are the axes that specs and collectives use, by default all axes of
     the mesh. Along other axes, all devices have the same parts and compute the same
-    values, except in a ``shard_map`` inside ``function``, which may use them.
+    values. Only a ``shard_map`` inside ``function`` may use these axes.
 
-    The function's types say along which axes of the mesh a value varies. The sum over
-    an axis does not vary along it. The derivative with respect to a value that does not
-    vary is summed over the devices. With ``check_vma=False`` types do not record this:
-    derivatives are not summed over devices, and ``out_specs`` are not checked.
+    The types of values say along which axes of the mesh a value varies. For example,
+    the sum over an axis does not vary along that axis. The derivative with respect to a
+    value that does not vary is summed over the devices. With ``check_vma=False`` types
+    do not record this. Then derivatives are not summed over devices, and ``out_specs``
+    are not checked.
 
-    Raises ShapeError if an extent is not a multiple of the number of parts or an
-    output's spec does not name an axis along which it varies, and ArgumentError for
-    specs that fit neither the mesh nor the arguments.
+    Raises ShapeError if an extent is not a multiple of the number of parts, or if an
+    output varies along an axis that its spec does not name. Raises ArgumentError for
+    specs that do not fit the mesh or the arguments.
 
     >>> from arrayfn import lax, set_num_devices
     >>> from arrayfn import PartitionSpec as P

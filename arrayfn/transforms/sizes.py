@@ -11,12 +11,12 @@ from arrayfn.errors import ArgumentError, user_location
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A size that is open when a function is lowered, by the name of the size.
+    """A named size that is open when a function is lowered.
 
     Use it as an extent of a ``ShapeDtypeStruct``. A function that ``jit(f).lower``
-    lowers for it can be saved. The loaded function takes arrays of every size from
-    ``minimum`` to ``maximum`` that is a multiple of ``multiple_of``. Axes with the same
-    name have the same size.
+    lowers for open sizes can be saved. The loaded function takes arrays of every size
+    from ``minimum`` to ``maximum`` that is a multiple of ``multiple_of``. Axes with the
+    same name have the same size.
 
     Raises ArgumentError for a name that is not an ASCII identifier, and for limits that
     allow no size.

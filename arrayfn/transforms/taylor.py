@@ -35,17 +35,17 @@ HigherCoefficient = Callable[[int], Atom | None]
 def jet(
     function: Function, primals: Sequence[Any], series: Sequence[Sequence[Any]]
 ) -> tuple[Any, Any]:
-    """The value of ``function`` and its derivatives along a curve, as in Taylor series.
+    """Compute ``function`` and its derivatives along a curve, as in Taylor series.
 
     Args:
         function: a function of pytrees of arrays.
         primals: its arguments at t = 0.
-        series: for each argument the list of its first, second, ... derivatives with
-            respect to t, each like the argument. The lists have one length, the order.
+        series: for each argument, the list of its first, second, ... derivatives with
+            respect to t, each like the argument. All lists have the same length, the
+            order.
 
-    Returns:
-        the value at t = 0, and its derivatives with respect to t: a tree like the
-        value, with a list in place of each array.
+    Returns: the value at t = 0, and its derivatives with respect to t. The derivatives
+    are a tree like the value, with a list in place of each array.
 
     Raises:
         ArgumentError: the series do not match the arguments.

@@ -129,7 +129,10 @@ def _config() -> GpuConfig:
 
 
 def memory_stats() -> MemoryStats:
-    """The GPU's memory in use and reserved now. Raises BackendError without a GPU."""
+    """The amounts of GPU memory that are in use and reserved now.
+
+    Raises BackendError without a GPU.
+    """
     reason = missing_here()
     if reason:
         raise BackendError(f"backend 'cuda' is not available ({reason})")

@@ -52,9 +52,10 @@ def interned(type: ArrayType) -> ArrayType:
 
 
 class DeviceArray(ArrayOnDevice):
-    """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls.
+    """An array on a GPU.
 
-    It has NumPy's operators and methods. NumPy's and arrayfn's functions accept it,
+    ``device_put``, ``from_dlpack`` and compiled calls make such arrays. A DeviceArray
+    has NumPy's operators and methods. NumPy's and arrayfn's functions accept it,
     compute on the GPU and return DeviceArrays.
     """
 
@@ -94,7 +95,7 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def layout(self) -> Layout:
-        """The layout of its elements in memory."""
+        """The layout of the elements in memory."""
         return self.__arrayfn_type__.layout
 
     @property
@@ -105,14 +106,14 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def gpu(self) -> Device:
-        """The GPU whose memory it is in."""
+        """The GPU that holds the array in its memory."""
         number = _places.get(id(self.__arrayfn_type__), 0)
         return device() if number == current_number() else gpu(number)
 
     @property
     @override
     def device(self) -> str:
-        """The backend that it belongs to: "cuda", or "cuda:1" on the second GPU."""
+        """The backend of the array: "cuda", or "cuda:1" on the second GPU."""
         number = _places.get(id(self.__arrayfn_type__), 0)
         return f"cuda:{number}" if number else "cuda"
 
@@ -143,7 +144,7 @@ class DeviceArray(ArrayOnDevice):
         return not self.pointer
 
     def address(self) -> int:
-        """The address of its first element. Raises ArgumentError if it was donated."""
+        """The address of the first element. Raises ArgumentError if it was donated."""
         if not self.pointer:
             raise ArgumentError(
                 f"this array of {self.__arrayfn_type__} was donated to a call, whose "
@@ -154,7 +155,7 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def take(self) -> object:
-        """Give the memory to another array; returns the memory's owner."""
+        """Give the memory to another array, and return the owner of the memory."""
         owner, self.owner, self.pointer = self.owner, None, 0
         return owner
 
@@ -167,7 +168,10 @@ class DeviceArray(ArrayOnDevice):
     # Elements.
 
     def block_until_ready(self) -> DeviceArray:
-        """Wait until it is computed; returns itself. Raises errors of kernels."""
+        """Wait until the array is computed, and return it.
+
+        Raises errors of kernels.
+        """
         if not self.pointer:
             self.address()  # raises
         self.gpu.synchronize()

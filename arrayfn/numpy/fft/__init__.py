@@ -1,6 +1,6 @@
 """Fourier transforms under NumPy's names: the array API's extension, and fft2.
 
-They can be differentiated, mapped and compiled; rows run on all threads.
+The transforms can be differentiated, mapped and compiled. Rows run on all threads.
 """
 
 from __future__ import annotations

@@ -99,9 +99,10 @@ def fft(
 ) -> Array:
     """The discrete Fourier transform along ``axis``: complex.
 
-    The axis is truncated or padded with zeros to ``n`` elements. ``norm`` is "backward"
-    (the inverse divides by n), "forward" (this transform does) or "ortho" (each divides
-    by the square root of n). float32 and complex64 stay in single precision.
+    The axis is truncated or padded with zeros to ``n`` elements. ``norm`` says which
+    transform divides by n: "backward" (the inverse), "forward" (this transform) or
+    "ortho" (each divides by the square root of n). float32 and complex64 stay in single
+    precision.
 
     >>> import numpy as np
     >>> fft(np.array([1.0, 0.0, 0.0, 0.0]))
@@ -147,7 +148,9 @@ def irfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``rfft``, with ``n`` elements (by default an even number).
+    """The inverse of ``rfft``, with ``n`` elements.
+
+    The default of ``n`` is even.
 
     >>> import numpy as np
     >>> irfft(rfft(np.array([1.0, 2.0, 3.0])), n=3)
@@ -164,7 +167,7 @@ def hfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The real transform of a Hermitian vector, given by n // 2 + 1 elements."""
+    """The real transform of a Hermitian vector that n // 2 + 1 elements describe."""
     ops.refuse_out("hfft", out)
     opposite = _OPPOSITE[_norm("hfft", norm)]
     return _along("irfft", "hfft", conj(a), n, axis, opposite)
@@ -252,9 +255,10 @@ def fftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``fft`` along several axes (None: all, or the last ``len(s)`` axes).
+    """Apply ``fft`` along several axes.
 
-    The axes are truncated or padded to the extents ``s``.
+    ``axes=None`` means all axes, or the last ``len(s)`` axes. The axes are truncated or
+    padded to the extents ``s``.
     """
     ops.refuse_out("fftn", out)
     return _over("fft", "fftn", a, s, axes, norm)
@@ -279,10 +283,11 @@ def rfftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``rfft`` along the last of ``axes``, then ``fft`` along the others.
+    """Apply ``rfft`` along the last of ``axes``, then ``fft`` along the other axes.
 
-    The last of ``axes`` has n // 2 + 1 elements in the result, n being its extent, or
-    the last number of ``s``. float32 gives complex64, float64 and integers complex128.
+    The last of ``axes`` has n // 2 + 1 elements in the result. Here n is the extent of
+    that axis, or the last number of ``s``. float32 gives complex64. float64 and
+    integers give complex128.
 
     >>> import numpy as np
     >>> rfftn(np.ones((4, 4))).shape
@@ -319,7 +324,7 @@ def fft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``fftn`` along two axes."""
+    """Apply ``fftn`` along two axes."""
     ops.refuse_out("fft2", out)
     return fftn(a, s, axes, norm)
 
@@ -331,7 +336,7 @@ def ifft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``ifftn`` along two axes."""
+    """Apply ``ifftn`` along two axes."""
     ops.refuse_out("ifft2", out)
     return ifftn(a, s, axes, norm)
 
@@ -343,7 +348,7 @@ def rfft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``rfftn`` along two axes."""
+    """Apply ``rfftn`` along two axes."""
     ops.refuse_out("rfft2", out)
     return rfftn(a, s, axes, norm)
 
@@ -355,6 +360,6 @@ def irfft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """``irfftn`` along two axes."""
+    """Apply ``irfftn`` along two axes."""
     ops.refuse_out("irfft2", out)
     return irfftn(a, s, axes, norm)

@@ -1,10 +1,10 @@
 """Linear algebra, under NumPy's names and the array API's: ``arrayfn.numpy.linalg``.
 
 Arrays (..., m, n) are batches of matrices. float32, float64 and complex matrices keep
-their dtype; integers become float64. In compiled code they are steps of the plan, with
-one work item per matrix. Where NumPy raises ``LinAlgError`` (a matrix that is singular
-or not positive definite, an iteration that does not converge), results are NaN or
-infinite.
+their dtype. Integers become float64. In compiled code these functions are steps of the
+plan, with one work item per matrix. These functions do not raise NumPy's
+``LinAlgError``. Results are NaN or infinite if a matrix is singular or not positive
+definite, or if an iteration does not converge.
 """
 
 from __future__ import annotations

@@ -56,11 +56,11 @@ class SVDResult(NamedTuple):
 def cholesky(
     a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
 ) -> Array:
-    """The lower triangular L with ``a`` = L L^H, or U with ``a`` = U^H U if ``upper``.
+    """The lower triangular L with ``a`` = L L^H; with ``upper``, U with ``a`` = U^H U.
 
-    a (..., n, n) is Hermitian and positive definite; otherwise the factor is NaN.
-    ``symmetrize_input`` uses (a + a^H) / 2, which makes the gradient Hermitian; without
-    it only the lower triangle is read.
+    ``a`` (..., n, n) must be Hermitian and positive definite; otherwise the factor is
+    NaN. ``symmetrize_input`` uses (a + a^H) / 2, which makes the gradient Hermitian.
+    Without ``symmetrize_input``, only the lower triangle is read.
 
     >>> import numpy as np
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -75,10 +75,11 @@ def cholesky(
 
 
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
-    """Q (..., m, k) with orthonormal columns and upper triangular R (..., k, n).
+    """Factor ``a`` (..., m, n) into Q (..., m, k) and R (..., k, n).
 
-    a = Q R. k is min(m, n), or m in mode ``"complete"``; mode ``"r"`` gives R alone.
-    Complete factors of a tall matrix have no derivative.
+    a = Q R. Q has orthonormal columns, and R is upper triangular. k is min(m, n), or m
+    in mode ``"complete"``. Mode ``"r"`` gives R alone. The complete factors of a tall
+    matrix have no derivative.
 
     >>> import numpy as np
     >>> q, r = qr(np.array([[3.0, 1.0], [4.0, 2.0]]))
@@ -98,11 +99,12 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
 def eigh(
     a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> EighResult:
-    """Eigenvalues w (..., n), ascending, and eigenvectors, columns of V (..., n, n).
+    """The eigenvalues w (..., n) and eigenvectors V (..., n, n) of Hermitian ``a``.
 
-    a (..., n, n) is Hermitian: a = V diag(w) V^H. ``symmetrize_input`` uses
-    (a + a^H) / 2; without it only the triangle ``UPLO`` ("L" or "U") is read. The
-    derivatives of eigenvectors are not finite if eigenvalues are equal.
+    a = V diag(w) V^H. The eigenvalues ascend, and the eigenvectors are the columns of
+    V. ``symmetrize_input`` uses (a + a^H) / 2. Without ``symmetrize_input``, only the
+    triangle ``UPLO`` ("L" or "U") is read. The derivatives of eigenvectors are not
+    finite if eigenvalues are equal.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
@@ -116,7 +118,7 @@ def eigh(
 def eigvalsh(
     a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> Array:
-    """The eigenvalues (..., n), ascending, of Hermitian ``a``; see ``eigh``."""
+    """The ascending eigenvalues (..., n) of Hermitian ``a``; see ``eigh``."""
     a = _hermitian("eigvalsh", a, UPLO, symmetrize_input)
     return apply(linalg_spectral.eigvalsh, a)
 
@@ -136,10 +138,11 @@ def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> A
 
 
 def eig(a: ArrayLike) -> EigResult:
-    """Eigenvalues w (..., n) and eigenvectors, columns of V (..., n, n), both complex.
+    """The eigenvalues w (..., n) and eigenvectors V (..., n, n) of ``a``, both complex.
 
-    a (..., n, n) V = V diag(w). Each vector has norm 1 and a real largest element. The
-    derivatives of the vectors are not finite if eigenvalues are equal.
+    a V = V diag(w). The eigenvectors are the columns of V. Each vector has norm 1, and
+    its largest element is real. The derivatives of the vectors are not finite if
+    eigenvalues are equal.
 
     >>> import numpy as np
     >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
@@ -154,7 +157,7 @@ def eig(a: ArrayLike) -> EigResult:
 
 
 def eigvals(a: ArrayLike) -> Array:
-    """The eigenvalues (..., n), complex, of ``a`` (..., n, n)."""
+    """The complex eigenvalues (..., n) of ``a`` (..., n, n)."""
     a = m.square("eigvals", a)
     if a.shape[-1] == 0:
         return zeros(a.shape[:-1], dtypes.complex_of(a.dtype))
@@ -188,18 +191,19 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """U (..., m, m), singular values s (..., k), descending, and V^H (..., n, n).
+    """The singular value decomposition of ``a`` (..., m, n): U, s and V^H.
 
-    a (..., m, n) = U diag(s) V^H, and k = min(m, n). With ``full_matrices=False`` U is
-    (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` only s is returned.
-    ``hermitian`` has no effect. The derivatives of the vectors are not finite if
-    singular values are equal. Square factors of a matrix that is not square have no
-    derivatives. With ``subset_by_index=(first, end)`` and thin factors, only singular
-    values ``first`` to ``end`` (exclusive) and their vectors are returned.
+    a = U diag(s) V^H. U is (..., m, m), V^H is (..., n, n), and s (..., k) descends,
+    with k = min(m, n). With ``full_matrices=False``, U is (..., m, k) and V^H is (...,
+    k, n). With ``compute_uv=False``, only s is returned. ``hermitian`` has no effect.
+    The derivatives of the vectors are not finite if singular values are equal. If a
+    matrix is not square, its square factors have no derivatives. With
+    ``subset_by_index=(first, end)`` and thin factors, only singular values ``first`` to
+    ``end`` (exclusive) and their vectors are returned.
 
-    The sign of a pair of vectors may differ between NumPy's LAPACK (used outside
-    ``jit``), SciPy's (inside) and cuSOLVER (on a GPU). The product U diag(s) V^H is the
-    same.
+    NumPy's LAPACK is used outside ``jit``, SciPy's LAPACK inside, and cuSOLVER on a
+    GPU. The sign of a pair of vectors may differ between them. The product U diag(s)
+    V^H is the same.
 
     >>> import numpy as np
     >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S
@@ -240,5 +244,5 @@ def _singular_values_between(
 
 
 def svdvals(a: ArrayLike) -> Array:
-    """The singular values (..., min(m, n)), descending, of ``a`` (..., m, n)."""
+    """The descending singular values (..., min(m, n)) of ``a`` (..., m, n)."""
     return apply(linalg_svd.svdvals, m.matrix("svdvals", a))

@@ -49,10 +49,10 @@ def vector_norm(
     keepdims: bool = False,
     ord: float = 2,
 ) -> Array:
-    """The ``ord`` norm over ``axis`` (all, if None): sum(abs(x)**ord)**(1/ord).
+    """The ``ord`` norm over ``axis``: sum(abs(x)**ord)**(1/ord).
 
-    Infinity is the largest absolute value, minus infinity the smallest, and 0 counts
-    nonzero elements.
+    ``axis=None`` means all axes. Order infinity gives the largest absolute value, and
+    minus infinity the smallest. Order 0 counts the nonzero elements.
 
     >>> import numpy as np
     >>> vector_norm(np.array([3.0, -4.0])), vector_norm(np.array([3.0, -4.0]), ord=1)
@@ -98,9 +98,10 @@ def matrix_norm(
 ) -> Array:
     """The ``ord`` norm of the matrices x (..., m, n).
 
-    ``"fro"`` is the root of the sum of squares, ``"nuc"`` the sum of singular values. 2
-    and -2 are the largest and smallest singular value, 1 and -1 the largest and
-    smallest absolute sum of a column, infinity and minus infinity that of a row.
+    The orders are: ``"fro"`` is the root of the sum of squares, and ``"nuc"`` is the
+    sum of singular values. 2 and -2 are the largest and smallest singular value. 1 and
+    -1 are the largest and smallest absolute sum of a column. Infinity and minus
+    infinity are the same for rows.
 
     >>> import numpy as np
     >>> matrix_norm(np.diag([3.0, -4.0])), matrix_norm(np.diag([3.0, -4.0]), ord=2)
@@ -151,8 +152,8 @@ def norm(
 ) -> Array:
     """The norm of vectors over one axis, or of matrices over two.
 
-    Without ``axis``, x is a vector or a matrix. Without ``ord`` as well, it is the root
-    of the sum of all squares. The orders are those of ``vector_norm`` and
+    Without ``axis``, x is a vector or a matrix. Without ``axis`` and ``ord``, the norm
+    is the root of the sum of all squares. The orders are those of ``vector_norm`` and
     ``matrix_norm``.
 
     >>> import numpy as np
@@ -178,9 +179,10 @@ def norm(
 
 
 def cond(x: ArrayLike, p: Order = None) -> Array:
-    """The condition number (...) of x: its norm times that of its inverse.
+    """The condition number (...) of x: the norm of x times the norm of its inverse.
 
-    For p None or 2, -2 it is the ratio of the largest and smallest singular values.
+    If p is None or 2, it is the largest singular value divided by the smallest. If p is
+    -2, it is the smallest divided by the largest.
     """
     x = m.matrix("cond", x)
     if p in (None, 2, -2):

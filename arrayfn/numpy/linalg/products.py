@@ -35,7 +35,7 @@ def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
 
 
 def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The products of each element of x (n,) with each of y (m,): (n, m)."""
+    """Multiply each element of x (n,) by each element of y (m,), giving (n, m)."""
     for operand in (x, y):
         type = ops.type_of_operand("outer", operand)
         if type.ndim != 1:
@@ -48,7 +48,7 @@ def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
-    """Diagonal ``offset`` of the matrices x (..., m, n), as the last axis."""
+    """Diagonal ``offset`` of the matrices x (..., m, n), along the last axis."""
     return linear_algebra.diagonal(x, offset, -2, -1)
 
 
@@ -62,8 +62,8 @@ def multi_dot(
 ) -> Array:
     """The product of matrices, in the cheapest order.
 
-    The first may be a vector (a row), and the last a vector (a column). ``precision``
-    is as for ``matmul``.
+    The first may be a vector, which is a row. The last may be a vector, which is a
+    column. ``precision`` is as for ``matmul``.
 
     >>> import numpy as np
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
@@ -121,7 +121,10 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def matrix_power(a: ArrayLike, n: int) -> Array:
-    """The n-th power of ``a`` (..., m, m); of its inverse for negative n."""
+    """The n-th power of ``a`` (..., m, m).
+
+    A negative n gives a power of the inverse.
+    """
     m.check_square("matrix_power", ops.type_of_operand("matrix_power", a).shape)
     n = ops.whole(n)
     if n < 0:
@@ -164,8 +167,9 @@ _PADE_7 = (
 def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
     """The exponential (..., n, n) of the matrices A, by scaling and squaring.
 
-    It is NaN for matrices whose 1-norm is too large for ``max_squarings``: above 3.5e5
-    in float64 and 2.6e5 in float32, and twice that for each further squaring.
+    The result is NaN if the 1-norm of a matrix is too large for ``max_squarings``. With
+    the default, the limit is 3.5e5 in float64 and 2.6e5 in float32. Each further
+    squaring doubles the limit.
 
     >>> import numpy as np
     >>> np.round(expm(np.array([[0.0, 1.0], [0.0, 0.0]])), 12)

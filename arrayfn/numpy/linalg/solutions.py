@@ -58,7 +58,7 @@ class SlogdetResult(NamedTuple):
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """x with a x = b, by LU factors: a (..., n, n), b (n,) or (..., n, k).
+    """Solve a x = b by LU factors, for ``a`` (..., n, n) and b (n,) or (..., n, k).
 
     The leading axes broadcast.
 
@@ -128,7 +128,10 @@ def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
 
 
 def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """x with tensordot(a, x, b.ndim) = b; first ``axes`` of a are moved to its end."""
+    """Solve tensordot(a, x, b.ndim) = b for x.
+
+    Before that, ``axes`` of ``a`` are moved to its end.
+    """
     a, b = m.together("tensorsolve", a, b)
     if axes is not None:
         a = moveaxis(a, tuple(axes), tuple(range(-len(axes), 0)))
@@ -144,7 +147,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
 
 
 def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
-    """The inverse of ``a`` for tensordot over its first ``ind`` axes."""
+    """The inverse of ``a`` for ``tensordot`` over the first ``ind`` axes."""
     a = m.inexact("tensorinv", a)
     first, rest = a.shape[:ind], a.shape[ind:]
     if ind < 1 or math.prod(first) != math.prod(rest):
@@ -172,7 +175,7 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 def det(a: ArrayLike) -> Array:
     """The determinant (...) of ``a`` (..., n, n).
 
-    Its derivative is the matrix of cofactors, also for singular ``a``. For n > 3 the
+    The derivative is the matrix of cofactors, also for singular ``a``. For n > 3 the
     second derivative is not defined if the rank is below n - 1.
 
     >>> import numpy as np
@@ -284,11 +287,11 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
 
 @also_takes("method")
 def slogdet(a: ArrayLike) -> SlogdetResult:
-    """The sign (...) of the determinant of ``a`` (..., n, n), and its logarithm (...).
+    """The sign and the logarithm of the absolute determinant of ``a`` (..., n, n).
 
     ``det(a) == sign * exp(logabsdet)``. For complex matrices the sign has norm 1. For
-    singular ones it is 0, the logarithm is -inf, and the derivative, which needs the
-    inverse, is infinite or NaN.
+    singular matrices the sign is 0 and the logarithm is -inf. Their derivative needs
+    the inverse, so it is infinite or NaN.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign
@@ -334,8 +337,8 @@ def pinv(
 ) -> Array:
     """The Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
 
-    Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; the
-    default is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
+    Singular values up to ``rtol`` (or ``rcond``) times the largest one count as 0. The
+    default of ``rtol`` is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
     """
     if rcond is not None and rtol is not None:
         raise ArgumentError("pinv takes rcond or rtol, not both", user_location())
@@ -396,8 +399,9 @@ def matrix_rank(
 ) -> Array:
     """The number of singular values (..., min(m, n)) of A greater than ``tol``.
 
-    ``tol`` is ``rtol`` times the largest by default, and ``rtol`` is max(m, n) machine
-    epsilons. For an array with less than two axes: whether any element is not 0.
+    By default, ``tol`` is ``rtol`` times the largest singular value, and ``rtol`` is
+    max(m, n) machine epsilons. For an array with fewer than two axes, the rank is 1 if
+    any element is not 0, and otherwise 0.
     """
     if tol is not None and rtol is not None:
         raise ArgumentError("matrix_rank takes tol or rtol, not both", user_location())
@@ -421,14 +425,14 @@ def lstsq(
     *,
     numpy_resid: bool = False,
 ) -> tuple[Array, Array, Array, Array]:
-    """The x (..., n, k) of smallest norm that minimises |a x - b|, and more.
+    """Find the x (..., n, k) of smallest norm that minimises |a x - b|.
 
-    a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. The other
-    results are the squared residuals (..., k), the rank (...) of a, and its singular
-    values. Singular values up to ``rcond`` times the largest count as 0; the default is
-    max(m, n) machine epsilons. With ``numpy_resid`` there are no residuals, shape (0,),
-    if the rank is less than n or m is at most n, as in NumPy; this needs the rank's
-    value.
+    ``a`` is (..., m, n), and b is (m,) or (..., m, k). The leading axes broadcast. The
+    other results are the squared residuals (..., k), and the rank (...) and singular
+    values of ``a``. Singular values up to ``rcond`` times the largest one count as 0.
+    The default of ``rcond`` is max(m, n) machine epsilons. With ``numpy_resid``, the
+    residuals are as in NumPy: they have shape (0,) if the rank is less than n or m is
+    at most n. This needs the value of the rank.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])

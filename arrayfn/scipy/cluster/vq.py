@@ -10,10 +10,10 @@ from arrayfn.numpy._operands import Array, ArrayLike
 def vq(
     obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """The nearest row of ``code_book`` (m, d) for each row of ``obs`` (n, d).
+    """Find the nearest row of ``code_book`` (m, d) for each row of ``obs`` (n, d).
 
-    Returns their indices (int64) and the Euclidean distances. ``check_finite`` has no
-    effect.
+    Returns the indices of these rows (int64) and the Euclidean distances.
+    ``check_finite`` has no effect.
 
     >>> import numpy as np
     >>> vq(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]]))

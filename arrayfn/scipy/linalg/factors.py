@@ -39,9 +39,10 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """U with a = U^H U, or L with a = L L^H if ``lower``.
+    """The factor U with a = U^H U, or with ``lower`` the factor L with a = L L^H.
 
-    a is Hermitian; its lower triangle is read if ``lower``, else the upper one.
+    ``a`` must be Hermitian. Its lower triangle is read with ``lower``, otherwise the
+    upper one.
 
     >>> cholesky(np.array([[4.0, 2.0], [7.0, 5.0]]))
     array([[2., 1.],
@@ -57,7 +58,10 @@ def cho_factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, bool]:
-    """The factor ``cholesky(a, lower)``, zeros in its other triangle, and ``lower``."""
+    """The pair of the factor ``cholesky(a, lower)`` and ``lower``.
+
+    The other triangle of the factor has zeros.
+    """
     return cholesky(a, lower), lower
 
 
@@ -67,7 +71,7 @@ def cho_solve(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with a x = b, from the result of ``cho_factor(a)``.
+    """Solve a x = b with the result of ``cho_factor(a)``.
 
     >>> a = np.array([[4.0, 2.0], [2.0, 5.0]])
     >>> cho_solve(cho_factor(a), np.array([6.0, 7.0]))
@@ -97,11 +101,11 @@ def solve(
     check_finite: bool = True,
     assume_a: str = "gen",
 ) -> Array:
-    """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
+    """Solve a x = b, for ``a`` (..., n, n) and b (n,) or (..., n, k).
 
-    ``assume_a="pos"`` uses the Cholesky factor of a positive definite a; "gen", "sym"
-    and "her" use LU factors. All but "gen" read only one triangle of a, the lower one
-    if ``lower``.
+    ``assume_a="pos"`` uses the Cholesky factor of a positive definite ``a``. "gen",
+    "sym" and "her" use LU factors. All but "gen" read only one triangle of ``a``. With
+    ``lower``, this is the lower triangle.
 
     >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
     >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")
@@ -131,10 +135,10 @@ def solve_triangular(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with op(a) x = b, for one triangle of a (..., n, n).
+    """Solve op(a) x = b, for one triangle of ``a`` (..., n, n).
 
-    op is the identity for ``trans`` 0 or "N", the transpose for 1 or "T", and the
-    conjugate transpose for 2 or "C".
+    ``trans`` chooses op. 0 or "N" is the identity, 1 or "T" the transpose, and 2 or "C"
+    the conjugate transpose.
 
     >>> solve_triangular(np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([4.0, 8.0]))
     array([1., 2.])
@@ -169,7 +173,7 @@ def _operation(trans: int | str) -> int:
 def lu_factor(
     a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """LU factors of a in one matrix, and the pivots, with which rows are swapped."""
+    """The LU factors of ``a`` in one matrix, and the pivots of the row swaps."""
     factors, pivots, _ = lax_linalg.lu(a)
     return factors, pivots
 
@@ -181,7 +185,9 @@ def lu_solve(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with op(a) x = b, from ``lu_factor(a)``; ``trans`` as in ``solve_triangular``.
+    """Solve op(a) x = b with the result of ``lu_factor(a)``.
+
+    ``trans`` is as in ``solve_triangular``.
 
     >>> a = np.array([[0.0, 2.0], [3.0, 1.0]])
     >>> lu_solve(lu_factor(a), np.array([2.0, 4.0]))
@@ -220,7 +226,7 @@ def lu(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, ...]:
-    """P, L, U with a = P L U; P L and U if ``permute_l``.
+    """P, L and U with a = P L U; with ``permute_l``, P L and U.
 
     >>> p, l, u = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> p @ l @ u
@@ -250,10 +256,11 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Q and R with a = Q R; mode "economic" has min(m, n) columns of Q, "r" only R.
+    """Q and R with a = Q R.
 
-    With ``pivoting`` it also returns the order (..., n) of columns with
-    a[..., order] = Q R, for which the diagonal of R does not increase in magnitude.
+    Mode "economic" gives min(m, n) columns of Q, and mode "r" gives only R. With
+    ``pivoting``, the result also has the order (..., n) of columns, and a[..., order] =
+    Q R. In this order, the diagonal of R does not increase in magnitude.
     """
     if mode not in ("full", "economic", "r"):
         raise ArgumentError(
@@ -273,9 +280,10 @@ def qr_multiply(
     overwrite_a: bool = False,
     overwrite_c: bool = False,
 ) -> tuple[Array, ...]:
-    """c Q (Q c in mode "left") and R, for a = Q R with min(m, n) columns of Q.
+    """For a = Q R, the product c Q and R; in mode "left", Q c and R.
 
-    With ``pivoting`` it also returns the order of columns; see ``qr``.
+    Q has min(m, n) columns. With ``pivoting``, the result also has the order of
+    columns; see ``qr``.
     """
     if mode not in ("left", "right"):
         raise ArgumentError(
@@ -296,13 +304,19 @@ def svd(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """U, singular values and V^H with a = U diag(s) V^H; s alone if not compute_uv."""
+    """U, the singular values s, and V^H, with a = U diag(s) V^H.
+
+    With ``compute_uv=False``, the result is s alone.
+    """
     return lax_linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
 
 
 @also_takes("method", "eps", "max_iterations")
 def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
-    """U with orthonormal columns (or rows) and Hermitian P: a = U P, P U if "left"."""
+    """U with orthonormal columns (or rows), and Hermitian P, with a = U P.
+
+    With ``side="left"``, a = P U.
+    """
     if side not in ("right", "left"):
         raise ArgumentError(
             f"side must be 'right' or 'left', not {side!r}", user_location()
@@ -327,12 +341,12 @@ def eigh(
     *,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """Eigenvalues, ascending, and eigenvectors of Hermitian a; a v = w b v with b.
+    """The ascending eigenvalues and the eigenvectors of Hermitian ``a``.
 
-    b is positive definite; its Cholesky factor reduces the problem to one without b.
-    The lower triangles are read if ``lower``, else the upper ones. Of all eigenvalues
-    only those from the first to the second number of ``subset_by_index`` (inclusive)
-    are returned.
+    With b, they solve a v = w b v. b must be positive definite, and its Cholesky factor
+    reduces the problem to one without b. The lower triangles are read with ``lower``,
+    otherwise the upper ones. ``subset_by_index`` has the first and the last index
+    (inclusive) of the eigenvalues to return.
     """
     found = _eigh(a, b, lower, eigvals_only)
     if subset_by_index is None:
@@ -383,11 +397,11 @@ def eigh_tridiagonal(
     select: str = "a",
     select_range: tuple[int, int] | None = None,
 ) -> Any:
-    """Eigenvalues, ascending, and eigenvectors of the real tridiagonal matrix.
+    """The ascending eigenvalues and the eigenvectors of a real tridiagonal matrix.
 
-    d (n,) is its diagonal, e (n - 1,) its sub- and superdiagonal. With ``select="i"``
-    only the eigenvalues from the first to the second number of ``select_range``
-    (inclusive) are returned.
+    d (n,) is its diagonal, and e (n - 1,) is both its subdiagonal and its
+    superdiagonal. With ``select="i"``, ``select_range`` has the first and the last
+    index (inclusive) of the eigenvalues to return.
 
     >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
     >>> eigh_tridiagonal(d, e, eigvals_only=True)
@@ -416,9 +430,10 @@ def eigh_tridiagonal(
 
 @also_takes("lwork", "overwrite_a", "check_finite")
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
-    """T and unitary Z with a = Z T Z^H; T is triangular for ``output="complex"``.
+    """T and unitary Z with a = Z T Z^H.
 
-    For "real" it has a block of two rows for each pair of conjugate eigenvalues.
+    T is triangular for ``output="complex"``. For "real", T has a block of two rows for
+    each pair of conjugate eigenvalues.
     """
     if output not in ("real", "complex"):
         raise ArgumentError(f"output must be 'real' or 'complex', not {output!r}")
@@ -435,7 +450,7 @@ def hessenberg(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """The Hessenberg form H; with ``calc_q`` also unitary Q with a = Q H Q^H."""
+    """The Hessenberg form H, and with ``calc_q`` also unitary Q with a = Q H Q^H."""
     a = m.square("hessenberg", a)
     n = a.shape[-1]
     reduced, taus = lax_linalg.hessenberg(a)

@@ -25,7 +25,7 @@ from arrayfn.numpy.manipulation import (
 
 
 def block_diag(*arrs: ArrayLike) -> Array:
-    """The matrix with these matrices (vectors are rows) along its diagonal.
+    """The matrix with these matrices along its diagonal; a vector is a row.
 
     >>> block_diag(np.array([[1, 2]]), 3)
     array([[1, 2, 0],
@@ -71,8 +71,8 @@ def _joined(name: str, *parts: Array) -> Array:
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """The matrix with first column c, first row r, and equal elements on diagonals.
 
-    r is conj(c) by default; its first element is ignored. c is (..., m), r (..., n);
-    the leading axes broadcast.
+    r is conj(c) by default, and its first element is ignored. c is (..., m), and r is
+    (..., n). The leading axes broadcast.
 
     >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
     array([[1, 8, 9],
@@ -89,8 +89,8 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """The matrix with first column c, last row r, and equal elements on antidiagonals.
 
-    r is zero by default. c is (..., m), r (..., n); the leading axes broadcast (in
-    SciPy from 1.19 on).
+    r is zero by default. c is (..., m), and r is (..., n). The leading axes broadcast
+    (in SciPy from 1.19 on).
 
     >>> hankel(np.array([1, 2, 3]))
     array([[1, 2, 3],
@@ -107,7 +107,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def circulant(c: ArrayLike) -> Array:
-    """The matrix whose columns are c, shifted cyclically by one more row each.
+    """The matrix whose column k is c shifted cyclically by k rows.
 
     >>> circulant(np.array([1, 2, 3]))
     array([[1, 3, 2],
@@ -136,7 +136,10 @@ def companion(a: ArrayLike) -> Array:
 
 
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
-    """Fecundities f (n,) in the first row, survivals s (n - 1,) below the diagonal."""
+    """The Leslie matrix of fecundities f (n,) and survivals s (n - 1,).
+
+    f is the first row, and s is the subdiagonal.
+    """
     first, below = vectors("leslie", f), vectors("leslie", s)
     n = first.shape[-1]
     if below.shape[-1] != n - 1:
@@ -176,9 +179,10 @@ def hadamard(n: int, dtype: type = int) -> Array:
 
 
 def helmert(n: int, full: bool = False) -> Array:
-    """Orthonormal contrasts (n - 1, n): each row compares an element with those before.
+    """Orthonormal contrasts (n - 1, n).
 
-    With ``full`` the row of the mean comes first.
+    Each row compares an element with those before it. With ``full``, the row of the
+    mean comes first.
     """
     if n < 1:
         raise ArgumentError(f"helmert takes n >= 1, not {n}", user_location())
@@ -190,9 +194,10 @@ def helmert(n: int, full: bool = False) -> Array:
 
 
 def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
-    """Binomial coefficients comb(i, j), "lower" or "upper"; "symmetric": their product.
+    """The matrix of binomial coefficients.
 
-    They are uint64, or float64 if not ``exact``.
+    "lower" has comb(i, j) at [i, j], "upper" is its transpose, and "symmetric" is the
+    product of the two. The numbers are uint64, or with ``exact=False`` float64.
 
     >>> pascal(3).tolist()
     [[1, 1, 1], [1, 2, 3], [1, 3, 6]]

@@ -66,7 +66,7 @@ def _back(a: Array, b: Array) -> Array:
 
 @also_takes("method", "tol", A="a", B="b", C="q")
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
-    """x (m, n) with a x + x b = q: a (m, m), b (n, n), q (m, n).
+    """Solve a x + x b = q, for ``a`` (m, m), b (n, n), and x and q (m, n).
 
     Leading axes broadcast. The solution exists if a and -b have no common eigenvalue
     (Bartels and Stewart, Solution of the matrix equation AX + XB = C, 1972).
@@ -125,12 +125,12 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
 
 
 def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
-    """The principal square root of A (..., n, n), complex: its square is A.
+    """The complex principal square root of A (..., n, n).
 
-    A has no negative real eigenvalues (Bjorck and Hammarling, A Schur method for the
-    square root of a matrix, 1983). It is NaN for a singular matrix without a square
-    root. Its derivative is not defined if two eigenvalues are 0. ``blocksize`` has no
-    effect.
+    A must have no negative real eigenvalues (Bjorck and Hammarling, A Schur method for
+    the square root of a matrix, 1983). The root is NaN for a singular matrix without a
+    square root. The derivative is not defined if two eigenvalues are 0. ``blocksize``
+    has no effect.
 
     >>> np.round(sqrtm(np.array([[33.0, 24.0], [48.0, 57.0]])).real, 9)
     array([[5., 2.],
@@ -176,12 +176,12 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any:
-    """``func`` of a matrix (n, n) with distinct eigenvalues, complex.
+    """Apply ``func`` to a matrix (n, n) with distinct eigenvalues.
 
-    ``func`` maps arrays elementwise. There is no derivative (Parlett, A recurrence
-    among the elements of functions of triangular matrices, 1976). Without ``disp`` the
-    result is a pair, with an estimate of the relative error from the smallest distance
-    between eigenvalues.
+    The result is complex. ``func`` maps arrays elementwise. There is no derivative
+    (Parlett, A recurrence among the elements of functions of triangular matrices,
+    1976). With ``disp=False``, the result is a pair. Its second item is an estimate of
+    the relative error, from the smallest distance between eigenvalues.
     """
     t, z = schur(m.square("funm", A), "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
@@ -217,7 +217,7 @@ def _error_of_function(t: Array, values: Array, result: Array) -> Array:
 def rsf2csf(
     T: ArrayLike, Z: ArrayLike, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """The complex, triangular Schur form from a real one, with the same Z T Z^H."""
+    """Convert a real Schur form to a complex, triangular one with the same Z T Z^H."""
     t, z = m.together("rsf2csf", T, Z)
     triangle, turned = schur(t, "complex")
     return triangle, matmul(z.astype(turned.dtype), turned)

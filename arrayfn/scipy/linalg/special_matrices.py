@@ -101,9 +101,10 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
 
 
 def invhilbert(n: int, exact: bool = False) -> Array:
-    """The inverse of the Hilbert matrix, whose elements are integers, in float64.
+    """The inverse of the Hilbert matrix, in float64.
 
-    With ``exact`` it is int64; ArgumentError on overflow.
+    Its elements are integers. With ``exact``, the result is int64, and overflow raises
+    ArgumentError.
     """
     rows = [[_inverse_of_hilbert(n, i, j) for j in range(n)] for i in range(n)]
     return _whole("invhilbert", rows, exact)

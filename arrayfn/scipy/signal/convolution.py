@@ -28,11 +28,11 @@ MODES: Final = ("full", "same", "valid")
 def convolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
 ) -> Array:
-    """The convolution of two arrays with the same number of axes.
+    """Convolve two arrays with the same number of axes.
 
-    ``mode`` is "full", "same" (the central part, of ``in1``'s shape) or "valid" (only
-    full overlaps). ``method`` is "direct", "fft", or "auto", which uses transforms for
-    long floating-point operands.
+    ``mode`` is "full", "same" or "valid". "same" gives the central part, with the shape
+    of ``in1``. "valid" gives only full overlaps. ``method`` is "direct", "fft", or
+    "auto", which uses transforms for long floating-point operands.
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
@@ -61,7 +61,7 @@ def convolve(
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
 ) -> Array:
-    """The cross-correlation of two arrays: ``convolve`` with the reversed conjugate.
+    """Correlate two arrays: ``convolve`` with the reversed conjugate of the second.
 
     >>> import numpy as np
     >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
@@ -80,10 +80,10 @@ def convolve2d(
     boundary: str = "fill",
     fillvalue: float = 0,
 ) -> Array:
-    """The convolution of two matrices.
+    """Convolve two matrices.
 
-    ``in1`` is extended by ``fillvalue`` ("fill"), periodically ("wrap"),
-    or by its mirror image ("symm").
+    ``boundary`` says how ``in1`` is extended: by ``fillvalue`` ("fill"), periodically
+    ("wrap"), or by its mirror image ("symm").
     """
     x, y = _operands("convolve2d", in1, in2, mode)
     if len(x.shape) != 2:
@@ -116,10 +116,11 @@ def correlate2d(
     boundary: str = "fill",
     fillvalue: float = 0,
 ) -> Array:
-    """The cross-correlation of two matrices; arguments are those of ``convolve2d``.
+    """Correlate two matrices.
 
-    ``in2`` is conjugated. In mode "valid", if ``in1`` is the smaller one, ``in1`` is
-    conjugated, as in SciPy (whose ``correlate`` differs).
+    The arguments are those of ``convolve2d``. ``in2`` is conjugated. In mode "valid",
+    the smaller matrix is conjugated if that is ``in1``. SciPy's ``correlate2d`` does
+    the same, but its ``correlate`` does not.
     """
     if mode == "valid":
         x, y = _operands("correlate2d", in1, in2, mode)
@@ -142,9 +143,9 @@ def fftconvolve(
     mode: str = "full",
     axes: Sequence[int] | int | None = None,
 ) -> Array:
-    """The convolution along ``axes`` (None: all), by Fourier transforms.
+    """Convolve along ``axes`` (None: all) by Fourier transforms.
 
-    The other axes broadcast. Integers become floating-point.
+    The other axes broadcast. Integers are converted to floating-point numbers.
 
     >>> import numpy as np
     >>> fftconvolve(np.array([1.0, 2.0]), np.array([3.0, 4.0])).round(12)

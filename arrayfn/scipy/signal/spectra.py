@@ -128,14 +128,15 @@ def stft(
     padded: bool = True,
     axis: int = -1,
 ) -> tuple[Array, Array, Array]:
-    """Frequencies, times, and the Fourier transform of each windowed segment of x.
+    """Compute the Fourier transform of each windowed segment of x.
 
-    Segments of ``nperseg`` elements overlap by ``noverlap`` (None: half). ``boundary``
-    "zeros" adds half a segment of zeros on both sides, "constant" repeats the outermost
-    element, "even" mirrors the signal at it, "odd" also turns it; ``padded`` completes
-    the last segment with zeros. The transform has the axes of x, with frequencies
-    instead of ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of
-    amplitude 1 gives 1/2.
+    The results are frequencies, times and the transform. Segments of ``nperseg``
+    elements overlap by ``noverlap`` (None: half). ``boundary`` extends the signal by
+    half a segment on both sides. "zeros" adds zeros, and "constant" repeats the
+    outermost element. "even" mirrors the signal at that element, and "odd" also changes
+    its sign around it. ``padded`` completes the last segment with zeros. The transform
+    has frequencies in place of ``axis``, and a last axis for the segments. Its scale is
+    SciPy's "spectrum": a sine of amplitude 1 gives 1/2.
     """
     (x,) = ops.floated("stft", x)
     place = ops.normalize_axis("stft", axis, len(x.shape))
@@ -185,10 +186,10 @@ def istft(
     time_axis: int = -1,
     freq_axis: int = -2,
 ) -> tuple[Array, Array]:
-    """Times, and the signal whose ``stft`` is ``Zxx``, by weighted overlap-add.
+    """Compute times, and the signal whose ``stft`` is ``Zxx``, by weighted overlap-add.
 
-    Griffin and Lim, Signal estimation from modified short-time Fourier transform
-    (1984): the least-squares estimate.
+    The signal is the least-squares estimate of Griffin and Lim, Signal estimation from
+    modified short-time Fourier transform (1984).
     """
     type = ops.type_of_operand("istft", Zxx)
     times_at = ops.normalize_axis("istft", time_axis, type.ndim)
@@ -256,11 +257,11 @@ def csd(
     axis: int = -1,
     average: str = "mean",
 ) -> tuple[Array, Array]:
-    """Frequencies, and the cross power spectral density of x and y.
+    """Compute frequencies, and the cross power spectral density of x and y.
 
-    The shorter one is padded with zeros. Welch's method: the mean over windowed
-    segments (or the median with its bias removed, ``average="median"``). ``scaling`` is
-    "density" (per unit of frequency) or "spectrum".
+    The shorter of x and y is padded with zeros. Welch's method takes the mean over
+    windowed segments. ``average="median"`` takes the median instead, and removes its
+    bias. ``scaling`` is "density" (per unit of frequency) or "spectrum".
     """
     same = y is x
     dtype = ops.floating_dtype(ops.common_dtype("csd", (x, y)))
@@ -330,7 +331,9 @@ def welch(
     axis: int = -1,
     average: str = "mean",
 ) -> tuple[Array, Array]:
-    """Frequencies, and the power spectral density of x: ``csd`` of x with itself.
+    """Compute frequencies, and the power spectral density of x.
+
+    The density is the ``csd`` of x with itself.
 
     >>> x = np.sin(2 * np.pi * 0.25 * np.arange(1024))
     >>> frequencies, power = welch(x)

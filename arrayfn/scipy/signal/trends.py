@@ -18,9 +18,9 @@ from arrayfn.numpy._parameters import also_takes
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Sequence[int] | int = 0
 ) -> Array:
-    """``data`` minus its mean ("constant") or its least-squares line ("linear").
+    """Subtract the mean ("constant") or least-squares line ("linear") of ``data``.
 
-    The fit is along ``axis``; with breakpoints ``bp``, one line for each part.
+    The fit is along ``axis``. With breakpoints ``bp``, each part has its own line.
 
     >>> import numpy as np
     >>> detrend(np.array([1.0, 3.0, 5.0, 7.0])).round(12)

@@ -1,12 +1,13 @@
-"""Linear systems with sparse matrices, or with matrices known by their products.
+"""Linear systems with sparse matrices, or with functions that multiply by a matrix.
 
-``spsolve`` factors a sparse matrix. ``cg``, ``bicgstab`` and ``gmres`` iterate: their
-system is given by a matrix, sparse or dense, or by a function that multiplies vectors
-or pytrees by it. Each is one loop, differentiated by ``lax.custom_linear_solve``: by b
-and by what the function captures, in both modes and every order.
+``spsolve`` factors a sparse matrix. ``cg``, ``bicgstab`` and ``gmres`` iterate. Each
+takes a sparse or dense matrix, or a function that multiplies vectors or pytrees by the
+matrix. Each is one loop, which ``lax.custom_linear_solve`` differentiates. You can
+differentiate with respect to b and to the values that the function captures, in both
+modes and every order.
 
 Sources: Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 9.1 (CG),
-7.7 (BiCGSTAB) and 9.5 (GMRES); a solver of a transposed system has the transposed
+7.7 (BiCGSTAB) and 9.5 (GMRES). A solver of a transposed system has the transposed
 preconditioner.
 """
 
@@ -59,18 +60,20 @@ def cg(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """x with A x = b, by conjugate gradients, for Hermitian positive definite A.
+    """Solve A x = b by conjugate gradients, for Hermitian positive definite A.
 
     Args:
-        A: a matrix (n, n), dense or sparse, or a linear function from pytrees like b to
-            such pytrees.
+        A: a dense or sparse matrix (n, n), or a linear function. The function takes and
+            returns pytrees like b.
         b: the right-hand side, a vector (n,) or a pytree of arrays.
-        x0: the initial guess, like b; zeros by default. The solution of a system for a
-            derivative also starts from ``x0`` if that is closer than zero.
-        tol: the residual relative to b at which to stop (SciPy's ``rtol``).
+        x0: the initial guess, like b; zeros by default. A system for a derivative is
+            also solved from ``x0``, if ``x0`` is closer to its solution than zero.
+        tol: the residual, relative to b, at which to stop (SciPy's ``rtol``).
         atol: the absolute residual at which to stop.
-        maxiter: the most iterations; by default ten times the number of unknowns.
-        M: a preconditioner, approximately the inverse of A, given as A is.
+        maxiter: the largest number of iterations, by default ten times the number of
+            unknowns.
+        M: a preconditioner, which is a matrix or a function, like A. It approximates
+            the inverse of A.
 
     Returns:
         x, and 0 if the residual became small enough, else the number of iterations.
@@ -97,7 +100,7 @@ def bicgstab(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """x with A x = b, by stabilised biconjugate gradients, for any A.
+    """Solve A x = b by stabilised biconjugate gradients, for any A.
 
     Arguments and results are those of ``cg``. The loop ends if an iteration breaks
     down.
@@ -122,11 +125,11 @@ def gmres(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """x with A x = b, by the smallest residual in a Krylov space, for any A.
+    """Solve A x = b by the smallest residual in a Krylov space, for any A.
 
-    Arguments and results are those of ``cg``. ``maxiter`` counts restarts; each builds
-    a space of ``restart`` vectors. M multiplies from the right, so residuals are those
-    of the system itself.
+    Arguments and results are those of ``cg``. ``maxiter`` counts restarts. Each restart
+    builds a space of ``restart`` vectors. M multiplies from the right, so residuals are
+    those of the system itself.
 
     >>> import numpy as np
     >>> x, info = gmres(np.array([[4.0, 1.0], [0.0, 3.0]]), np.array([1.0, 3.0]))

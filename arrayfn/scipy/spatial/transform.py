@@ -54,9 +54,10 @@ def _product(p: Array, q: Array) -> Array:
 
 
 class Rotation(NamedTuple):
-    """A rotation, or an array of rotations: unit quaternions (..., 4), the scalar last.
+    """A rotation or an array of rotations.
 
-    It is a pytree, so functions can take and return it.
+    It holds unit quaternions (..., 4), the scalar last. It is a pytree, so functions
+    can take and return it.
 
     >>> import numpy as np
     >>> quarter = Rotation.from_euler("z", 90.0, degrees=True)
@@ -116,7 +117,7 @@ class Rotation(NamedTuple):
     def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
         """The rotation about vectors (..., 3) by angles equal to their lengths.
 
-        These are in radians, or in degrees if ``degrees``.
+        The lengths are in radians, or with ``degrees`` in degrees.
         """
         v = _floats_of_length(rotvec, 3, "Rotation.from_rotvec")
         v = anp.deg2rad(v) if degrees else v
@@ -135,7 +136,10 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_mrp(cls, mrp: ArrayLike) -> Rotation:
-        """The rotation of modified Rodrigues parameters: axis times tan(angle / 4)."""
+        """The rotation of modified Rodrigues parameters.
+
+        They are the axis times tan(angle / 4).
+        """
         v = _floats_of_length(mrp, 3, "Rotation.from_mrp")
         square = anp.sum(v * v, -1, keepdims=True)
         return cls(anp.concatenate([2.0 * v, 1.0 - square], -1) / (1.0 + square))
@@ -207,7 +211,7 @@ class Rotation(NamedTuple):
     def as_rotvec(self, degrees: bool = False) -> Array:
         """The rotation axis times the angle, which is in [0, pi].
 
-        The angle is in radians, or in degrees if ``degrees``.
+        The angle is in radians, or with ``degrees`` in degrees.
         """
         q = self.as_quat(canonical=True)
         vector, scalar = q[..., :3], q[..., 3:]
@@ -230,8 +234,9 @@ class Rotation(NamedTuple):
     def as_euler(self, seq: str, degrees: bool = False) -> Array:
         """Angles (..., 3) about the axes that ``seq`` names, as in ``from_euler``.
 
-        The second angle is in [0, pi] if the first and last axis are equal, else in
-        [-pi/2, pi/2]. If it is at an end, the third is 0.
+        The second angle is in [0, pi] if the first and last axis are equal, otherwise
+        in [-pi/2, pi/2]. If the second angle is at an end of its interval, the third
+        angle is 0.
         """
         axes, intrinsic = _axes_of(seq)
         if len(axes) != 3:
@@ -267,7 +272,7 @@ class Rotation(NamedTuple):
         return anp.rad2deg(angles) if degrees else angles
 
     def apply(self, vectors: ArrayLike, inverse: bool = False) -> Array:
-        """Vectors (..., 3) rotated by this rotation, or by its inverse."""
+        """Rotate vectors (..., 3) by this rotation, or by its inverse."""
         matrix = self.as_matrix()
         matrix = anp.matrix_transpose(matrix) if inverse else matrix
         return anp.matvec(matrix, _floats_of_length(vectors, 3, "Rotation.apply"))

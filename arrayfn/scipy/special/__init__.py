@@ -1,8 +1,9 @@
 """Special functions, elementwise, under SciPy's names, with derivatives.
 
-Floating-point arrays keep their dtype; integers become floating-point. Functions by
-series or continued fractions (``gammainc``, ``betainc``, ``expi`` and others) are
-computed in float64 for every dtype, by loops that run until all elements converge.
+Floating-point arrays keep their dtype. Integers are converted to floating-point
+numbers. Some functions are series or continued fractions, such as ``gammainc``,
+``betainc`` and ``expi``. They are computed in float64 for every dtype, by loops that
+run until all elements converge.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ _SCALE_OF_LOG = 1.1229189671337703
 
 @quiet
 def j0(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 0; even in x.
+    """The Bessel function of the first kind of order 0; it is even in x.
 
-    Up to 8 the relative error is below 1e-15, also near zeros. Beyond 8 the error is
-    below 5e-16 times the size of the oscillation, sqrt(2 / (pi x)). It is 0 at infinity
-    (SciPy gives NaN).
+    Up to x = 8 the relative error is below 1e-15, also near zeros. Beyond 8 the error
+    is below 5e-16 times the size of the oscillation, sqrt(2 / (pi x)). The function is
+    0 at infinity, where SciPy gives NaN.
     """
     (x,), dtype = in_float64("j0", x)
     return ops.convert(_j0(x), dtype)
@@ -40,14 +40,17 @@ def j0(x: ArrayLike) -> Array:
 
 @quiet
 def j1(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 1; odd. Errors are those of j0."""
+    """The Bessel function of the first kind of order 1; it is odd in x.
+
+    Errors are those of ``j0``.
+    """
     (x,), dtype = in_float64("j1", x)
     return ops.convert(_j1(x), dtype)
 
 
 @quiet
 def y0(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 0, for x >= 0; NaN below.
+    """The Bessel function of the second kind of order 0, for x >= 0; NaN for x < 0.
 
     Errors are those of ``j0``.
     """
@@ -57,7 +60,7 @@ def y0(x: ArrayLike) -> Array:
 
 @quiet
 def y1(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 1, for x >= 0; NaN below.
+    """The Bessel function of the second kind of order 1, for x >= 0; NaN for x < 0.
 
     Errors are those of ``j0``.
     """
@@ -69,8 +72,9 @@ def y1(x: ArrayLike) -> Array:
 def yn(n: ArrayLike, x: ArrayLike) -> Array:
     """The Bessel function of the second kind of integer order n, for x >= 0.
 
-    It is computed by the recurrence from Y0 and Y1, which is stable upwards (DLMF
-    10.6.1). Fractions of n are dropped. It cannot be differentiated with respect to n.
+    The method is the recurrence from Y0 and Y1, which is stable upwards (DLMF 10.6.1).
+    A fractional n is truncated. The function cannot be differentiated with respect to
+    n.
     """
     (n, x), dtype = in_float64("yn", n, x)
     return ops.convert(_yn(anp.trunc(n), x), dtype)
@@ -80,7 +84,7 @@ def yn(n: ArrayLike, x: ArrayLike) -> Array:
 def k0(x: ArrayLike) -> Array:
     """The modified Bessel function of the second kind of order 0, for x >= 0.
 
-    The relative error, like that of the next three functions, is below 1e-15.
+    The relative error is below 1e-15, also for ``k0e``, ``k1`` and ``k1e``.
     """
     (x,), dtype = in_float64("k0", x)
     return ops.convert(_k0(x), dtype)
@@ -88,7 +92,7 @@ def k0(x: ArrayLike) -> Array:
 
 @quiet
 def k0e(x: ArrayLike) -> Array:
-    """exp(x) k0(x), for x >= 0."""
+    """Return exp(x) k0(x), for x >= 0."""
     (x,), dtype = in_float64("k0e", x)
     return ops.convert(_k0e(x), dtype)
 
@@ -102,7 +106,7 @@ def k1(x: ArrayLike) -> Array:
 
 @quiet
 def k1e(x: ArrayLike) -> Array:
-    """exp(x) k1(x), for x >= 0."""
+    """Return exp(x) k1(x), for x >= 0."""
     (x,), dtype = in_float64("k1e", x)
     return ops.convert(_k1e(x), dtype)
 

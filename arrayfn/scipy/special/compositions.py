@@ -29,20 +29,20 @@ sinc = anp.sinc
 
 
 def exp10(x: ArrayLike) -> Array:
-    """10 to the power x."""
+    """Raise 10 to the power x."""
     (x,), dtype = in_float64("exp10", x)
     return ops.convert(anp.power(10.0, x), dtype)
 
 
 def cosm1(x: ArrayLike) -> Array:
-    """cos(x) - 1, also accurate near 0."""
+    """Return cos(x) - 1, also accurate near 0."""
     (x,), dtype = in_float64("cosm1", x)
     return ops.convert(-2.0 * anp.square(anp.sin(0.5 * x)), dtype)
 
 
 @quiet
 def powm1(x: ArrayLike, y: ArrayLike) -> Array:
-    """x**y - 1, also accurate where that is near 0."""
+    """Return x**y - 1, also accurate if the result is near 0."""
     (x, y), dtype = in_float64("powm1", x, y)
     exponent = y * anp.log(anp.where(x > 0, x, 1.0))
     near = (x > 0) & (anp.abs(exponent) < 0.5)
@@ -52,7 +52,7 @@ def powm1(x: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def exprel(x: ArrayLike) -> Array:
-    """(exp(x) - 1) / x; 1 at 0."""
+    """Return (exp(x) - 1) / x, which is 1 at 0."""
     (x,), dtype = in_float64("exprel", x)
     small = anp.abs(x) < 1e-5
     safe = anp.where(small, 1.0, x)
@@ -101,7 +101,7 @@ def _tangents(rest: Array) -> tuple[Array, Array]:
 
 @quiet
 def tandg(x: ArrayLike) -> Array:
-    """The tangent of ``x`` degrees; infinite at odd multiples of 90."""
+    """The tangent of ``x`` degrees; it is infinite at odd multiples of 90."""
     (x,), dtype = in_float64("tandg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
@@ -112,7 +112,7 @@ def tandg(x: ArrayLike) -> Array:
 
 @quiet
 def cotdg(x: ArrayLike) -> Array:
-    """The cotangent of ``x`` degrees; infinite at multiples of 180."""
+    """The cotangent of ``x`` degrees; it is infinite at multiples of 180."""
     (x,), dtype = in_float64("cotdg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
@@ -122,7 +122,7 @@ def cotdg(x: ArrayLike) -> Array:
 
 
 def radian(d: ArrayLike, m: ArrayLike, s: ArrayLike) -> Array:
-    """``d`` degrees, ``m`` minutes and ``s`` seconds in radians."""
+    """Convert ``d`` degrees, ``m`` minutes and ``s`` seconds to radians."""
     (d, m, s), dtype = in_float64("radian", d, m, s)
     return ops.convert((d + m / 60.0 + s / 3600.0) * (math.pi / 180.0), dtype)
 
@@ -132,7 +132,10 @@ def radian(d: ArrayLike, m: ArrayLike, s: ArrayLike) -> Array:
 
 @quiet
 def huber(delta: ArrayLike, r: ArrayLike) -> Array:
-    """r**2 / 2 up to abs(r) = delta, then a line; infinite for negative delta."""
+    """Return r**2 / 2 up to abs(r) = delta, and a line beyond.
+
+    The result is infinite for negative delta.
+    """
     (delta, r), dtype = in_float64("huber", delta, r)
     size = anp.abs(r)
     value = anp.where(size <= delta, 0.5 * r * r, delta * (size - 0.5 * delta))
@@ -141,7 +144,10 @@ def huber(delta: ArrayLike, r: ArrayLike) -> Array:
 
 @quiet
 def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
-    """delta**2 (sqrt(1 + (r / delta)**2) - 1), smooth; infinite for negative delta."""
+    """Return delta**2 (sqrt(1 + (r / delta)**2) - 1), a smooth ``huber``.
+
+    The result is infinite for negative delta.
+    """
     (delta, r), dtype = in_float64("pseudo_huber", delta, r)
     positive = anp.where(delta <= 0, 1.0, delta)
     square = anp.square(r / positive)
@@ -155,14 +161,17 @@ def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
 
 @quiet
 def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox``: (lmbda y + 1)**(1 / lmbda), exp(y) for lmbda = 0."""
+    """The inverse of ``boxcox``.
+
+    It is (lmbda y + 1)**(1 / lmbda), or exp(y) for lmbda = 0.
+    """
     (y, lmbda), dtype = in_float64("inv_boxcox", y, lmbda)
     return ops.convert(anp.exp(_log_inverse(y, lmbda)), dtype)
 
 
 @quiet
 def inv_boxcox1p(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox1p``, ``inv_boxcox`` - 1, also accurate near 0."""
+    """The inverse of ``boxcox1p``: ``inv_boxcox`` - 1, also accurate near 0."""
     (y, lmbda), dtype = in_float64("inv_boxcox1p", y, lmbda)
     return ops.convert(anp.expm1(_log_inverse(y, lmbda)), dtype)
 
@@ -181,7 +190,7 @@ def _log_inverse(y: Array, lmbda: Array) -> Array:
 
 @quiet
 def rgamma(x: ArrayLike) -> Array:
-    """1 / gamma(x), 0 at the poles of gamma."""
+    """Return 1 / gamma(x), which is 0 at the poles of gamma."""
     (x,), dtype = in_float64("rgamma", x)
     pole = (x <= 0) & (anp.floor(x) == x)
     safe = anp.where(pole, 1.0, x)
@@ -192,7 +201,7 @@ def rgamma(x: ArrayLike) -> Array:
 
 @quiet
 def binom(n: ArrayLike, k: ArrayLike) -> Array:
-    """The binomial coefficient of real numbers; NaN for negative integers n."""
+    """The binomial coefficient of real numbers; it is NaN for negative integers n."""
     (n, k), dtype = in_float64("binom", n, k)
     whole = anp.floor(k) == k
     # A falling factorial over a factorial vanishes for integers k < 0 or k > n.

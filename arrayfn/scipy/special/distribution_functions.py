@@ -24,7 +24,7 @@ def _where(inside: Any, value: Any, dtype: Any) -> Array:
 
 @quiet
 def betaincc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """1 - betainc(a, b, x), accurate for x near 1."""
+    """Return 1 - betainc(a, b, x), accurate for x near 1."""
     (a, b, x), dtype = in_float64("betaincc", a, b, x)
     lower = betainc(a, b, x)
     # All probability is at 0, and 1 - x may be rounded to 1.
@@ -44,7 +44,7 @@ def chdtr(v: ArrayLike, x: ArrayLike) -> Array:
 
 
 def chdtrc(v: ArrayLike, x: ArrayLike) -> Array:
-    """1 - chdtr(v, x), accurate for large x."""
+    """Return 1 - chdtr(v, x), accurate for large x."""
     return gammaincc(anp.divide(v, 2), anp.divide(x, 2))
 
 
@@ -57,7 +57,7 @@ def gdtr(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def gdtrc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """1 - gdtr(a, b, x), accurate for large x."""
+    """Return 1 - gdtr(a, b, x), accurate for large x."""
     (a, b, x), dtype = in_float64("gdtrc", a, b, x)
     return _where(~(x < 0), gammaincc(b, a * x), dtype)
 
@@ -71,7 +71,7 @@ def pdtr(k: ArrayLike, m: ArrayLike) -> Array:
 
 @quiet
 def pdtrc(k: ArrayLike, m: ArrayLike) -> Array:
-    """1 - pdtr(k, m), accurate for small probabilities."""
+    """Return 1 - pdtr(k, m), accurate for small probabilities."""
     (k, m), dtype = in_float64("pdtrc", k, m)
     return _where(~(k < 0), gammainc(anp.floor(k) + 1.0, m), dtype)
 
@@ -89,7 +89,7 @@ def bdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """1 - bdtr(k, n, p), accurate for small probabilities; 1 for negative k."""
+    """Return 1 - bdtr(k, n, p), accurate for small probabilities; 1 for negative k."""
     (k, n, p), dtype = in_float64("bdtrc", k, n, p)
     k, n = anp.floor(k), anp.floor(n)
     inside = k <= n
@@ -101,7 +101,10 @@ def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def nbdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k`` failures before ``n`` successes of p each."""
+    """The probability of at most ``k`` failures before ``n`` successes.
+
+    ``p`` is the probability of a success.
+    """
     (k, n, p), dtype = in_float64("nbdtr", k, n, p)
     return _where(
         (k >= 0) & (n >= 1), betainc(anp.floor(n), anp.floor(k) + 1.0, p), dtype
@@ -110,7 +113,7 @@ def nbdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """1 - nbdtr(k, n, p), accurate for small probabilities."""
+    """Return 1 - nbdtr(k, n, p), accurate for small probabilities."""
     (k, n, p), dtype = in_float64("nbdtrc", k, n, p)
     return _where(
         (k >= 0) & (n >= 1), betaincc(anp.floor(n), anp.floor(k) + 1.0, p), dtype
@@ -119,7 +122,10 @@ def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the F distribution of these degrees."""
+    """The probability of at most ``x`` in the F distribution.
+
+    ``dfn`` and ``dfd`` are the degrees of freedom.
+    """
     (m, n, x), dtype = in_float64("fdtr", dfn, dfd, x)
     inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
     return _where(inside, betainc(0.5 * m, 0.5 * n, _share(m, n, x)), dtype)
@@ -132,7 +138,7 @@ def _share(m: Array | float, n: Array, x: Array) -> Array:
 
 @quiet
 def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
-    """1 - fdtr(dfn, dfd, x), accurate for large x."""
+    """Return 1 - fdtr(dfn, dfd, x), accurate for large x."""
     (m, n, x), dtype = in_float64("fdtrc", dfn, dfd, x)
     inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
     lower = betainc(0.5 * m, 0.5 * n, _share(m, n, x))
@@ -142,7 +148,10 @@ def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def stdtr(df: ArrayLike, t: ArrayLike) -> Array:
-    """The probability of at most ``t`` in Student's distribution of ``df`` degrees."""
+    """The probability of at most ``t`` in Student's distribution.
+
+    ``df`` is the number of degrees of freedom.
+    """
     (df, t), dtype = in_float64("stdtr", df, t)
     finite = anp.where(anp.isinf(df), 1.0, df)
     square = t * t

@@ -20,7 +20,7 @@ def expit(x: ArrayLike) -> Array:
 
 
 def logit(x: ArrayLike) -> Array:
-    """log(x / (1 - x)), the inverse of expit, also accurate near 1/2."""
+    """Return log(x / (1 - x)), the inverse of expit, also accurate near 1/2."""
     (x,) = _floated("logit", x)
     # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
     middle = anp.logical_and(anp.greater(x, 0.3), anp.less(x, 0.65))
@@ -44,7 +44,7 @@ def _floated(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
-    """x log(y); 0 for x = 0 (unless y is NaN)."""
+    """Return x log(y), which is 0 for x = 0 (unless y is NaN)."""
     return _xlogy(*_floated("xlogy", x, y))
 
 
@@ -72,7 +72,7 @@ _xlogy.defjvp(_xlogy_jvp, symbolic_zeros=True)
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
-    """x log(1 + y); 0 for x = 0 (unless y is NaN)."""
+    """Return x log(1 + y), which is 0 for x = 0 (unless y is NaN)."""
     return _xlog1py(*_floated("xlog1py", x, y))
 
 
@@ -99,7 +99,10 @@ _xlog1py.defjvp(_xlog1py_jvp, symbolic_zeros=True)
 
 
 def entr(x: ArrayLike) -> Array:
-    """-x log(x); 0 at 0, where its derivative is infinite; -inf for negative x."""
+    """Return -x log(x).
+
+    The result is 0 at 0, where the derivative is infinite. It is -inf for negative x.
+    """
     (x,) = _floated("entr", x)
     negative = anp.less(x, 0)
     safe = anp.where(negative, 1, x)
@@ -119,9 +122,9 @@ def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @quiet
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
-    """p log(p / q) for positive p, q; 0 for p = 0 and q >= 0; otherwise infinite.
+    """Return p log(p / q) for positive p and q, accurate for p near q.
 
-    It is accurate for p near q.
+    The result is 0 for p = 0 and q >= 0, and otherwise infinite.
     """
     return _rel_entr(*_floated("rel_entr", p, q))
 
@@ -174,7 +177,7 @@ def _log_ratio(x: Array, y: Array) -> Array:
 
 @quiet
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
-    """p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
+    """Return p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
     p, q = _floated("kl_div", p, q)
     value = rel_entr(p, q)
     # An infinite sum of p and q has no difference.
@@ -187,13 +190,13 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """(x**lmbda - 1) / lmbda; log(x) for lmbda = 0."""
+    """Return (x**lmbda - 1) / lmbda, or log(x) for lmbda = 0."""
     x, lmbda = _floated("boxcox", x, lmbda)
     return _power_of_exponential(anp.log(x), lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """((1 + x)**lmbda - 1) / lmbda; log(1 + x) for lmbda = 0."""
+    """Return ((1 + x)**lmbda - 1) / lmbda, or log(1 + x) for lmbda = 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
     return _power_of_exponential(anp.log1p(x), lmbda)
 
@@ -227,7 +230,7 @@ def i0(x: ArrayLike) -> Array:
 
 
 def i0e(x: ArrayLike) -> Array:
-    """exp(-abs(x)) i0(x)."""
+    """Return exp(-abs(x)) i0(x)."""
     return bessel.bessel_i0e(x)
 
 
@@ -237,7 +240,7 @@ def i1(x: ArrayLike) -> Array:
 
 
 def i1e(x: ArrayLike) -> Array:
-    """exp(-abs(x)) i1(x)."""
+    """Return exp(-abs(x)) i1(x)."""
     return bessel.bessel_i1e(x)
 
 

@@ -24,10 +24,11 @@ _DUPLICATIONS = 14
 
 @quiet
 def ellipk(m: ArrayLike) -> Array:
-    """The complete elliptic integral of the first kind; infinite at 1, NaN beyond.
+    """The complete elliptic integral of the first kind.
 
-    The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. Its relative error, like
-    that of the next two functions, is below 2e-15.
+    It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. It is infinite at
+    m = 1 and NaN beyond. The relative error is below 2e-15, also for ``ellipkm1`` and
+    ``ellipe``.
     """
     (m,), dtype = in_float64("ellipk", m)
     return ops.convert(_first(1.0 - m), dtype)
@@ -35,7 +36,7 @@ def ellipk(m: ArrayLike) -> Array:
 
 @quiet
 def ellipkm1(p: ArrayLike) -> Array:
-    """ellipk(1 - p), also accurate near p = 0."""
+    """Return ellipk(1 - p), also accurate near p = 0."""
     (p,), dtype = in_float64("ellipkm1", p)
     return ops.convert(_first(p), dtype)
 
@@ -44,7 +45,7 @@ def ellipkm1(p: ArrayLike) -> Array:
 def ellipe(m: ArrayLike) -> Array:
     """The complete elliptic integral of the second kind; NaN for m > 1.
 
-    The integral of sqrt(1 - m sin(t)**2) from 0 to pi / 2.
+    It is the integral of sqrt(1 - m sin(t)**2) from 0 to pi / 2.
     """
     (m,), dtype = in_float64("ellipe", m)
     return ops.convert(_second(m), dtype)
@@ -54,7 +55,7 @@ def ellipe(m: ArrayLike) -> Array:
 def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
     """The incomplete elliptic integral of the first kind; NaN for m > 1.
 
-    The integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
+    It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipkinc", phi, m)
     periods, sine, cosine = _turned(phi)
@@ -70,7 +71,7 @@ def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
 def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
     """The incomplete elliptic integral of the second kind; NaN for m > 1.
 
-    The integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
+    It is the integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipeinc", phi, m)
     periods, sine, cosine = _turned(phi)

@@ -36,24 +36,24 @@ def erfc(x: ArrayLike) -> Array:
 
 @quiet
 def erfcx(x: ArrayLike) -> Array:
-    """exp(x**2) erfc(x), which neither underflows nor overflows for positive x.
+    """Return exp(x**2) erfc(x), without underflow or overflow for positive x.
 
-    Its error is below 1e-15.
+    The error is below 1e-15.
     """
     (x,), dtype = in_float64("erfcx", x)
     return ops.convert(_erfcx(x), dtype)
 
 
 def erfinv(x: ArrayLike) -> Array:
-    """The inverse of erf; infinite at -1 and 1, NaN outside."""
+    """The inverse of erf; it is infinite at -1 and 1, and NaN outside."""
     return ops.floating(special.erfinv, "erfinv", x)
 
 
 def wofz(z: ArrayLike) -> Array:
     """The Faddeeva function exp(-z**2) erfc(-i z) of complex z.
 
-    The rational approximation of Weideman, Computation of the complex error
-    function, 1994: within 1e-13 relative in the upper half plane.
+    The method is the rational approximation of Weideman (Computation of the complex
+    error function, 1994). The relative error is below 1e-13 in the upper half plane.
     """
     type = ops.type_of_operand("wofz", z)
     narrow = type.dtype in (dtypes.complex64, dtypes.float32)
@@ -93,16 +93,16 @@ def ndtr(x: ArrayLike) -> Array:
 @quiet
 @also_takes("series_order")
 def log_ndtr(x: ArrayLike) -> Array:
-    """The logarithm of ``ndtr``, accurate in both tails: within 1e-15."""
+    """The logarithm of ``ndtr``, accurate to 1e-15 in both tails."""
     (x,), dtype = in_float64("log_ndtr", x)
     return ops.convert(_log_ndtr(x), dtype)
 
 
 @quiet
 def ndtri(p: ArrayLike) -> Array:
-    """The inverse of ``ndtr``: within 1e-15, also for tiny p.
+    """The inverse of ``ndtr``, accurate to 1e-15, also for tiny p.
 
-    Infinite at 0 and 1, NaN outside of [0, 1].
+    It is infinite at 0 and 1, and NaN outside of [0, 1].
     """
     (p,), dtype = in_float64("ndtri", p)
     return ops.convert(_ndtri(p), dtype)

@@ -32,11 +32,11 @@ def gammaln(x: ArrayLike) -> Array:
 
 
 def loggamma(x: ArrayLike) -> Array:
-    """The logarithm of the gamma function for positive x; NaN for negative x.
+    """The logarithm of the gamma function for positive x; it is NaN for negative x.
 
-    For complex numbers it is the branch that is continuous except on the negative real
-    axis. Its absolute error is 1e-15 times that of its largest part; near its zeros 1
-    and 2 it is relative.
+    For complex numbers, it is the branch that is continuous except on the negative real
+    axis. The absolute error is 1e-15 times the size of the largest part of the
+    logarithm. Near the zeros 1 and 2, this is the relative error.
     """
     if ops.type_of_operand("loggamma", x).dtype in dtypes.COMPLEX:
         return complex_loggamma(x)
@@ -45,7 +45,10 @@ def loggamma(x: ArrayLike) -> Array:
 
 @quiet
 def gammasgn(x: ArrayLike) -> Array:
-    """The sign of the gamma function: NaN at its poles, except 1 at 0 and -1 at -0."""
+    """The sign of the gamma function.
+
+    It is NaN at the poles, but 1 at 0 and -1 at -0.
+    """
     (x,), dtype = in_float64("gammasgn", x)
     sign = 1.0 - 2.0 * anp.remainder(anp.floor(anp.minimum(x, 0.0)), 2.0)
     pole = (x < 0) & (anp.floor(x) == x)
@@ -55,10 +58,11 @@ def gammasgn(x: ArrayLike) -> Array:
 
 @quiet
 def gamma(x: ArrayLike) -> Array:
-    """The gamma function; for positive integers (x - 1)!, correctly rounded.
+    """The gamma function.
 
-    It is NaN at negative integers and infinite at 0. The relative error is below 2e-14.
-    For complex numbers it is exp(loggamma(x)).
+    For positive integers it is (x - 1)!, correctly rounded. It is NaN at negative
+    integers and infinite at 0. The relative error is below 2e-14. For complex numbers
+    it is exp(loggamma(x)).
     """
     if ops.type_of_operand("gamma", x).dtype in dtypes.COMPLEX:
         return anp.exp(complex_loggamma(x))
@@ -147,7 +151,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """The logarithm of the absolute value of the beta function.
 
-    For positive a and b, also large ones, its error is 2e-16 times the largest of the
+    For positive a and b, also large ones, the error is 2e-16 times the largest of the
     three logarithms of gamma.
     """
     (a, b), dtype = in_float64("betaln", a, b)
@@ -190,8 +194,8 @@ def _betaln(a: Array, b: Array) -> Array:
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """The beta function gamma(a) gamma(b) / gamma(a + b).
 
-    At poles it is infinite, except where a is a nonpositive integer and b an integer
-    from 1 to -a, or the other way round: there it has the limit.
+    At poles the function is infinite, with one exception. If one of ``a`` and b is an
+    integer -n <= 0, and the other is an integer from 1 to n, the result is the limit.
     """
     (a, b), dtype = in_float64("beta", a, b)
     a, b, sign = _reflected(a, b)
@@ -208,7 +212,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
 def multigammaln(a: ArrayLike, d: int) -> Array:
     """The logarithm of the multivariate gamma function, for a > (d - 1) / 2.
 
-    log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
+    It is log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
     """
     total = anp.add(gammaln(a), 0.25 * d * (d - 1) * math.log(math.pi))
     for k in range(1, d):
@@ -235,7 +239,10 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
 
 
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
-    """n! = gamma(n + 1); 0 for negative n. Correctly rounded for integer n."""
+    """Return n! = gamma(n + 1), which is 0 for negative n.
+
+    The result is correctly rounded for integer n.
+    """
     _not_exact("factorial", exact)
     return anp.where(anp.less(n, 0), 0.0, gamma(anp.add(n, 1)))
 
@@ -244,10 +251,10 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
 def comb(
     N: ArrayLike, k: ArrayLike, exact: bool = False, repetition: bool = False
 ) -> Array:
-    """The number of ways to choose k of N things; 0 for k < 0, k > N or N < 0.
+    """The number of ways to choose k of N things.
 
-    With ``repetition`` things may repeat. It is correctly rounded for integers and
-    results below 1e14.
+    It is 0 for k < 0, k > N or N < 0. With ``repetition``, things may repeat. The
+    result is correctly rounded for integers, if it is below 1e14.
     """
     _not_exact("comb", exact)
     if repetition:

@@ -28,7 +28,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 @quiet
 def dawsn(x: ArrayLike) -> Array:
-    """exp(-x**2) times the integral of exp(t**2) from 0 to x; within 2e-15."""
+    """Return exp(-x**2) times the integral of exp(t**2) from 0 to x, within 2e-15."""
     (x,), dtype = in_float64("dawsn", x)
     return ops.convert(_dawsn(x), dtype)
 
@@ -67,7 +67,8 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """The integrals of sin and of cos of pi t**2 / 2 from 0 to x.
 
-    Numerical Recipes, section 6.8: power series near 0, a continued fraction elsewhere.
+    The method is a power series near 0 and a continued fraction elsewhere (Numerical
+    Recipes, section 6.8).
     """
     (x,), dtype = in_float64("fresnel", x)
     return ops.convert(_sine(x), dtype), ops.convert(_cosine(x), dtype)
@@ -149,8 +150,8 @@ def _cosine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """The probability of X > h and 0 < Y < a X for standard normal X and Y.
 
-    Owen, Tables for computing bivariate normal probabilities, 1956; by Gauss-Legendre
-    quadrature, within 1e-15 absolutely.
+    The method is Gauss-Legendre quadrature of Owen's integral (Tables for computing
+    bivariate normal probabilities, 1956). The absolute error is below 1e-15.
     """
     (h, a), dtype = in_float64("owens_t", h, a)
     return ops.convert(_owens_t(h, a), dtype)

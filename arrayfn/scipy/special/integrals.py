@@ -35,7 +35,7 @@ _DEBYE = (
 
 @quiet
 def exp1(x: ArrayLike) -> Array:
-    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN below."""
+    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN for x < 0."""
     (x,), dtype = in_float64("exp1", x)
     return ops.convert(_exp1(x), dtype)
 
@@ -51,7 +51,7 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
 def expi(x: ArrayLike) -> Array:
     """The integral of exp(t) / t from minus infinity to x (its principal value).
 
-    Its relative error is 1e-15; near its zero at 0.3725 this is the absolute error.
+    The relative error is 1e-15. Near the zero at 0.3725, this is the absolute error.
     """
     (x,), dtype = in_float64("expi", x)
     return ops.convert(_expi(x), dtype)
@@ -61,7 +61,7 @@ def expi(x: ArrayLike) -> Array:
 def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
-    The second is of abs(x), as in SciPy; -inf at 0, NaN at -inf.
+    The second integral is that of abs(x), as in SciPy. It is -inf at 0 and NaN at -inf.
     """
     (x,), dtype = in_float64("sici", x)
     return ops.convert(_si(x), dtype), ops.convert(_ci(x), dtype)

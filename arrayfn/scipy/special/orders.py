@@ -27,10 +27,11 @@ _LARGE = 1e150
 
 @quiet
 def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
-    """Bessel functions of the first kind of orders 0 to ``v``: [v + 1, *z.shape].
+    """The Bessel functions of the first kind of orders 0 to ``v``.
 
-    Miller's backward recurrence (Abramowitz and Stegun 9.12) begins at order
-    ``n_iter``, or, if that is too low, far above the largest argument.
+    The result is [v + 1, *z.shape]. Miller's backward recurrence (Abramowitz and Stegun
+    9.12) begins at order ``n_iter``. If that is too low, it begins far above the
+    largest argument.
     """
     (z,), dtype = in_float64("bessel_jn", z)
     return ops.convert(_bessel_jn(z, int(v), int(n_iter)), dtype)
@@ -97,11 +98,11 @@ def sph_harm_y(
     *,
     n_max: int | None = None,
 ) -> Array:
-    """The spherical harmonic of degree n >= 0 and order m, complex.
+    """The complex spherical harmonic of degree n >= 0 and order m.
 
-    ``theta`` is the polar angle, ``phi`` the azimuth. Harmonics are orthonormal, with
-    the phase of Condon and Shortley; 0 for abs(m) > n. ``n_max`` is the largest degree,
-    which is needed if n is traced.
+    ``theta`` is the polar angle, and ``phi`` is the azimuth. Harmonics are orthonormal,
+    with the phase of Condon and Shortley. They are 0 for abs(m) > n. ``n_max`` is the
+    largest degree, which is needed if n is traced.
     """
     if n_max is None:
         if isinstance(n, Tracer):
@@ -156,12 +157,13 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
     """The associated Legendre function of the first kind, of order m and real degree v.
 
     For x from -1 to 1 it is Ferrers' function, with the phase of Condon and Shortley.
-    The order is an integer, else the value is NaN; the same holds for negative orders
-    beyond an integer degree. Outside of [-1, 1] it is a polynomial for m = 0 and
-    integers v, and NaN for other orders. The first two degrees come from hypergeometric
-    functions (DLMF 14.3.1 and 15.8.1), the others from the recurrence (14.10.3). For
-    degrees up to 20 the error is below 1e-13 times the largest value of a degree near
-    v. It can be differentiated with respect to v and x.
+    The order must be an integer, otherwise the value is NaN. It is also NaN for
+    negative orders beyond an integer degree. Outside of [-1, 1], the value is a
+    polynomial for m = 0 and integers v, and otherwise NaN. The first two degrees come
+    from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other degrees come from
+    the recurrence (14.10.3). For degrees up to 20 the error is below 1e-13 times the
+    largest value of a degree near v. The function can be differentiated with respect to
+    v and x.
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)

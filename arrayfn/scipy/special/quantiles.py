@@ -170,33 +170,33 @@ _betaincinv = _inverse(betainc, _beta_inverse)
 
 @quiet
 def gammaincinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """x with gammainc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammainc(a, x) = y, for y between 0 and 1."""
     (a, y), dtype = in_float64("gammaincinv", a, y)
     return ops.convert(_gammaincinv(a, y), dtype)
 
 
 @quiet
 def gammainccinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """x with gammaincc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammaincc(a, x) = y, for y between 0 and 1."""
     (a, y), dtype = in_float64("gammainccinv", a, y)
     return ops.convert(_gammainccinv(a, y), dtype)
 
 
 @quiet
 def betaincinv(a: ArrayLike, b: ArrayLike, y: ArrayLike) -> Array:
-    """x with betainc(a, b, x) = y, for y between 0 and 1."""
+    """Find x with betainc(a, b, x) = y, for y between 0 and 1."""
     (a, b, y), dtype = in_float64("betaincinv", a, b, y)
     return ops.convert(_betaincinv(a, b, y), dtype)
 
 
 def chdtri(v: ArrayLike, p: ArrayLike) -> Array:
-    """x with chdtrc(v, x) = p."""
+    """Find x with chdtrc(v, x) = p."""
     return anp.multiply(2, gammainccinv(anp.divide(v, 2), p))
 
 
 @quiet
 def pdtri(k: ArrayLike, y: ArrayLike) -> Array:
-    """The mean m with pdtr(k, m) = y."""
+    """Find the mean m with pdtr(k, m) = y."""
     (k, y), dtype = in_float64("pdtri", k, y)
     mean = _gammainccinv(anp.floor(k) + 1.0, y)
     return ops.convert(anp.where(k < 0, math.nan, mean), dtype)
@@ -204,7 +204,7 @@ def pdtri(k: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def bdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
-    """p with bdtr(k, n, p) = y."""
+    """Find p with bdtr(k, n, p) = y."""
     (k, n, y), dtype = in_float64("bdtri", k, n, y)
     k, n = anp.floor(k), anp.floor(n)
     inside = (k >= 0) & (k < n)
@@ -214,7 +214,7 @@ def bdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def nbdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
-    """p with nbdtr(k, n, p) = y."""
+    """Find p with nbdtr(k, n, p) = y."""
     (k, n, y), dtype = in_float64("nbdtri", k, n, y)
     p = _betaincinv(anp.floor(n), anp.floor(k) + 1.0, y)
     return ops.convert(anp.where(k >= 0, p, math.nan), dtype)
@@ -222,7 +222,7 @@ def nbdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
-    """x with fdtr(dfn, dfd, x) = p."""
+    """Find x with fdtr(dfn, dfd, x) = p."""
     (m, n, p), dtype = in_float64("fdtri", dfn, dfd, p)
     # Of the two parts of 1 the smaller is found, and subtracted.
     lower = _betaincinv(0.5 * m, 0.5 * n, p)
@@ -234,7 +234,7 @@ def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
-    """t with stdtr(df, t) = p."""
+    """Find t with stdtr(df, t) = p."""
     (df, p), dtype = in_float64("stdtrit", df, p)
     is_normal = df == math.inf
     d = anp.where(is_normal, 1.0, df)

@@ -7,10 +7,10 @@ from arrayfn.numpy._operands import Array, ArrayLike, Axis
 
 
 def softmax(x: ArrayLike, axis: Axis = None) -> Array:
-    """exp(x) / sum(exp(x)) over ``axis`` (None: all), without overflow."""
+    """Return exp(x) / sum(exp(x)) over ``axis`` (None: all), without overflow."""
     return nn.softmax(x, axis)
 
 
 def log_softmax(x: ArrayLike, axis: Axis = None) -> Array:
-    """The logarithm of ``softmax``, accurate if softmax underflows."""
+    """The logarithm of ``softmax``, accurate even if ``softmax`` underflows."""
     return nn.log_softmax(x, axis)

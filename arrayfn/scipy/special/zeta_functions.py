@@ -19,7 +19,9 @@ _LARGEST = 170.0  # of arguments of gamma
 
 
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
-    """The sum of (q + k)**-x over k >= 0, for x > 1; Riemann's for all x without q.
+    """The sum of (q + k)**-x over k >= 0, for x > 1.
+
+    Without q, it is Riemann's zeta function, for all x.
 
     >>> zeta(2.0)
     array(1.64493407)
@@ -28,7 +30,7 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
 
 
 def zetac(x: ArrayLike) -> Array:
-    """Riemann's zeta function less 1, accurate for large x too.
+    """Riemann's zeta function minus 1, also accurate for large x.
 
     >>> zetac(2.0)
     array(0.64493407)

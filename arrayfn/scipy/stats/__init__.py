@@ -1,10 +1,10 @@
-"""Distributions, one module each, and statistics of samples.
+"""Distributions, each in a module, and statistics of samples.
 
     from arrayfn.scipy import stats
     stats.norm.logpdf(x, loc=mean, scale=deviation)
 
-Names and arguments are SciPy's. Densities, and most distribution functions, are
-differentiable by all arguments.
+Names and arguments are SciPy's. Densities, and most distribution functions, can be
+differentiated with respect to all arguments.
 """
 
 from __future__ import annotations

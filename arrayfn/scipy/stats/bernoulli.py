@@ -1,4 +1,4 @@
-"""The Bernoulli distribution: 1 with probability ``p``, else 0."""
+"""The Bernoulli distribution: 1 with probability ``p``, otherwise 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The binomial distribution: successes in ``n`` trials of probability ``p``."""
+"""The binomial distribution: the number of successes in ``n`` trials.
+
+``p`` is the probability of a success.
+"""
 
 from __future__ import annotations
 

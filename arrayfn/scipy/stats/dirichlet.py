@@ -12,10 +12,11 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 @quiet
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The logarithm of the density at x [m, ...] (or [m - 1, ...]), alpha being [m].
+    """The logarithm of the density at x [m, ...] or [m - 1, ...], for alpha [m].
 
-    As in SciPy, the components are along the first axis. The last one may be omitted;
-    it follows from the sum 1. The result is -inf if x is not on the simplex.
+    As in SciPy, the components are along the first axis. The last component may be
+    omitted, because it follows from the sum 1. The result is -inf if x is not on the
+    simplex.
     """
     size = anp.asarray(alpha).shape[0]
     points = anp.asarray(x)

@@ -1,4 +1,4 @@
-"""The exponential distribution, of mean ``scale`` from ``loc`` on."""
+"""The exponential distribution on x >= ``loc``, with mean ``loc`` + ``scale``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gamma distribution, of shape ``a``."""
+"""The gamma distribution with shape ``a``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The geometric distribution: trials, of probability ``p``, up to a first success."""
+"""The geometric distribution: the number of trials up to the first success.
+
+``p`` is the probability of a success.
+"""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
     """A mixture of normal distributions around the points of ``dataset``.
 
     ``dataset`` is [n] or [d, n]. The bandwidth follows Scott's rule ("scott", the
-    default) or Silverman's ("silverman"), or is a number or a function of the estimate.
-    The points have ``weights`` [n]. Scott, Multivariate density estimation, 1992.
+    default) or Silverman's ("silverman"). It may also be a number or a function of the
+    estimate. The points have ``weights`` [n]. See Scott, Multivariate density
+    estimation, 1992.
 
     An estimate is a pytree, so it can be created inside ``jit`` and passed to it.
 
@@ -168,7 +169,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return anp.sum(other.weights * anp.exp(logs))
 
     def resample(self, key: Any, shape: Any = ()) -> Array:
-        """Points from the density, by the random ``key``: [d, *shape]."""
+        """Draw points [d, *shape] from the density, by the random ``key``."""
         wanted = shape if isinstance(shape, tuple) else (shape,)
         choice_key, noise_key = random.split(key)
         index = random.choice(choice_key, self.n, wanted, p=self.weights)

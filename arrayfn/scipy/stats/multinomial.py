@@ -1,4 +1,4 @@
-"""The multinomial distribution: how often each outcome comes in ``n`` trials."""
+"""The multinomial distribution: the counts of outcomes in ``n`` trials."""
 
 from __future__ import annotations
 

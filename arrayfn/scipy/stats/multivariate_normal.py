@@ -1,4 +1,4 @@
-"""The normal distribution of vectors, of mean [n] and covariance [n, n]."""
+"""The normal distribution of vectors, with mean [n] and covariance [n, n]."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from arrayfn.scipy.stats._arguments import floats
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """The logarithm of the density at x [..., n].
 
-    ``mean`` is [..., n] or a number, ``cov`` [..., n, n] and positive definite, or a
-    number: that multiple of the unit matrix.
+    ``mean`` is [..., n] or a number. ``cov`` is [..., n, n] and positive definite, or a
+    number, which stands for that multiple of the unit matrix.
     """
     (cov,) = floats("multivariate_normal.logpdf", cov)
     x, mean = floats("multivariate_normal.logpdf", x, mean)

@@ -1,4 +1,4 @@
-"""The negative binomial distribution: failures before ``n`` successes."""
+"""The negative binomial distribution: the number of failures before ``n`` successes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The normal distribution, of mean ``loc`` and standard deviation ``scale``."""
+"""The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pareto distribution, of exponent ``b``."""
+"""The Pareto distribution with exponent ``b``."""
 
 from __future__ import annotations
 

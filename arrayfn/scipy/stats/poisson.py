@@ -1,4 +1,4 @@
-"""The Poisson distribution, of mean ``mu``."""
+"""The Poisson distribution with mean ``mu``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The entropy in nats: by its sum up to ``mu`` = 100, above by its expansion.
+    """The entropy in nats.
+
+    Up to ``mu`` = 100 it is computed by its sum, and above by its expansion.
 
     >>> entropy(0.0)
     array(0.)

@@ -71,7 +71,9 @@ def mode(
     nan_policy: str = "propagate",
     keepdims: bool = False,
 ) -> ModeResult:
-    """The most frequent value along ``axis`` (None: of all); the smallest of ties.
+    """The most frequent value along ``axis`` (None: of all elements).
+
+    Of several such values, it is the smallest.
 
     >>> import numpy as np
     >>> mode(np.array([3, 1, 3, 2, 1]))
@@ -100,12 +102,12 @@ def rankdata(
     axis: int | None = None,
     nan_policy: str = "propagate",
 ) -> Array:
-    """The rank, from 1, of each number along ``axis``; flattened for None.
+    """The rank, from 1, of each number along ``axis`` (None: of all, flattened).
 
-    ``method`` decides about equal numbers: the mean of their ranks ("average"), the
-    "min" or "max", their rank among distinct numbers ("dense"), or ranks in their order
-    ("ordinal"). With "average", a NaN makes all ranks NaN; other methods count NaN as
-    the largest.
+    ``method`` is the rank of equal numbers. "average", "min" and "max" give the mean,
+    smallest and largest of their ranks. "dense" gives the rank among distinct numbers.
+    "ordinal" gives different ranks in their order. With "average", a NaN makes all
+    ranks NaN. Other methods count NaN as the largest number.
 
     >>> import numpy as np
     >>> rankdata(np.array([10, 30, 20, 20]))
@@ -148,9 +150,9 @@ def sem(
     *,
     keepdims: bool = False,
 ) -> Array:
-    """The standard error of the mean along ``axis`` (None: of all).
+    """The standard error of the mean along ``axis`` (None: of all elements).
 
-    A NaN gives NaN; ``nan_policy="omit"`` ignores NaN.
+    A NaN gives NaN, but ``nan_policy="omit"`` ignores NaN.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))

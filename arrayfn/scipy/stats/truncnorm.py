@@ -1,6 +1,6 @@
 """The standard normal distribution truncated to [a, b], then scaled and shifted.
 
-So x is in [loc + a * scale, loc + b * scale].
+Hence x is in [loc + a * scale, loc + b * scale].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The von Mises distribution of angles around 0, of concentration ``kappa``."""
+"""The von Mises distribution of angles around 0, with concentration ``kappa``."""
 
 from __future__ import annotations
 

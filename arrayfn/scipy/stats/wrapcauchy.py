@@ -1,4 +1,4 @@
-"""The wrapped Cauchy distribution of angles in [0, 2 pi], of concentration ``c``."""
+"""The wrapped Cauchy distribution of angles in [0, 2 pi], with concentration ``c``."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def stop_gradient(x: Any) -> Any:
-    """x, or each leaf of a pytree, as a constant: its derivatives are zero.
+    """Make x, or each leaf of a pytree, a constant, whose derivatives are zero.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad

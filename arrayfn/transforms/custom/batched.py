@@ -28,11 +28,11 @@ Rule = Callable[..., tuple[Any, Any]]
 
 
 class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
-    """A function that ``vmap`` maps by the rule that ``def_vmap`` gives it.
+    """A function that ``vmap`` maps by a rule, which ``def_vmap`` sets.
 
     The rule takes ``(axis_size, in_batched, *arguments)`` and returns the pair (result,
-    out_batched). ``in_batched`` has, for each argument, a bool or a tree of bools like
-    the argument, which say whether its first axis is the mapped axis. ``out_batched``
+    out_batched). ``in_batched`` has a bool for each argument, or a tree of bools like
+    the argument. A bool says whether the first axis is the mapped axis. ``out_batched``
     says the same for the result, and may be a prefix of its tree. The function must not
     capture mapped values.
 
@@ -60,7 +60,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._signature = inspect.signature(fun)
 
     def def_vmap(self, vmap_rule: Rule) -> Rule:
-        """Set the rule; usable as a decorator."""
+        """Set the rule; this method can be a decorator."""
         self._rule = vmap_rule
         return vmap_rule
 

@@ -29,12 +29,13 @@ from arrayfn.transforms.custom.reverse import custom_vjp
 def closure_convert(
     fun: Function, *example_args: Any
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """``fun`` with its captured values as arguments, and those values.
+    """Turn the captured values of ``fun`` into arguments.
 
-    The values are the captured traced ones that are floating-point numbers and that a
-    derivative may be taken by; other values stay constants. Call the result as
-    ``converted(*args, *values)``, with arguments of the structure and types of
-    ``example_args``. A function with rules can take functions this way.
+    The results are the new function and these values. The values are the captured
+    traced values that are floating-point numbers and with respect to which a derivative
+    may be taken; other values stay constants. Call the result as ``converted(*args,
+    *values)``, with arguments of the structure and types of ``example_args``. This way,
+    a function with custom rules can take functions as arguments.
 
     >>> from arrayfn.transforms import grad
     >>> def f(w):
@@ -98,11 +99,11 @@ class _Rule:
 
 
 def custom_gradient(fun: Function) -> Callable[..., Any]:
-    """Turn a function that returns (value, rule) into one with that gradient.
+    """Turn a function that returns (value, rule) into a function with that gradient.
 
-    ``fun(*args)`` returns the value, and a function from the value's cotangent to
-    the arguments' cotangents (a tuple, or one alone). The rule may capture values of
-    ``fun``. See ``custom_vjp``.
+    ``fun(*args)`` returns the value, and a function from the cotangent of the value to
+    the cotangents of the arguments (a tuple, or a single one). The rule may capture
+    values of ``fun``. See ``custom_vjp``.
 
     >>> from arrayfn.transforms import grad
     >>> @custom_gradient

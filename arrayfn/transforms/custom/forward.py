@@ -31,13 +31,14 @@ from arrayfn.transforms.custom.functions import (
 
 
 class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
-    """A function differentiated by the rule that ``defjvp`` gives it.
+    """A function with a custom derivative rule, which ``defjvp`` sets.
 
     Differentiation with respect to values that the function captures raises an error.
 
-    The rule takes ``(*static arguments, primals, tangents)``, tuples with an entry for
-    each other argument, and returns the pair (value, tangent of the value). Arguments
-    in ``nondiff_argnums`` (and ``nondiff_argnames``) are static: any Python values.
+    The rule takes ``(*static arguments, primals, tangents)``. Primals and tangents are
+    tuples with an entry for each argument that is not static. The rule returns the pair
+    (value, tangent of the value). Arguments in ``nondiff_argnums`` (and
+    ``nondiff_argnames``) are static: any Python values.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -62,7 +63,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._symbolic_zeros = False
 
     def defjvp(self, rule: Function, symbolic_zeros: bool = False) -> Function:
-        """Set the rule; usable as a decorator.
+        """Set the rule; this method can be a decorator.
 
         With ``symbolic_zeros`` the rule gets a ``SymbolicZero``, with a shape and a
         dtype, for each tangent that is zero.
@@ -74,7 +75,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def defjvps(self, *rules: Function | None) -> None:
         """Set a rule for each argument: ``rule(tangent, value, *arguments)``.
 
-        It returns the tangent of the value for a change of only that argument. None
+        The rule returns the tangent of the value if only that argument changes. None
         means zero.
 
         >>> from arrayfn.transforms import grad

@@ -39,7 +39,7 @@ from arrayfn.transforms.custom.functions import (
 class CustomVJPPrimal:
     """A leaf of an argument of a forward rule that asked for ``symbolic_zeros``.
 
-    ``perturbed`` says whether a derivative by it is wanted.
+    ``perturbed`` says whether a derivative with respect to the leaf is needed.
     """
 
     value: Any
@@ -47,12 +47,12 @@ class CustomVJPPrimal:
 
 
 class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
-    """A function differentiated in reverse by the rules that ``defvjp`` gives it.
+    """A function with custom rules for reverse mode, which ``defvjp`` sets.
 
     ``forward(*arguments)`` returns the pair (value, residuals). ``backward(*static
     arguments, residuals, cotangent)`` returns a tuple with the cotangent of each other
     argument, or None for zero. Arguments in ``nondiff_argnums`` (and
-    ``nondiff_argnames``) are static: any Python values. Forward mode is refused.
+    ``nondiff_argnames``) are static: any Python values. Forward mode raises an error.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
