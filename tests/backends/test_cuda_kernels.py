@@ -87,8 +87,8 @@ SMALL = GpuConfig(
     multiprocessors=20,
     max_threads=128,
     row_words=8,
-    waves=2,
-    chunk=64,
+    split_blocks=2,
+    split_chunk=64,
     tiles=2,
     max_cluster=0,
 )

@@ -27,7 +27,7 @@ def assert_equal(function, arguments, compiled, tolerance):
 CLUSTERS = GpuConfig(
     multiprocessors=2,
     max_threads=128,
-    chunk=128,
+    split_chunk=128,
     max_cluster=4,
     row_words=1,
     cluster_words=4,

@@ -90,7 +90,10 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     assert isinstance(schedule, (Rows, Columns))
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     blocks = max(1, block_count(nest, schedule))
-    target = min(-(-gpu.multiprocessors * gpu.waves // blocks), per_block // gpu.chunk)
+    target = min(
+        -(-gpu.multiprocessors * gpu.split_blocks // blocks),
+        per_block // gpu.split_chunk,
+    )
     fewest = parts_for_sums(nest, schedule)
     target = max(target, fewest)
     if target < (_MIN_PARTS if fewest == 1 else 2):

@@ -159,7 +159,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         divisors = self.row_divisors(vectors.body, vectors.stores, vectors.loads)
         for name, inverse in divisors.items():
             self.line(f"{inverse} = inverse_f32({name})")
-        self.invert_halves(vectors.body)
+        self.define_reciprocals(vectors.body)
         with self.open_row_loop():
             self.preload(vectors)
             if divisors:

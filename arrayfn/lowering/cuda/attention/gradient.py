@@ -20,7 +20,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled
+from arrayfn.lowering.cuda.handwritten import fill_template
 
 STATISTICS_WARPS: Final = 4
 
@@ -72,7 +72,7 @@ load_u16x{p}(cotangent, cotangent_at + at * {p}, second, 0)
 first[0] = result[result_at + at]
 second[0] = cotangent[cotangent_at + at]
 """
-    return filled(
+    return fill_template(
         _STATISTICS,
         warps=STATISTICS_WARPS,
         piece=p,

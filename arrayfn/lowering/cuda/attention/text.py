@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled, indented
+from arrayfn.lowering.cuda.handwritten import fill_template, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
@@ -84,7 +84,7 @@ class Text:
         return 2 * self.tiles.m_fragments
 
     def fill(self, template: str, **parts: str | int | Iterable[str]) -> str:
-        """``template`` with ``parts`` for the names in braces (see ``filled``).
+        """``template`` with ``parts`` for the names in braces (see ``fill_template``).
 
         Parts that all kernels have need not be given: sizes of tiles and of registers,
         ``scale_and_mask``, and the lines that define the common names.
@@ -107,7 +107,7 @@ class Text:
             "sequence_ends": self.sequence_ends(),
             "bias_and_mask_bases": self.bias_and_mask_bases(),
         }
-        return filled(template, **common, **parts)
+        return fill_template(template, **common, **parts)
 
     def accumulator(self, width: int, *, pair: bool = False) -> str:
         """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
@@ -393,7 +393,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 f"logit = select_f32({is_hidden}, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
             ]
-        return filled(
+        return fill_template(
             _SCALE_AND_MASK,
             before=[line for term in terms.values() for line in term.before],
             lane_rows=self.lane_rows,

@@ -20,7 +20,7 @@ from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rewritten
 from arrayfn.lowering.cuda.config import ChooseConvolution, ConvolutionAlgorithm
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.windows.convolution_axes import (
     DEPTHWISE_ROLES,
     by_channel,
@@ -361,7 +361,7 @@ def _library_convolution(
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
-) -> Iterable[Made]:
+) -> Iterable[Lowered]:
     """The calls, of the library or of kernels here, for a rewritten equation.
 
     ``reads`` says where operands lie; sums of ``deterministic`` ones have a fixed
