@@ -27,13 +27,13 @@ from arrayfn.lowering.cuda.merges import (
 )
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
-    Part,
+    PartialResults,
     block_count,
     combine_parts,
     fills_gpu,
     has_narrow_rows,
     part_arrays,
-    partial,
+    partial_nest,
     uneven_chunks,
 )
 from arrayfn.lowering.cuda.stage_plan import kept_words
@@ -92,10 +92,10 @@ def merged_parts(
     strided = has_narrow_rows(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
-    nests = [partial(shifted, axis, 0, size, count, parts, strided=strided)]
+    nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
         shifted = _with_partial_shifts(nest, merge, elements[1])
-        nests.append(partial(shifted, axis, count, rest, 1, parts, size * count))
+        nests.append(partial_nest(shifted, axis, count, rest, 1, parts, size * count))
     combined = _PartCombination(merge, parts, count, elements).statements
     return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
 
@@ -266,7 +266,7 @@ class _PartCombination:
     """
 
     merge: Merge
-    parts: Sequence[Part]
+    parts: Sequence[PartialResults]
     count: int
     elements: tuple[int, int]
     statements: list[Statement] = field(default_factory=list[Statement])

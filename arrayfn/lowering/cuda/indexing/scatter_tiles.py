@@ -24,8 +24,8 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, inde
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_by_digit
 from arrayfn.lowering.cuda.sorting.tiles import (
-    DIGIT,
-    DIGITS,
+    DIGIT_BITS,
+    DIGIT_VALUES,
     THREAD_NUMBERS,
     SharedArrays,
     SortData,
@@ -35,7 +35,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 
 MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
-_THREADS: Final = DIGITS  # of a block: each finds where a digit begins
+_THREADS: Final = DIGIT_VALUES  # of a block: each finds where a digit begins
 _ITEMS: Final = 6  # updates that a thread loads at a time
 _TILE_BYTES: Final = 1 << 15
 
@@ -57,7 +57,7 @@ class Tiles:
     @property
     def shift(self) -> int:
         """The lowest bit of the highest digit of a key."""
-        return max(0, (self.limit - 1).bit_length() - DIGIT)
+        return max(0, (self.limit - 1).bit_length() - DIGIT_BITS)
 
     @property
     def size(self) -> int:
@@ -91,7 +91,7 @@ def scatter_in_tiles(
     sorted_arrays = [
         new_array(dtype, tiles.count) for dtype in (dtypes.uint32, tiles.dtype)
     ]
-    totals = new_array(dtypes.int32, DIGITS)
+    totals = new_array(dtypes.int32, DIGIT_VALUES)
     # What is left out may have any digit.
     rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
     yield from sort_by_digit(

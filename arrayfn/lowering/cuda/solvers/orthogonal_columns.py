@@ -47,8 +47,7 @@ def rows_of(n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """Assigns up to ``rows`` columns to a block's threads; writes lines that rotate
-    them.
+    """How up to ``rows`` columns lie in a block's threads; writes their rotations.
 
     The first ``rows`` elements of each are made orthogonal. A column may have ``more``
     elements, which are rotated with them. The lines share these variables:
