@@ -245,7 +245,7 @@ def test_rows_fetched_ahead_pass_through_shared_memory():
     code = pytest.importorskip("arrayfn.backends.cuda.code")
     arguments = random(320, 32768), random(32768, seed=1)
     (kernel,) = lowered(layernorm, *arguments).kernels
-    ptx = code.compile_ptx(kernel, (9, 0))
+    ptx = code.kernel_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
     assert "cp.async.bulk.shared::cluster.global" in ptx

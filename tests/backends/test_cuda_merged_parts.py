@@ -9,7 +9,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from tests.backends.rows_on_gpu import odd_rows, wanted
@@ -165,4 +165,4 @@ def test_which_rows_are_cut_into_parts():
 def test_parts_are_kept_in_registers():
     x = np.empty((512, 65536), np.float32)
     for kernel in lowered(std, x).kernels:
-        assert ".local" not in compile_ptx(kernel, (9, 0))
+        assert ".local" not in kernel_ptx(kernel, (9, 0))

@@ -11,7 +11,7 @@ import pytest
 
 import arrayfn as af
 from arrayfn.backends.cuda import missing_here, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -252,7 +252,7 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        compile_ptx(kernel_of(text), (9, 0))
+        kernel_ptx(kernel_of(text), (9, 0))
         for text in (
             single_kernel(SingleTile(4)),
             single_kernel(SingleTile(4, transposed=True)),

@@ -168,7 +168,7 @@ def test_operands_rotate_among_what_there_is_room_for(
 ) -> None:
     memory = Memory(room)
     monkeypatch.setattr(cublas, "device", lambda: memory)
-    with cublas.rotating(sizes, "f32") as (count, next_places):
+    with cublas.rotating_operands(sizes, "f32") as (count, next_places):
         places = [tuple(next_places()) for _ in range(2 * sets)]
         assert count == sets == len(set(places))
         assert places[:sets] == places[sets:]
@@ -180,7 +180,7 @@ def test_no_room_for_one_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cublas, "device", lambda: memory)
     with (
         pytest.raises(OutOfMemoryError),
-        cublas.rotating((1 << 19, 1 << 20), "f32"),
+        cublas.rotating_operands((1 << 19, 1 << 20), "f32"),
     ):
         pass
     assert not memory.held

@@ -286,13 +286,13 @@ class EncodedPlan:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
             duration = _duration(nbytes * shares)
-        if isinstance(made, runner.Product):
+        if isinstance(made, runner.PreparedProduct):
             workspace = made.workspace, made.workspace + made.workspace_bytes
             kernel = self._kernels[step.kernel]
             assert isinstance(kernel, LibraryKernel)
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
-            small = small and work <= cublas.small_work(kernel.provider)
+            small = small and work <= cublas.max_small_work(kernel.provider)
             duration = 0 if small else max(1, duration)
         return StepAccesses(step.reads, writes_of(step), workspace, small, duration)
 
@@ -334,7 +334,7 @@ class EncodedPlan:
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, addend, result = made.layouts
-        return runner.Product(
+        return runner.PreparedProduct(
             kind=StepKind.PRODUCT,
             handle=made.handle,
             operation=made.operation,

@@ -92,7 +92,7 @@ class Kernel(Step):
     shared: int  # bytes of shared memory
 
 
-class Product(Step):
+class PreparedProduct(Step):
     """A matrix product: the arguments of cublasLtMatmul, as it orders them.
 
     ``alpha`` and ``beta`` are addresses of numbers. Matrices, the bias and an alpha in
@@ -208,7 +208,7 @@ def step_run(plan: LaunchPlan, step: Step) -> int:
         made = cast(Recorded, step)
         return plan.launch(made.config, made.function, made.parameters, None)
     if kind == StepKind.PRODUCT:
-        return product_run(plan, cast(Product, step))
+        return product_run(plan, cast(PreparedProduct, step))
     if kind == StepKind.ZEROS:
         zeros = cast(Zeros, step)
         return plan.fill(zeros.target[0], 0, zeros.nbytes, plan.stream)
@@ -255,7 +255,7 @@ def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
 
 
 @native
-def product_run(plan: LaunchPlan, step: Product) -> int:
+def product_run(plan: LaunchPlan, step: PreparedProduct) -> int:
     """Launch a matrix product on the plan's stream; cuBLAS's status."""
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)

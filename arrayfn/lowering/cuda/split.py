@@ -136,12 +136,12 @@ def has_narrow_rows(nest: Nest, axis: int) -> bool:
 
 
 class ChunkSizes(NamedTuple):
-    """How elements are cut into ``count`` chunks of ``size`` elements, and a rest."""
+    """How elements are cut into ``chunks`` of ``size`` elements, and a rest."""
 
     size: int
-    count: int
+    chunks: int
     rest: int
-    """Elements of the last, shorter chunk, which ``count`` leaves out; 0 for none."""
+    """Elements of the last, shorter chunk, which ``chunks`` leaves out; 0 for none."""
 
 
 def even_chunks(extent: int, count: int) -> ChunkSizes:

@@ -148,8 +148,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` loads, or stores, as vectors of ``lanes``
-        elements.
+        """The operands that ``body`` loads, or stores, in vectors of ``lanes``.
 
         ``kind`` is ``Load`` or ``Store``.
         """
@@ -208,7 +207,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         """Print one vector access: ``load_f32x4(x_in, row + first, x_tile, 0)``.
 
         Args:
-            way: "load" or "store".
+            direction: "load" or "store".
             operand: The number of the operand, here ``x``.
             name: The suffix of the function: ``f32x4``.
             at: The index of the vector's first element in memory: ``row + first``.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from arrayfn.backends.cuda.emulator import lookback
-from arrayfn.backends.cuda.emulator.actions import ACTIONS, PLAIN, acts
+from arrayfn.backends.cuda.emulator.actions import ACTIONS, PLAIN, emulates
 from arrayfn.backends.cuda.emulator.copies import check_unread
 from arrayfn.backends.cuda.emulator.memory import (
     EmulationError,
@@ -103,7 +103,7 @@ class Thread:
 _FRAMES_TO_KERNEL: Final = 3  # an action's, the thread's, the device function's
 
 
-@acts("shared")
+@emulates("shared")
 def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
     """The static shared array that the kernel's current line declares."""
     # Each line of the text has its array, also when a function calls it again.
@@ -111,7 +111,7 @@ def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
     return thread.block.shared_array((f.name, line), f, f.name, count)
 
 
-@acts("dynamic_shared")
+@emulates("dynamic_shared")
 def _dynamic_shared(
     thread: Thread, f: DeviceFunction, offset: int, count: int
 ) -> SharedMemory:
@@ -120,13 +120,13 @@ def _dynamic_shared(
     return thread.block.shared_array(key, f, f"{f.name} at {offset}", int(count))
 
 
-@acts("mbarriers")
+@emulates("mbarriers")
 def _mbarriers(thread: Thread, f: DeviceFunction, count: int) -> Mbarriers:
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.mbarriers.setdefault(line, {})
 
 
-@acts("registers")
+@emulates("registers")
 def _registers(thread: Thread, f: DeviceFunction, count: int) -> Memory:
     return Memory(unwritten(count, f.dtype), f.name)
 
@@ -141,7 +141,7 @@ ACTIONS.update(
 )
 
 
-@acts("dsmem_store")
+@emulates("dsmem_store")
 def _dsmem_store(
     thread: Thread,
     f: DeviceFunction,
@@ -171,7 +171,7 @@ def _dsmem_store(
     mbarrier_of(peers, k).arriving.append((target, int(at), [value]))
 
 
-@acts("mbarrier_init")
+@emulates("mbarrier_init")
 def _mbarrier_init(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, count: int
 ) -> None:
@@ -186,7 +186,7 @@ def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
     return mbarriers[int(k)]
 
 
-@acts("mbarrier_expect_tx")
+@emulates("mbarrier_expect_tx")
 def _mbarrier_expect_tx(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, k: int, nbytes: int
 ) -> None:
@@ -199,7 +199,7 @@ def _mbarrier_expect_tx(
         mbarrier.phases += 1  # nothing is to arrive
 
 
-@acts("bulk_copy")
+@emulates("bulk_copy")
 def _bulk_copy(
     thread: Thread,
     f: DeviceFunction,

@@ -45,7 +45,7 @@ _RESIDENT: Final = 1024
 
 
 def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
-    """The kernel whose blocks each sort a tile of a row and write its first ``keep``.
+    """The kernel whose blocks each sort a tile of a row and write ``keep`` elements.
 
     Elements beyond the row's end come last. The kernel's integers are ``n``, the length
     of a row, ``tiles`` of it, ``keep``, ``length`` (see ``SortData.store``) and
