@@ -107,7 +107,7 @@ def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
 
 def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
     ptx: str = importlib.import_module(_PRINTED_COMPILER).ptx_of(kernel, modules, arch)
-    return overlapping(ptx) if arch >= OVERLAPS_FROM else ptx
+    return with_dependent_launch(ptx) if arch >= OVERLAPS_FROM else ptx
 
 
 def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
@@ -159,14 +159,14 @@ def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     return importlib.import_module(_WRITTEN_COMPILER).written_modules(made, arch)
 
 
-def overlapping(ptx: str) -> str:
+def with_dependent_launch(ptx: str) -> str:
     r"""Let the kernel of ``ptx`` be launched while earlier ones end, and wait for them.
 
     Its loads are no longer ``.nc``, which assume that nothing writes the memory while
     the kernel runs: the kernels that it waits for do, and such loads returned older
     values.
 
-    >>> print(overlapping(".visible .entry kernel()\n{\n\tret;\n}"))
+    >>> print(with_dependent_launch(".visible .entry kernel()\n{\n\tret;\n}"))
     .visible .entry kernel()
     {
         griddepcontrol.wait;

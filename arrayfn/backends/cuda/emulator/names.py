@@ -87,7 +87,7 @@ class _Walk:
         return True
 
     def branches(self, test: str, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        """Record what an ``if`` reads and assigns; return whether its end is reached.
+        """Record what an ``if`` reads and assigns; return whether control leaves it.
 
         Names that are assigned under a test are known again under the same test later.
         """

@@ -1,8 +1,8 @@
-"""Runs a plan segment by segment, each as its ``Strategy`` says.
+"""Runs a plan segment by segment, each by its ``Strategy``.
 
-``SegmentDispatch`` holds all that changes from call to call: the plan that serves any
-addresses, the plans for single sets of addresses (``AddressCache``), and what the
-native call entry may run without entering Python.
+``SegmentDispatch`` holds everything that changes from call to call: the plan that
+serves any addresses, the plans for single sets of addresses (``AddressCache``), and the
+plans that the native call entry may run without entering Python.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from arrayfn.backends.cuda.graphs.walk import CapturingWalk, Walk
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.compiled import CompiledProgram
 
-_MAX_PLANS: Final = 64  # of a segment, each for a set of addresses
-_MAX_SEEN: Final = 256  # sets of addresses without a plan
-_BETWEEN_CAPTURES: Final = 16  # runs: a capture takes about as long as so many
-_MAX_CALLS: Final = 1 << 10  # of the native entry before it enters Python again
+_MAX_PLANS: Final = 64
+"""Plans of a segment at most, each for one set of addresses."""
+_MAX_SEEN: Final = 256
+"""Sets of addresses without a plan whose runs are counted."""
+_BETWEEN_CAPTURES: Final = 16
+"""Runs between captures: a capture takes about as long as so many runs."""
+_MAX_CALLS: Final = 1 << 10
+"""Calls that the native entry serves before it enters Python again."""
 
 
 class Dispatch:
@@ -55,17 +59,17 @@ class Dispatch:
         ]
 
     def attach(self, entry: CallEntry) -> None:
-        """Keep ``entry``, of a plan that ``is_single``, informed of what it may run."""
+        """Let ``entry`` run the plan, which ``is_single``, without entering Python."""
         self._segments[0].attach(entry)
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the plan; ``addresses`` are those that the buffers have now."""
+        """Enqueue the plan; ``addresses`` are the current ones of the buffers."""
         for segment in self._segments:
             segment.enqueue(addresses)
 
 
 class SegmentDispatch:
-    """Runs one segment of a plan as its strategy says."""
+    """Runs one segment of a plan by its strategy."""
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class SegmentDispatch:
         strategy: Strategy,
         staging: Staging | None,
     ) -> None:
-        """Prepare what ``strategy`` says; nothing is captured yet.
+        """Prepare to run by ``strategy``; nothing is captured yet.
 
         ``addresses`` is the array of all buffers' addresses, which is written before
         each run. ``staging`` has the buffers of a ``STAGED`` graph.
@@ -106,7 +110,9 @@ class SegmentDispatch:
                 staging.capture, addresses, encoded.plan, capture
             )
             if encoded.has_collectives:
-                self._capture_plan = partial(_together, encoded, self._capture_plan)
+                self._capture_plan = partial(
+                    _capture_with_members, encoded, self._capture_plan
+                )
         if strategy.by_address:
             make = partial(
                 graph_or_launches,
@@ -117,13 +123,13 @@ class SegmentDispatch:
             self._plans = AddressCache(make, strategy.direct_runs)
 
     def attach(self, entry: CallEntry) -> None:
-        """Keep ``entry`` informed of what it may run without entering Python."""
+        """Tell ``entry``, from now on, what it may run without entering Python."""
         self._entry = entry
         if self._plans is not None:
             self._plans.on_change = self._publish
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the segment; ``addresses`` are those that the buffers have now."""
+        """Enqueue the segment; ``addresses`` are the current ones of the buffers."""
         self._runs += 1
         plan = self._plans.find(addresses) if self._plans is not None else None
         if plan is None:
@@ -138,7 +144,7 @@ class SegmentDispatch:
             self._allow(self._entry, self._plan)
 
     def _allow(self, entry: CallEntry, plan: Plan) -> None:
-        """Let the entry run ``plan`` for a number of calls, or always if it stays.
+        """Let the entry run ``plan`` for a number of calls, or always if it is final.
 
         The number grows from call to call: addresses that repeat are seen soon, and if
         none repeat, looking for them costs little.
@@ -164,10 +170,10 @@ def _capture(
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
-def _together(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
-    """The graph of ``capture``, which all members of a mesh capture now.
+def _capture_with_members(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
+    """Capture a graph at the same time as all other members of a mesh.
 
-    NCCL asks that a collective is captured by all members or by none.
+    NCCL requires that a collective is captured by all members or by none.
     """
     encoded.meet()
     plan = capture()

@@ -1,11 +1,11 @@
-"""Direct launches of a plan with collectives, which overlap with other steps.
+"""Direct launches of a plan whose collectives overlap with other steps.
 
-A collective that large steps can hide runs on a stream of its own. It begins when what
-was enqueued before it has run, and the first later step that accesses its arrays waits
+A collective that large steps can hide runs on a stream of its own. It begins when the
+work enqueued before it has run, and the first later step that accesses its arrays waits
 for it. All members of a mesh decide alike, as they have the same plan.
 
 In the first run each node is enqueued by all members together, once nothing runs on
-their GPUs: what is done for the first time may wait for a GPU (see
+their GPUs: work that is done for the first time may wait for a GPU (see
 ``EncodedPlan.meet``).
 """
 
@@ -35,8 +35,8 @@ from arrayfn.backends.cuda.plan_nodes import (
 class Launch:
     """A node, and how it is enqueued.
 
-    ``concurrent`` says whether on the stream of collectives; ``waits_for`` is the
-    number of the collective on that stream that it waits for, -1 for none.
+    ``concurrent`` says whether it goes to the stream of collectives; ``waits_for`` is
+    the number of the collective on that stream that it waits for, -1 for none.
     """
 
     node: Node
@@ -45,7 +45,7 @@ class Launch:
 
 
 class OverlappingLaunches:
-    """Enqueues ``nodes`` of a plan with collectives, as ``walk`` does one of them."""
+    """Enqueues ``nodes`` of a plan with collectives, each by ``walk``."""
 
     def __init__(self, encoded: EncodedPlan, nodes: Sequence[Node], walk: Walk) -> None:
         self._gpu = device()
@@ -54,7 +54,7 @@ class OverlappingLaunches:
         self._walk = walk
         self._launches: list[Launch] | None = None  # None before the first run
         self._events: list[tuple[ctypes.c_void_p, ctypes.c_void_p]] = []
-        """Before and after each concurrent collective."""
+        """The events before and after each concurrent collective."""
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -69,7 +69,7 @@ class OverlappingLaunches:
                 self._walk.enqueue(node, stream)
             self._encoded.meet()
             addresses = self._walk.addresses
-            self._launches = overlapping(self._encoded, self._nodes, addresses)
+            self._launches = plan_launches(self._encoded, self._nodes, addresses)
             count = sum(launch.concurrent for launch in self._launches)
             new = self._gpu.new_event
             self._events = [(new(), new()) for _ in range(count)]
@@ -81,7 +81,7 @@ class OverlappingLaunches:
                 gpu.wait_for_event(stream, self._events[launch.waits_for][1])
             if launch.concurrent:
                 before, after = next(events)
-                collectives = _stream_of_collectives()
+                collectives = collective_stream()
                 gpu.record(before, stream)
                 gpu.wait_for_event(collectives, before)
                 self._walk.enqueue(launch.node, collectives)
@@ -93,18 +93,18 @@ class OverlappingLaunches:
 
 
 @per_device
-def _stream_of_collectives() -> int:
-    """The GPU's stream for collectives that run beside other steps."""
+def collective_stream() -> int:
+    """The GPU's stream for collectives that run concurrently with other steps."""
     return int(device().new_stream().value or 0)
 
 
-def overlapping(
+def plan_launches(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any
 ) -> list[Launch]:
-    """How each of ``nodes`` is enqueued; steps that follow each other are one run.
+    """Decide how each of ``nodes`` is enqueued; successive steps become one run.
 
     ``addresses`` are those of the buffers in one call: which of them overlap is the
-    same in all.
+    same in all calls.
     """
     steps = list(one_by_one(nodes))
     accesses = [_accesses(encoded, step, addresses) for step in steps]
@@ -145,7 +145,7 @@ def overlapping(
 
 
 def _append(launches: list[Launch], step: Node, waits_for: int) -> None:
-    """Append ``step``, to the run of native steps before it if there is one."""
+    """Append ``step``, merged with the run of native steps before it if possible."""
     last = launches[-1].node if launches else None
     if (
         waits_for < 0
@@ -164,7 +164,7 @@ def _is_collective(step: Node) -> bool:
 
 
 def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access, ...]:
-    """The memory that ``step`` accesses; all memory for a loop or a branch."""
+    """The memory that ``step`` accesses; all of it for a loop or a branch."""
     if isinstance(step, (NativeRun, HostCall)):
         return encoded.accesses(step, addresses)
     return (ALL_MEMORY,)
