@@ -15,7 +15,7 @@ from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import (
     kernel_ir,
     kernel_ptx,
-    overlapping,
+    with_dependent_launch,
     with_neutral_name,
 )
 from arrayfn.backends.numba.dialect import UntypedKernelError
@@ -213,9 +213,9 @@ def test_a_process_that_compiles_nothing_imports_no_numba():
 
 def test_a_kernel_waits_for_those_before_it_before_it_touches_memory():
     copying = kernel("y[thread_index()] = x[thread_index()]", "x:f32*", "y:f32*")
-    alone = kernel_ptx(copying, ARCH)
+    alone = kernel_ptx(copying, (8, 0))
     assert "ld.global.nc.f32" in alone
-    ptx = overlapping(alone)
+    ptx = with_dependent_launch(alone)
     assert "ld.global.f32" in ptx
     assert ".nc" not in ptx
     body = ptx[ptx.index("{", ptx.index(".entry")) :]

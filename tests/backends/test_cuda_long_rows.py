@@ -251,7 +251,7 @@ def test_rows_fetched_ahead_pass_through_shared_memory():
     assert "cp.async.bulk.shared::cluster.global" in ptx
     # Kernels before are waited for once: after what needs nothing of theirs, and then
     # the first row is asked for before blocks wait for each other.
-    assert code.overlapping(ptx).count("griddepcontrol.wait") == 1
+    assert code.with_dependent_launch(ptx).count("griddepcontrol.wait") == 1
     copies = "cp.async.bulk", "cluster.wait"
     steps = [ptx.index(text) for text in ("mbarrier.init", "griddepcontrol", *copies)]
     assert steps == sorted(steps)

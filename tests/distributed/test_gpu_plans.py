@@ -13,7 +13,7 @@ import arrayfn as af
 from arrayfn import Mesh, NamedSharding, lax, nn, shard_map
 from arrayfn import PartitionSpec as P
 from arrayfn.backends.cuda.emulator import plan
-from arrayfn.backends.cuda.graphs.overlap import overlapping
+from arrayfn.backends.cuda.graphs.overlap import plan_launches
 from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
 from arrayfn.backends.members import RUNNING
 from arrayfn.distributed import gpus, nccl
@@ -353,7 +353,7 @@ def launches(*steps):
     """What is enqueued: native steps, or "sum"; "beside" if on the second stream."""
     made = []
     plan = Steps(*steps)
-    for launch in overlapping(plan, plan.nodes, []):
+    for launch in plan_launches(plan, plan.nodes, []):
         node = launch.node
         is_run = isinstance(node, NativeRun)
         name = range(node.first, node.first + node.count) if is_run else "sum"

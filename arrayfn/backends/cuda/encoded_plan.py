@@ -47,8 +47,9 @@ _MAX_BLOCKS: Final = 2**31
 """Blocks of a grid are fewer than this."""
 _SMALL_BYTES: Final = 1 << 23
 """Bytes that take as long as a kernel launch, 2 us, to access."""
-# Fictitious ranges of addresses, at which steps conflict that must not run concurrently:
-# calls of libraries that share a handle, and collectives, whose order all members share.
+# Ranges of addresses that do not exist, at which steps conflict that must not run
+# concurrently: calls of libraries that share a handle, and collectives, whose order
+# all members share.
 _HANDLES: Final = (-1, 0)
 _COLLECTIVES: Final = (-2, -1)
 

@@ -54,7 +54,7 @@ class Input(Struct):
 
 
 class Output(Struct):
-    """A result: its type, the number of its buffer, and the free list for its memory."""
+    """A result: its type, the number of its buffer, the free list for its memory."""
 
     type: PyObject
     buffer: int

@@ -101,7 +101,7 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """Write the error text for input ``number`` of ``inputs``, which does not fit."""
+        """Write the error text for input ``number``, which does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         argument, wanted = inputs[number], self.input_types[number]

@@ -33,11 +33,11 @@ CLEAR_RATIO: Final = 1.03  # clearly slower than the fastest: by this factor
 TIE_RATIO: Final = 1.003  # times that differ by less are equal
 
 
-Way = Callable[[int], int]
+Run = Callable[[int], int]
 """Enqueues work on a stream, and gives a status: 0 is success."""
 
 
-def fastest(ways: Sequence[Way], sets: int = 1) -> int:
+def fastest(ways: Sequence[Run], sets: int = 1) -> int:
     """The number of the fastest of ``ways``, whose memory rotates among ``sets``.
 
     What fails is not taken. Of ways about as fast as each other the first is taken.
@@ -49,7 +49,7 @@ def fastest(ways: Sequence[Way], sets: int = 1) -> int:
 
 
 def measured(
-    ways: Sequence[Way], sets: int = 1, budget: float = BUDGET_SECONDS
+    ways: Sequence[Run], sets: int = 1, budget: float = BUDGET_SECONDS
 ) -> dict[int, float]:
     """The seconds that the fastest of ``ways`` take, by number.
 
@@ -94,7 +94,7 @@ def measured(
 
 
 def alternating(
-    ways: Sequence[Way],
+    ways: Sequence[Run],
     numbers: Sequence[int],
     rounds: int,
     seconds: float,
@@ -145,7 +145,7 @@ def repeated(run: Callable[[], object]) -> float:
     return min(_seconds(several) for _ in range(ROUNDS)) / count
 
 
-def _graph(way: Way, count: int) -> int:
+def _graph(way: Run, count: int) -> int:
     """A graph of ``count`` runs: enqueued one by one, short ones would wait."""
 
     def enqueue(stream: int) -> None:

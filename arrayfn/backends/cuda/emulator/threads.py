@@ -1,4 +1,4 @@
-"""The threads and blocks of an emulated kernel, and what functions do for one thread."""
+"""The threads and blocks of an emulated kernel, and what functions do for a thread."""
 
 from __future__ import annotations
 
