@@ -85,12 +85,14 @@ def test_numba_cuda_compiles_the_vocabulary(kind: str) -> None:
         return f"p_{name}" if word.endswith("*") else f"p_{name}[n]"
 
     for function in functions:
-        result, *words = vocabulary.words_of(function)
+        result, *words = vocabulary.signature_words(function)
         is_pointer = [word.startswith("bool*") for word in words]
         if any(is_pointer):
             continue
         given = [
-            ("2" if kind in vocabulary.COUNTED else "n") if w == "i64" else operand(w)
+            ("2" if kind in vocabulary.LAST_IS_CONSTANT else "n")
+            if w == "i64"
+            else operand(w)
             for w in words
         ]
         call = f"{function.name}({', '.join(given)})"

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from arrayfn.backends.cuda.driver import current_number, device
 from arrayfn.backends.cuda.modules import LoadedKernel, load, unload_unused
-from arrayfn.backends.native.loading import Unit, codes, source_texts
+from arrayfn.backends.native.loading import Unit, object_codes, source_texts
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
@@ -200,7 +200,7 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
                 units[key] = Unit(key, (ENTRY,), prepare)
         if units:
             unload_unused(_MAX_UNUSED)
-        for key, cubin in codes(units).items():
+        for key, cubin in object_codes(units).items():
             kernel = by_key[key]
             blocks = kernel.blocks_per_multiprocessor if kernel.cached else 0
             made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)

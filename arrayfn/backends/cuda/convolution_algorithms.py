@@ -108,4 +108,4 @@ def _seconds(
         arrays.append(DeviceArray(type, *device().block(type.nbytes)))
         block = random_block(short_name(type.dtype))
         fill(arrays[-1].address(), type.nbytes, block)
-    return timing.repeated(lambda: run(arrays))
+    return timing.time_repeated(lambda: run(arrays))

@@ -26,13 +26,13 @@ from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.product_forms import (
     Form,
     alignment_of,
-    factor_of,
+    factor_scalar,
     form_of,
+    operand_bytes,
     random_block,
-    shape_of,
-    sizes_of,
+    speed_parameters,
 )
-from arrayfn.backends.cuda.product_tiles import Choice, Tiles, tried
+from arrayfn.backends.cuda.product_tiles import Choice, Tiles, choose_candidates
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError
@@ -212,9 +212,9 @@ class Library:
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
+            f"{speed_parameters(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
             f"{ROTATED_BYTES} {timing.FINAL_ROUNDS} {timing.FINALISTS} "
-            f"{tried(problem.form, p)}",
+            f"{choose_candidates(problem.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
@@ -270,8 +270,8 @@ class Library:
             self._layout(wide, n, m, ld_added, batch, added_stride),
             self._layout(wide, n, m, ldc, batch, stride),
         )
-        alpha = factor_of(p.get("alpha"), 1.0, form)
-        beta = factor_of(p.get("beta"), 0.0, form)
+        alpha = factor_scalar(p.get("alpha"), 1.0, form)
+        beta = factor_scalar(p.get("beta"), 0.0, form)
         factors = np.stack([alpha, beta])
         kept = _DeviceCopy(factors) if form.factors_in_memory else factors
         return _Descriptors(form, operation, layouts, kept, alignment)
@@ -332,7 +332,7 @@ class Library:
             problem.operation,
             problem.layouts,
         )
-        tiles, which = Tiles(self.library, *about), tried(problem.form, p)
+        tiles, which = Tiles(self.library, *about), choose_candidates(problem.form, p)
         return [*proposed, *tiles.other_choices(proposed, which, WORKSPACE)]
 
     def call(
@@ -365,7 +365,7 @@ class Library:
         The first one if there is no memory to time them on.
         """
         products = [self._with_algorithm(problem, choice) for choice in choices]
-        sizes = sizes_of(problem.form, p)
+        sizes = operand_bytes(problem.form, p)
         try:
             with rotating_operands(sizes, problem.form.operand.name) as (
                 count,
@@ -424,7 +424,7 @@ def _memory(sizes: Sequence[int]) -> list[int]:
 
 def max_small_work(provider: str) -> int:
     """Multiply-adds of the largest product that takes only a few microseconds."""
-    return 1 << 30 if form_of(provider).by_tensor_cores else 1 << 27
+    return 1 << 30 if form_of(provider).uses_tensor_cores else 1 << 27
 
 
 def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:

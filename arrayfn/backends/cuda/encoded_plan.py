@@ -24,10 +24,10 @@ from arrayfn.backends.cuda.plan_nodes import (
     NativeRun,
     Node,
     StepAccesses,
+    buffers_written_by,
+    buffers_written_in,
     slices_can_be_copied,
     unrolled_iterations,
-    writes_in,
-    writes_of,
 )
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.backends.members import LOADING
@@ -222,7 +222,7 @@ class EncodedPlan:
     def _loop(self, loop: Loop) -> LoopNode:
         """Make the node of ``loop``, partly unrolled if it is long and can be."""
         body = self._nodes(loop.body)
-        written = writes_in(loop)
+        written = buffers_written_in(loop)
         if not slices_can_be_copied(loop, written, self._buffers):
             return LoopNode(loop, body)
         return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
@@ -299,7 +299,9 @@ class EncodedPlan:
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.max_small_work(kernel.provider)
             duration = 0 if small else max(1, duration)
-        return StepAccesses(step.reads, writes_of(step), workspace, small, duration)
+        return StepAccesses(
+            step.reads, buffers_written_by(step), workspace, small, duration
+        )
 
     def _bytes(self, step: KernelCall) -> int:
         """Bytes of all buffers that a step accesses."""
@@ -370,7 +372,7 @@ class EncodedPlan:
         duration = 0 if call.is_collective else _duration(self._bytes(step))
         accesses = StepAccesses(
             step.reads,
-            writes_of(step),
+            buffers_written_by(step),
             _COLLECTIVES if call.is_collective else _HANDLES,
             small=not duration,
             duration=duration,

@@ -66,8 +66,10 @@ class Hazards:
 
         Dependencies that follow from others are left out.
 
-        >>> hazards = Hazards() >>> steps = [(0, 8, True)], [(8, 16, True)], [(4, 12,
-        False)] >>> [hazards.add(accesses) for accesses in steps] [[], [], [1, 0]]
+        >>> hazards = Hazards()
+        >>> steps = [(0, 8, True)], [(8, 16, True)], [(4, 12, False)]
+        >>> [hazards.add(accesses) for accesses in steps]
+        [[], [], [1, 0]]
         """
         found: list[int] = []
         before = 0

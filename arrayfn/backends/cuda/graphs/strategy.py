@@ -42,9 +42,9 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     Node,
     calls_host,
+    count_launches,
     has_partly_unrolled_loops,
     is_capturable,
-    launches,
     one_by_one,
     synchronizes,
 )
@@ -132,7 +132,7 @@ def _strategy(
     ``is_whole`` says whether they are the whole plan. A whole plan is a graph even if
     it has few launches: then a call launches it without entering Python.
     """
-    count = launches(nodes)
+    count = count_launches(nodes)
     at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
     few = count < _MIN_GRAPH and not calls_host(nodes)
     duration = _duration_of_long_kernels(encoded, nodes)
@@ -158,7 +158,7 @@ def _strategy(
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
     """Choose the strategy of a plan with collectives, which ignores addresses."""
-    count = launches(nodes)
+    count = count_launches(nodes)
     if not can_stage or count > _MAX_GRAPH or not all(map(is_capturable, nodes)):
         return Strategy(nodes)
     return Strategy(nodes, AnyAddress.STAGED, False, _delay(count))
@@ -174,7 +174,7 @@ def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> in
 
     So many launches take no longer than the kernels, which hide them.
     """
-    if launches(nodes) > _MAX_LONG:
+    if count_launches(nodes) > _MAX_LONG:
         return 0
     times = [
         0 if isinstance(step, (LoopNode, BranchNode)) else encoded.duration(step)
