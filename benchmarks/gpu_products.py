@@ -27,7 +27,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import cublas, device_put, timing
 from arrayfn.backends.cuda.driver import device
-from arrayfn.lowering.cuda.products.names import BYTES_ALONG
+from arrayfn.lowering.cuda.products.names import MIN_COPIED_WORK
 
 SECONDS: Final = 4.0  # in which all proposals are tried
 TURNS: Final = 30  # of the best, short ones: the card's clock goes up and down
@@ -52,7 +52,7 @@ def parameters(name: str, n: int) -> dict[str, int]:
     """A product of row-major n by n matrices, as a plan describes it."""
     extents = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), n)
     others = ("transpose_a", *(f"batch_stride_{x}" for x in "abc"))
-    along = int(name == "int8" and n**3 >= BYTES_ALONG)
+    along = int(name == "int8" and n**3 >= MIN_COPIED_WORK)
     return {**extents, **dict.fromkeys(others, 0), "transpose_b": along, "batch": 1}
 
 
@@ -99,8 +99,8 @@ def measure(name: str, n: int) -> str:
     provider, dtype, _ = CASES[name]
     function, p = multiply(name, dtype), parameters(name, n)
     one = random(n, dtype)
-    sets = min(cublas.MOST_SETS, cublas.ROTATED_BYTES // (3 * one.nbytes))
-    sets = max(cublas.LEAST_SETS, sets)
+    sets = min(cublas.MAX_SETS, cublas.ROTATED_BYTES // (3 * one.nbytes))
+    sets = max(cublas.MIN_SETS, sets)
     pairs = [(device_put(one), device_put(one)) for _ in range(sets)]
     result = function(*pairs[0])
     library = cublas.library()
@@ -110,14 +110,14 @@ def measure(name: str, n: int) -> str:
     chosen = library.product(provider, p)
     every = library.proposals(provider, p)
 
-    def way(product: cublas.Product) -> timing.Way:
+    def way(product: cublas.PreparedProduct) -> timing.Run:
         return lambda stream: library.call(product, next(places), stream)
 
-    times = timing.measured([way(p) for p in every], sets, SECONDS)
+    times = timing.measure([way(p) for p in every], sets, SECONDS)
     described = [p.described for p in (*every, chosen)]
     own = described.index(chosen.described)
     ways, numbers = [way(p) for p in (*every, chosen)], sorted({*times, own})
-    last = timing.in_turns(ways, numbers, TURNS, TURN_SECONDS, sets)
+    last = timing.time_in_rounds(ways, numbers, TURNS, TURN_SECONDS, sets)
     mine = last[own]
     least = min(last.values())
     call = statistics.median(seconds_of_calls(function, pairs) for _ in range(ROUNDS))

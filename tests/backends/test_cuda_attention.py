@@ -10,7 +10,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
@@ -284,7 +284,7 @@ def test_kernels_compile_to_tensor_core_instructions(arch):
     assert len(kernels) == 4
     for kernel in kernels:
         assert isinstance(kernel, Kernel)
-        ptx = compile_ptx(kernel, arch)
+        ptx = kernel_ptx(kernel, arch)
         assert re.search(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16", ptx)
         assert "ldmatrix.sync" in ptx
         assert "cp.async.cg.shared.global" in ptx

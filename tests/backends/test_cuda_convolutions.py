@@ -9,8 +9,8 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here
-from arrayfn.backends.cuda.code import compile_ptx
-from arrayfn.backends.cuda.convolution_ways import ways_of
+from arrayfn.backends.cuda.code import kernel_ptx
+from arrayfn.backends.cuda.convolution_algorithms import candidate_algorithms
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
@@ -215,14 +215,22 @@ def test_ways_of_strided_convolutions_are_those_worth_being_timed():
     p = {"axes": 1, "batch": 8, "groups": 1, "inner": 3, "last": 1, "dilation0": 1}
     p |= {"count0": 5, "size0": 7, "stride0": 2}
     every = ("library", "blocks", "product", "product of blocks")
-    assert ways_of("convolution_kernel_f32", p) == every
-    assert ways_of("convolution_kernel_f32_any", p) == every
-    assert ways_of("convolution_output_bf16", p) == every[:2]
-    assert ways_of("convolution_kernel_f32_tf32_any", p) == every[:2]
-    assert ways_of("convolution_kernel_f32", {**p, "stride0": 1}) == every[:1]
+    assert candidate_algorithms("convolution_kernel_f32", p) == every
+    assert candidate_algorithms("convolution_kernel_f32_any", p) == every
+    assert candidate_algorithms("convolution_output_bf16", p) == every[:2]
+    assert candidate_algorithms("convolution_kernel_f32_tf32_any", p) == every[:2]
+    assert (
+        candidate_algorithms("convolution_kernel_f32", {**p, "stride0": 1}) == every[:1]
+    )
     many = {**p, "inner": 64}
-    assert ways_of("convolution_kernel_f32", many) == ("library", "product")
-    assert ways_of("convolution_output_f64", {**many, "batch": 1 << 24}) == every[:1]
+    assert candidate_algorithms("convolution_kernel_f32", many) == (
+        "library",
+        "product",
+    )
+    assert (
+        candidate_algorithms("convolution_output_f64", {**many, "batch": 1 << 24})
+        == every[:1]
+    )
 
 
 BLOCKS = {
@@ -308,7 +316,7 @@ def test_the_kernel_of_channels_keeps_its_sums_in_registers():
     run = convolution({"padding": "SAME", "numbers": NHWC, "groups": 128}, 4)
     compiled = lowered(run, random(2, 9, 9, 128), random(3, 3, 1, 128))
     (kernel,) = compiled.kernels
-    assert ".local" not in compile_ptx(kernel, (9, 0))
+    assert ".local" not in kernel_ptx(kernel, (9, 0))
 
 
 def test_tensorfloat_is_taken_where_it_is_asked_for():

@@ -75,7 +75,7 @@ def compiled(*steps, shape=SMALL, donated=False):
 
 CARRY = Carry(CURRENT, NEXT, X, RESULT, SECOND, RESULT)
 WHILE = Loop((step(CURRENT, NEXT), step(NEXT, FLAG)), None, FLAG, carries=(CARRY,))
-COUNTED = Loop((step(CURRENT, NEXT),), 3, carries=(CARRY,))
+LAST_IS_CONSTANT = Loop((step(CURRENT, NEXT),), 3, carries=(CARRY,))
 SWEEP = Loop((step(ROW, TEMPORARY),), 700, slices=(Slice(ROW, X, 0, 64),))
 BRANCH = Branch(FLAG, ((step(),), (step(X, TEMPORARY), step(TEMPORARY, RESULT))))
 
@@ -109,7 +109,7 @@ PLANS = {
     "while_loop_on_the_host": compiled(
         step(X, FLAG), replace(WHILE, body=(*WHILE.body, step(X, X, "callback")))
     ),
-    "counted_loop": compiled(COUNTED),
+    "counted_loop": compiled(LAST_IS_CONSTANT),
     "long_loop": compiled(SWEEP, step(TEMPORARY)),
     "branch": compiled(step(X, FLAG), BRANCH, shape=LARGE),
 }

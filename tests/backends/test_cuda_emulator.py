@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda.code import neutral
+from arrayfn.backends.cuda.code import with_neutral_name
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.names import unassigned_names
 from arrayfn.backends.cuda.emulator.plan import checked, run_plan
@@ -338,7 +338,7 @@ def test_a_kernel_without_one_of_its_names_is_an_error():
 def test_a_replaced_kernel_is_compiled_by_its_own_text():
     (kernel,) = lowered(lambda x: x + x, np.ones(5, np.float32)).kernels
     kernel = replace(kernel, key=kernel.source)
-    made = neutral(kernel)
+    made = with_neutral_name(kernel)
     assert made.name == "kernel"
     assert "def kernel(x_in, a_out" in made.source
     assert made.source.count("elementwise_0") == 1  # in the title

@@ -55,7 +55,7 @@ def encode(request, monkeypatch):
     loaded = {"k": SimpleNamespace(function=100), "t": SimpleNamespace(function=101)}
     monkeypatch.setattr(encoded_plan, "loaded_kernels", lambda kernels: loaded)
     monkeypatch.setattr(encoded_plan.cublas, "library", lambda: library)
-    monkeypatch.setattr(encoded_plan.cublas, "small_work", lambda provider: 1)
+    monkeypatch.setattr(encoded_plan.cublas, "max_small_work", lambda provider: 1)
     kinds = (("input", 0), ("input", 1), ("output", 0), ("temporary", 0))
     buffers = tuple(BufferAllocation(*kind, F32, F32.nbytes, 256) for kind in kinds)
 

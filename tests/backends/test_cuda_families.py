@@ -18,7 +18,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn import random as draws
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel
@@ -169,6 +169,6 @@ def test_a_family_compiles_to_ptx(name: str, arch: tuple[int, int]) -> None:
     made = kernels(name, CARDS[arch])
     assert made or (name in HOPPER and arch < (9, 0))
     for kernel in made:
-        ptx = compile_ptx(kernel, arch)
+        ptx = kernel_ptx(kernel, arch)
         assert f".target sm_{arch[0]}{arch[1]}" in ptx
         assert ".visible .entry kernel(" in ptx

@@ -202,10 +202,10 @@ def kernel(x, n):
 
 @pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 def test_unrolled_loops_are_written_out():
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
+    kernel_ptx = pytest.importorskip("arrayfn.backends.cuda.code").kernel_ptx
     parameters = Parameter("x", "f32*"), Parameter("n", "i64")
     kernel = Kernel("kernel", LOOPS, LOOPS, parameters, threads=32)
-    assert compile_ptx(kernel, (8, 0)).count("shfl.sync") == 300
+    assert kernel_ptx(kernel, (8, 0)).count("shfl.sync") == 300
     x = np.ones(32, np.float32)
     launch(LOOPS, "kernel", 1, 32, [Pointer(x), 0])
     assert x.tolist() == [1.0] * 32

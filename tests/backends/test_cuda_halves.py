@@ -101,10 +101,10 @@ def test_a_product_that_is_needed_elsewhere_is_not_fused(total):
 @needs_compiler
 @pytest.mark.cuda
 def test_halves_are_rounded_in_pairs_and_nothing_is_spilled():
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
+    kernel_ptx = pytest.importorskip("arrayfn.backends.cuda.code").kernel_ptx
     x = random(200, 4096).astype(dtypes.bfloat16)
     (kernel,) = lowered(softmax, x).kernels
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = kernel_ptx(kernel, (9, 0))
     assert "cvt.rn.bf16x2.f32" in ptx
     assert "ex2.approx.ftz.f32" in ptx
     assert "rcp.rn.f32" in ptx  # once a row

@@ -12,7 +12,12 @@ from textwrap import dedent
 import pytest
 
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx, kernel_ir, neutral, overlapping
+from arrayfn.backends.cuda.code import (
+    kernel_ir,
+    kernel_ptx,
+    with_dependent_launch,
+    with_neutral_name,
+)
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -127,7 +132,7 @@ def test_nothing_of_a_printed_kernel_is_executed():
     compiler = importlib.import_module("arrayfn.backends.cuda.kernel_compiler")
     made = kernel("x[0] = f32(1)", "x:f32*", before="import os\n\n\n")
     with pytest.raises(UntypedKernelError, match="import os"):
-        compiler.printed_ir(neutral(made))
+        compiler.printed_ir(with_neutral_name(made))
 
 
 WRITTEN = {
@@ -170,7 +175,7 @@ def test_kernels_written_by_hand_use_what_numba_cuda_knows(case):
     words = "barrier, block_index, load_f32x4, shuffle_xor_f32, thread_index, unrolled"
     made = kernel(body, "x:f32*", words=words, before=before, written=True)
     assert made.is_replaced
-    ptx = compile_ptx(made, ARCH)
+    ptx = kernel_ptx(made, ARCH)
     assert instruction in ptx
     assert re.findall(r"\.entry (\w+)\(", ptx) == ["kernel"]
     assert ".maxntid 128" in ptx
@@ -193,7 +198,7 @@ def test_the_simulator_of_numba_cuda_is_named_where_it_compiles_nothing():
 def test_what_numba_cuda_refuses_is_reported_with_the_kernel():
     made = kernel("x[0] = nothing(1)", "x:f32*", written=True)
     with pytest.raises(BackendError, match=r"kernel kernel: (?s:.*)nothing"):
-        compile_ptx(made, ARCH)
+        kernel_ptx(made, ARCH)
 
 
 def test_a_process_that_compiles_nothing_imports_no_numba():
@@ -208,9 +213,9 @@ def test_a_process_that_compiles_nothing_imports_no_numba():
 
 def test_a_kernel_waits_for_those_before_it_before_it_touches_memory():
     copying = kernel("y[thread_index()] = x[thread_index()]", "x:f32*", "y:f32*")
-    alone = compile_ptx(copying, ARCH)
+    alone = kernel_ptx(copying, (8, 0))
     assert "ld.global.nc.f32" in alone
-    ptx = overlapping(alone)
+    ptx = with_dependent_launch(alone)
     assert "ld.global.f32" in ptx
     assert ".nc" not in ptx
     body = ptx[ptx.index("{", ptx.index(".entry")) :]
@@ -222,8 +227,8 @@ def test_a_replaced_kernel_is_compiled_from_its_own_text():
     source = "def work(out):\n    out[0] = 2.5\n"
     replaced = Kernel("work", source, source, (Parameter("out", "f32*"),), threads=1)
     assert replaced.is_replaced
-    assert "def kernel(out):" in neutral(replaced).source
-    ptx = compile_ptx(replaced, ARCH)
+    assert "def kernel(out):" in with_neutral_name(replaced).source
+    ptx = kernel_ptx(replaced, ARCH)
     assert re.findall(r"\.entry (\w+)\(", ptx) == ["kernel"]
     assert "1075838976" in ptx  # the bits of 2.5
 
@@ -233,4 +238,4 @@ def test_a_generated_kernel_is_compiled_from_its_neutral_text():
     plain = "def kernel(p0):\n    p0[0] = f32(2.0)\n"
     made = Kernel("work", named, plain, (Parameter("out", "f32*"),), threads=1)
     assert not made.is_replaced
-    assert neutral(made).source == plain
+    assert with_neutral_name(made).source == plain

@@ -10,7 +10,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
@@ -87,8 +87,8 @@ SMALL = GpuConfig(
     multiprocessors=20,
     max_threads=128,
     row_words=8,
-    waves=2,
-    chunk=64,
+    split_blocks=2,
+    split_chunk=64,
     tiles=2,
     max_cluster=0,
 )
@@ -178,7 +178,7 @@ def test_float32_and_float64_of_one_program_are_two_kernels():
 
 def ptx_of(case, arch):
     kernels = [k for k in lowered_case(case).kernels if isinstance(k, Kernel)]
-    return [compile_ptx(kernel, arch) for kernel in kernels]
+    return [kernel_ptx(kernel, arch) for kernel in kernels]
 
 
 @needs_compiler

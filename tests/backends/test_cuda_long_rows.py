@@ -27,7 +27,7 @@ def assert_equal(function, arguments, compiled, tolerance):
 CLUSTERS = GpuConfig(
     multiprocessors=2,
     max_threads=128,
-    chunk=128,
+    split_chunk=128,
     max_cluster=4,
     row_words=1,
     cluster_words=4,
@@ -245,13 +245,13 @@ def test_rows_fetched_ahead_pass_through_shared_memory():
     code = pytest.importorskip("arrayfn.backends.cuda.code")
     arguments = random(320, 32768), random(32768, seed=1)
     (kernel,) = lowered(layernorm, *arguments).kernels
-    ptx = code.compile_ptx(kernel, (9, 0))
+    ptx = code.kernel_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert f".reqnctapercluster {kernel.cluster}, 1, 1" in ptx
     assert "cp.async.bulk.shared::cluster.global" in ptx
     # Kernels before are waited for once: after what needs nothing of theirs, and then
     # the first row is asked for before blocks wait for each other.
-    assert code.overlapping(ptx).count("griddepcontrol.wait") == 1
+    assert code.with_dependent_launch(ptx).count("griddepcontrol.wait") == 1
     copies = "cp.async.bulk", "cluster.wait"
     steps = [ptx.index(text) for text in ("mbarrier.init", "griddepcontrol", *copies)]
     assert steps == sorted(steps)

@@ -8,7 +8,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -268,7 +268,7 @@ def test_parts_are_in_groups_where_a_block_has_fewer_threads(parts, groups):
 @pytest.mark.parametrize("case", ["rows of groups", "float64", "complex", "integers"])
 def test_parts_of_rows_compile_to_ptx(case):
     (kernel,) = scanned(case)[1].kernels
-    ptx = compile_ptx(kernel, (8, 0))
+    ptx = kernel_ptx(kernel, (8, 0))
     assert "atom.add.relaxed.gpu.global.u64" in ptx
     assert "st.relaxed.gpu.global.u64" in ptx
     assert ".local" not in ptx
@@ -335,7 +335,7 @@ def test_parts_that_are_no_aligned_vectors_are_not_fetched(case):
 @pytest.mark.parametrize("case", ["rows of groups", "complex"])
 def test_parts_that_are_fetched_ahead_compile_to_ptx(case):
     (kernel,) = scanned(case, FETCHED)[1].kernels
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = kernel_ptx(kernel, (9, 0))
     assert "cp.async.bulk" in ptx
     assert "ld.relaxed.gpu.global.u64" in ptx
     assert ".local" not in ptx

@@ -9,7 +9,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from tests.backends.rows_on_gpu import odd_rows, wanted
@@ -26,11 +26,11 @@ SMALL = GpuConfig(
     cluster_words=4,
     cluster_threads=64,
     max_cluster=0,
-    chunk=32,
+    split_chunk=32,
     merged_words=32,
     merged_threads=64,
 )
-COLUMNS = replace(SMALL, chunk=512, merged_words=512)
+COLUMNS = replace(SMALL, split_chunk=512, merged_words=512)
 
 
 def logsumexp(x):
@@ -125,7 +125,7 @@ def test_variances_far_from_0_are_as_exact_as_of_a_row(mean, steps):
     x = random(2, 157) + np.float32(mean) + steps * np.floor(np.arange(157) / 32)
     x = x.astype(np.float32)
     made, compiled = results(std, x, SMALL)
-    whole, _ = results(std, x, replace(SMALL, row_words=64, chunk=1 << 20))
+    whole, _ = results(std, x, replace(SMALL, row_words=64, split_chunk=1 << 20))
     assert len(compiled.plan.steps) == 3
     want = wanted(std, x)[0]
     error, bound = np.abs(made[0] / want - 1), np.abs(whole[0] / want - 1)
@@ -165,4 +165,4 @@ def test_which_rows_are_cut_into_parts():
 def test_parts_are_kept_in_registers():
     x = np.empty((512, 65536), np.float32)
     for kernel in lowered(std, x).kernels:
-        assert ".local" not in compile_ptx(kernel, (9, 0))
+        assert ".local" not in kernel_ptx(kernel, (9, 0))

@@ -8,7 +8,7 @@ import pytest
 from arrayfn.backends.cuda import cublas, device_put, missing_here
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.product_forms import form_of
-from arrayfn.backends.cuda.product_tiles import tried
+from arrayfn.backends.cuda.product_tiles import choose_candidates
 
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
@@ -26,22 +26,25 @@ def batch(count: int, m: int, n: int, k: int) -> dict[str, int]:
 
 def test_all_tiles_are_tried_for_large_batches_of_float32_alone() -> None:
     large, small = batch(64, 1024, 1024, 64), batch(64, 64, 64, 64)
-    assert tried(form_of("gemm_f32"), large) == "all tiles"
-    assert tried(form_of("gemm_f32_scaled"), large) == "all tiles"
-    assert tried(form_of("gemm_f32"), small) == "proposals"
-    assert tried(form_of("gemm_f32"), batch(1, 4096, 4096, 4096)) == "proposals"
-    assert tried(form_of("gemm_f32_tf32"), large) == "proposals"
-    assert tried(form_of("gemm_bf16"), large) == "proposals"
-    assert tried(form_of("gemm_f64"), large) == "proposals"
+    assert choose_candidates(form_of("gemm_f32"), large) == "all tiles"
+    assert choose_candidates(form_of("gemm_f32_scaled"), large) == "all tiles"
+    assert choose_candidates(form_of("gemm_f32"), small) == "proposals"
+    assert (
+        choose_candidates(form_of("gemm_f32"), batch(1, 4096, 4096, 4096))
+        == "proposals"
+    )
+    assert choose_candidates(form_of("gemm_f32_tf32"), large) == "proposals"
+    assert choose_candidates(form_of("gemm_bf16"), large) == "proposals"
+    assert choose_candidates(form_of("gemm_f64"), large) == "proposals"
 
 
-def test_sparing_tiles_are_tried_for_large_products_of_halves_alone() -> None:
+def test_low_power_tiles_are_tried_for_large_products_of_halves_alone() -> None:
     large, small = batch(1, 4096, 4096, 4096), batch(1, 2048, 2048, 2048)
-    assert tried(form_of("gemm_f16"), large) == "sparing ones"
-    assert tried(form_of("gemm_bf16_f32_bias"), large) == "sparing ones"
-    assert tried(form_of("gemm_bf16"), small) == "proposals"
-    assert tried(form_of("gemm_i8_i32"), large) == "proposals"
-    assert tried(form_of("gemm_f32_tf32"), large) == "proposals"
+    assert choose_candidates(form_of("gemm_f16"), large) == "low power"
+    assert choose_candidates(form_of("gemm_bf16_f32_bias"), large) == "low power"
+    assert choose_candidates(form_of("gemm_bf16"), small) == "proposals"
+    assert choose_candidates(form_of("gemm_i8_i32"), large) == "proposals"
+    assert choose_candidates(form_of("gemm_f32_tf32"), large) == "proposals"
 
 
 @pytest.mark.cuda
@@ -65,7 +68,7 @@ def test_each_tile_computes_the_product() -> None:
 @pytest.mark.cuda
 @needs_gpu
 @pytest.mark.parametrize("provider", ["gemm_f16", "gemm_f16_f32"])
-def test_each_sparing_tile_computes_the_product(provider: str) -> None:
+def test_each_low_power_tile_computes_the_product(provider: str) -> None:
     # So wide that it is a large one.
     m, k, n = 192, 1 << 14, 1 << 15
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.dtypes import bfloat16
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -123,7 +123,7 @@ def test_which_rows_have_what_in_shared_memory():
 @needs_compiler
 def test_a_row_aside_compiles_without_spills_to_local_memory():
     (kernel,) = lowered(nn.softmax, np.empty((1024, 65536), bfloat16)).kernels
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = kernel_ptx(kernel, (9, 0))
     assert ptx.count("cp.async.cg.shared.global") == 13
     assert ptx.count("ld.global.v4") == 3
     assert ".local" not in ptx

@@ -5,7 +5,7 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, kernel_of
 from arrayfn.lowering.cuda.lower import lower
@@ -122,7 +122,7 @@ def test_tiles_compile_to_ptx(arch, dtype):
     arguments = x.astype(dtype), i, u.astype(dtype)
     _, compiled = plan_of(lambda x, i, u: x.at[i].min(u), arguments)
     (kernel,) = (k for k in compiled.kernels if k.name.startswith("scatter_tiles"))
-    ptx = compile_ptx(kernel, arch)
+    ptx = kernel_ptx(kernel, arch)
     assert "match.any.sync.b32" in ptx
     assert "cp.async.cg.shared.global" in ptx
     assert ".local" not in ptx

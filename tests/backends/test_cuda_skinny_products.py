@@ -11,13 +11,13 @@ import pytest
 
 import arrayfn as af
 from arrayfn.backends.cuda import missing_here, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten
-from arrayfn.lowering.cuda.products.skinny_half import HalfTile, half_text
-from arrayfn.lowering.cuda.products.skinny_single import SingleTile, single_text
+from arrayfn.lowering.cuda.products.skinny_half import HalfTile, half_kernel
+from arrayfn.lowering.cuda.products.skinny_single import SingleTile, single_kernel
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.common_functions import random
 from tests.lowered_on_gpu import lowered
@@ -53,7 +53,7 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    kernel = kernel_of(single_text(tile))
+    kernel = kernel_of(single_kernel(tile))
     given = (
         a if tile.contiguous else a.T.copy(),
         b.T.copy() if tile.transposed else b,
@@ -149,7 +149,7 @@ def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
     dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
     a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))
     c = np.full((m, n + 4), np.nan, dtype)
-    kernel = kernel_of(half_text(tile), tile.dtype)
+    kernel = kernel_of(half_kernel(tile), tile.dtype)
     given = a, b.T.copy() if tile.transposed else b, c
     arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
     integers = [
@@ -252,10 +252,10 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        compile_ptx(kernel_of(text), (9, 0))
+        kernel_ptx(kernel_of(text), (9, 0))
         for text in (
-            single_text(SingleTile(4)),
-            single_text(SingleTile(4, transposed=True)),
+            single_kernel(SingleTile(4)),
+            single_kernel(SingleTile(4, transposed=True)),
         )
     )
     assert ".local" not in columns + lines

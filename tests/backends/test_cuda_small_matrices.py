@@ -7,7 +7,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_here, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lowering.cuda.solvers import cholesky, jacobi
@@ -182,7 +182,7 @@ def test_rows_and_columns_lie_in_registers():
         x = af.ir.Var(af.ir.ArrayType((n, n), dtypes.float32))
         w = af.ir.Var(af.ir.ArrayType((n,), dtypes.float32))
         for call in (small(x), jacobi.eigenvectors(x, w)):
-            ptx = compile_ptx(call.kernel("small"), (9, 0))
+            ptx = kernel_ptx(call.kernel("small"), (9, 0))
             assert ".local" not in ptx
 
 

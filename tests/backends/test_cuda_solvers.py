@@ -11,7 +11,7 @@ from arrayfn.backends.cuda import (
     missing_here,
     missing_packages,
 )
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.libraries import spectra
 from arrayfn.lowering.cuda.lower import lower
@@ -293,7 +293,7 @@ def test_the_kernel_of_triangular_systems_keeps_sums_in_registers():
     (kernel,) = [
         k for k in lowered(solve, x, x[:3]).kernels if k.name.startswith("triangles")
     ]
-    assert ".local" not in compile_ptx(kernel, (9, 0))
+    assert ".local" not in kernel_ptx(kernel, (9, 0))
 
 
 def test_large_matrices_are_factored_by_tiles(monkeypatch):
@@ -315,7 +315,7 @@ def test_the_kernel_of_tiles_keeps_its_part_of_them_in_registers():
     x = positive_definite(200)
     (kernel, *_) = lowered(anp.linalg.cholesky, x).kernels
     assert kernel.name.startswith("cholesky")
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = kernel_ptx(kernel, (9, 0))
     assert ".local" not in ptx
     assert ptx.count("fence.acq_rel.gpu") == 3
 

@@ -234,7 +234,7 @@ def test_integers_and_what_need_not_be_deterministic_are_added_at_once():
 @needs_compiler
 @pytest.mark.parametrize("arch", [(8, 0), (9, 0)])
 def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
-    compile_ptx = pytest.importorskip("arrayfn.backends.cuda.code").compile_ptx
+    kernel_ptx = pytest.importorskip("arrayfn.backends.cuda.code").kernel_ptx
 
     def both(x, i, u):
         order, few = anp.argsort(x), anp.argsort(x[:20_000])
@@ -253,7 +253,7 @@ def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
         if (stem, summed) in seen or stem == "elementwise":
             continue
         seen.add((stem, summed))
-        ptx = compile_ptx(kernel, arch)
+        ptx = kernel_ptx(kernel, arch)
         assert ".local" not in ptx
     assert {("sort_digits", 0), ("sort_digits", 1)} <= seen
     stems = {stem for stem, _ in seen}

@@ -55,10 +55,10 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return made
 
 
-def ways(card: Card, *times: Sequence[float]) -> list[timing.Way]:
+def ways(card: Card, *times: Sequence[float]) -> list[timing.Run]:
     """Ways that take these seconds at each call, again from the first one on."""
 
-    def way(seconds: Sequence[float]) -> timing.Way:
+    def way(seconds: Sequence[float]) -> timing.Run:
         turns = cycle(seconds)
 
         def run(stream: int) -> int:
@@ -114,7 +114,7 @@ def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
         launch(graph)
 
     card.launch_graph = launched  # type: ignore[method-assign]
-    times = timing.alternating(
+    times = timing.time_in_rounds(
         ways(card, [1e-3, 3e-3], [1e-3]), [0, 1], 8, 1e-3, sets=2
     )
     assert times == {0: pytest.approx(2e-3), 1: pytest.approx(1e-3)}
@@ -123,13 +123,15 @@ def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
 
 def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> None:
     three = ways(card, [1e-3], [1.001e-3], [1.1e-3])
-    times = timing.alternating(three, [0, 1, 2], 24, 1e-2, behind=timing.CLEAR_RATIO)
+    times = timing.time_in_rounds(
+        three, [0, 1, 2], 24, 1e-2, drop_ratio=timing.CLEAR_RATIO
+    )
     assert [*times] == [0, 1]
     assert card.seconds < 0.6
 
 
 def test_no_graphs_are_left(card: Card) -> None:
-    timing.measured(ways(card, [1e-3], [1.01e-3], [3e-3]))
+    timing.measure(ways(card, [1e-3], [1.01e-3], [3e-3]))
     assert not card.graphs
 
 
@@ -168,7 +170,7 @@ def test_operands_rotate_among_what_there_is_room_for(
 ) -> None:
     memory = Memory(room)
     monkeypatch.setattr(cublas, "device", lambda: memory)
-    with cublas.rotating(sizes, "f32") as (count, next_places):
+    with cublas.rotating_operands(sizes, "f32") as (count, next_places):
         places = [tuple(next_places()) for _ in range(2 * sets)]
         assert count == sets == len(set(places))
         assert places[:sets] == places[sets:]
@@ -180,7 +182,7 @@ def test_no_room_for_one_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cublas, "device", lambda: memory)
     with (
         pytest.raises(OutOfMemoryError),
-        cublas.rotating((1 << 19, 1 << 20), "f32"),
+        cublas.rotating_operands((1 << 19, 1 << 20), "f32"),
     ):
         pass
     assert not memory.held

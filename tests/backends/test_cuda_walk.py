@@ -17,9 +17,9 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     NativeRun,
     StepAccesses,
+    buffers_written_in,
     slices_can_be_copied,
     unrolled_iterations,
-    writes_in,
 )
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import (
@@ -262,7 +262,7 @@ def test_what_a_window_may_slice():
             buffers[number] = buffer(number, donor)
         step = KernelCall("step", (), 1, reads=reads, writes=writes)
         loop = Loop((step,), 9, slices=[Slice(*pair, 0, 4) for pair in slices])
-        return slices_can_be_copied(loop, writes_in(loop), buffers)
+        return slices_can_be_copied(loop, buffers_written_in(loop), buffers)
 
     of_input, of_output = (4, 0), (5, 1)
     assert fits((4,), (5,), (of_input, of_output))

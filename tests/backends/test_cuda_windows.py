@@ -7,7 +7,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here, missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
@@ -99,7 +99,7 @@ def test_kernels_of_windows_keep_their_values_in_registers(case):
     ]
     assert len(kernels) == 2
     for kernel in kernels:
-        assert ".local" not in compile_ptx(kernel, (9, 0))
+        assert ".local" not in kernel_ptx(kernel, (9, 0))
 
 
 @pytest.mark.cuda

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx, neutral
+from arrayfn.backends.cuda.code import kernel_ptx, with_neutral_name
 from arrayfn.backends.numba.functions import executed_function
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
@@ -42,12 +42,12 @@ _SHARED_WORK: Final = re.compile(
 
 
 def stock_ptx(source: str, kinds: list[str]) -> str:
-    """The PTX of a kernel through ``numba.cuda.compile_ptx``."""
+    """The PTX of a kernel through ``numba.cuda.kernel_ptx``."""
     cuda: Any = import_module("numba.cuda")
     dialect = import_module("arrayfn.backends.cuda.vocabulary").DIALECT
     signature = cuda.types.void(*map(dialect.parameter_type, kinds))
     function = executed_function(source, "kernel")
-    ptx, _ = cuda.compile_ptx(function, signature, cc=ARCH)
+    ptx, _ = cuda.kernel_ptx(function, signature, cc=ARCH)
     return ptx
 
 
@@ -61,7 +61,7 @@ def array_ptx(source: str, kinds: list[str]) -> str:
         for t, k in zip(types, kinds, strict=True)
     ]
     function = executed_function(source, "kernel")
-    ptx, _ = cuda.compile_ptx(function, cuda.types.void(*given), cc=ARCH)
+    ptx, _ = cuda.kernel_ptx(function, cuda.types.void(*given), cc=ARCH)
     return ptx
 
 
@@ -85,12 +85,14 @@ def test_numba_cuda_compiles_the_vocabulary(kind: str) -> None:
         return f"p_{name}" if word.endswith("*") else f"p_{name}[n]"
 
     for function in functions:
-        result, *words = vocabulary.words_of(function)
+        result, *words = vocabulary.signature_words(function)
         is_pointer = [word.startswith("bool*") for word in words]
         if any(is_pointer):
             continue
         given = [
-            ("2" if kind in vocabulary.COUNTED else "n") if w == "i64" else operand(w)
+            ("2" if kind in vocabulary.LAST_IS_CONSTANT else "n")
+            if w == "i64"
+            else operand(w)
             for w in words
         ]
         call = f"{function.name}({', '.join(given)})"
@@ -114,8 +116,10 @@ def test_numba_cuda_compiles_the_vocabulary(kind: str) -> None:
 
 def same_work(kernel: Kernel) -> None:
     """``kernel`` compiles with numba-cuda alone, to the same kinds of instructions."""
-    ptx = stock_ptx(neutral(kernel).source, [p.kind for p in kernel.parameters])
-    assert work(ptx) == work(compile_ptx(kernel, ARCH)), kernel.name
+    ptx = stock_ptx(
+        with_neutral_name(kernel).source, [p.kind for p in kernel.parameters]
+    )
+    assert work(ptx) == work(kernel_ptx(kernel, ARCH)), kernel.name
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -142,5 +146,8 @@ def test_numba_cuda_compiles_a_kernel_that_calls_others() -> None:
 @pytest.mark.parametrize("name", ["rows of a block", "sorts of tiles"])
 def test_numba_cuda_compiles_kernels_on_arrays(name: str) -> None:
     for kernel in kernels(name, GPU):
-        source, kinds = neutral(kernel).source, [p.kind for p in kernel.parameters]
-        assert work(array_ptx(source, kinds)) == work(compile_ptx(kernel, ARCH))
+        source, kinds = (
+            with_neutral_name(kernel).source,
+            [p.kind for p in kernel.parameters],
+        )
+        assert work(array_ptx(source, kinds)) == work(kernel_ptx(kernel, ARCH))

@@ -13,7 +13,7 @@ import arrayfn as af
 from arrayfn import Mesh, NamedSharding, lax, nn, shard_map
 from arrayfn import PartitionSpec as P
 from arrayfn.backends.cuda.emulator import plan
-from arrayfn.backends.cuda.graphs.overlap import overlapping
+from arrayfn.backends.cuda.graphs.overlap import plan_launches
 from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
 from arrayfn.backends.members import RUNNING, Lockstep
 from arrayfn.distributed import gpus, nccl
@@ -354,7 +354,7 @@ def launches(*steps, nbytes=1):
     made = []
     plan = Steps(*steps)
     plan.nbytes = nbytes
-    for launch in overlapping(plan, plan.nodes, []):
+    for launch in plan_launches(plan, plan.nodes, []):
         if launch.is_group:
             name = " ".join("sum" for _ in launch.nodes)
         else:

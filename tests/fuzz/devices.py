@@ -13,7 +13,7 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import Program
@@ -74,7 +74,7 @@ class EmulatorBackend:
         if self.compiles:
             for kernel in compiled.kernels:
                 if isinstance(kernel, Kernel):
-                    compile_ptx(kernel, ARCHITECTURE)
+                    kernel_ptx(kernel, ARCHITECTURE)
         return lambda inputs: run_plan(compiled, _typed(compiled, inputs))
 
 

@@ -9,7 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from tests.lowered_on_gpu import lowered
 
@@ -138,7 +138,7 @@ def test_the_kernel_of_such_a_loop_reads_and_writes_once():
     assert len(loads) == 2
     assert len(stores) == 1
     assert "for iteration in range(iterations):" in body
-    ptx = compile_ptx(kernel, (9, 0))
+    ptx = kernel_ptx(kernel, (9, 0))
     assert ptx.count("ld.global") <= 2
     assert ptx.count("st.global") == 1
 

@@ -9,7 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import launch
 from arrayfn.backends.cuda.emulator.memory import EmulationError, Pointer
 from arrayfn.backends.cuda.emulator.plan import run_plan
@@ -131,7 +131,7 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_barrier():
         h_after = h_now
 """
     )
-    ptx = compile_ptx(replace(kernel, name="kernel", source=kernel.key), (9, 0))
+    ptx = kernel_ptx(replace(kernel, name="kernel", source=kernel.key), (9, 0))
     assert ptx.count("atom.add.release.gpu") == 1
     assert "call" not in ptx
     assert ".nc." not in ptx

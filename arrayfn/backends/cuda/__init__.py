@@ -38,7 +38,7 @@ _HOPPER: Final = (9, 0)
 
 
 class CudaBackend:
-    """Kernels on an NVIDIA GPU, the first one if no other is named."""
+    """Kernels on an NVIDIA GPU, by default the first one."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -54,25 +54,25 @@ class CudaBackend:
         )
 
     def _missing(self) -> str:
-        """Why there is no GPU of this number; empty if there is."""
+        """Say why there is no GPU of this number; empty if there is one."""
         count = gpu_count() if self.number else 1
         if self.number < count:
             return ""
         return f"there {'is' if count == 1 else 'are'} {count} here"
 
     def array_types(self) -> tuple[type, ...]:
-        """Arrays on the GPU."""
+        """The types of arrays on the GPU."""
         return (DeviceArray,)
 
     def put(self, x: Any) -> DeviceArray:
-        """A copy of ``x``, an array or a number, in the memory of this GPU."""
+        """Copy ``x``, an array or a number, to the memory of this GPU."""
         with on(gpu(self.number)):
             return device_put(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """``program`` as kernels and a plan, for the GPU here or, if none, an H200.
+        """Lower ``program`` to kernels and a plan, for the GPU here or else an H200.
 
         Needs neither a GPU nor numba-cuda.
         """
@@ -84,7 +84,7 @@ class CudaBackend:
             return lower(program, donated, gpu=_config(), options=options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
-        """The callable of ``compiled``. Raises BackendError where there is no GPU."""
+        """Load ``compiled`` as a callable. Raises BackendError without a GPU."""
         reason = missing_here()
         if reason:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
@@ -94,7 +94,7 @@ class CudaBackend:
             return Executable(compiled)
 
     def assembly(self, kernel: Kernel) -> str:
-        """The PTX of ``kernel``, for the GPU here or, if none, an H200.
+        """Compile ``kernel`` to PTX, for the GPU here or, if none, an H200.
 
         Raises BackendError where numba-cuda is not installed.
         """
@@ -106,7 +106,7 @@ class CudaBackend:
         return kernel_ptx(kernel, here)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """The callable of ``compiled`` with an event after each step."""
+        """Load ``compiled`` as a callable with an event after each step."""
         from arrayfn.backends.cuda import timed
 
         with on(gpu(self.number)):
@@ -115,8 +115,8 @@ class CudaBackend:
 
 @per_device
 def _config() -> GpuConfig:
-    """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
-    from arrayfn.backends.cuda.convolution_ways import way_of
+    """The configuration of the GPU here. Before Hopper there are no clusters."""
+    from arrayfn.backends.cuda.convolution_algorithms import choose_algorithm
 
     here = device()
     cluster = GPU.max_cluster if here.arch >= _HOPPER else 0
@@ -124,7 +124,7 @@ def _config() -> GpuConfig:
         GPU,
         multiprocessors=here.multiprocessors,
         max_cluster=cluster,
-        choose_convolution=way_of,
+        choose_convolution=choose_algorithm,
     )
 
 

@@ -1,6 +1,6 @@
-"""Formulas emitted for NVVM, whose dialect of LLVM IR is an old and narrow one.
+"""Emits formulas for NVVM, whose dialect of LLVM IR is old and narrow.
 
-To have the same bits as elsewhere, NVVM must not contract (``-fma=0``), and divide and
+For the same bits as elsewhere, NVVM must not contract (``-fma=0``), and must divide and
 take square roots exactly (its default). Some functions are instructions of sm_80.
 """
 
@@ -18,7 +18,7 @@ from arrayfn.lowering.scalars.rounding import maximum, minimum
 
 
 class CudaArithmetic(LLVMArithmetic):
-    """``LLVMArithmetic`` for NVVM: a thread branches where it needs a slow formula."""
+    """``LLVMArithmetic`` for NVVM; a thread branches where it needs a slow formula."""
 
     @override
     def guarded(
@@ -68,10 +68,7 @@ class CudaArithmetic(LLVMArithmetic):
         return self._libdevice("trunc", x)
 
     def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
-        """Call libdevice's function ``name`` in the dtype of ``arguments``.
-
-        That is f32 or f64.
-        """
+        """Call libdevice's function ``name`` for ``arguments`` of f32 or f64."""
         dtype = arguments[0].dtype
         t = self.type(dtype)
         suffix = "f" if dtype == "f32" else ""

@@ -1,7 +1,7 @@
-"""What emitters of the CUDA vocabulary share: calls, intrinsics, inline PTX, addresses.
+"""The base of emitters of the CUDA vocabulary: intrinsics, inline PTX, addresses.
 
-An emitter makes LLVM IR for NVVM of one call. ``emits`` registers it for some kinds of
-device functions; ``device_functions`` imports all of them.
+An emitter makes the LLVM IR of one call, for NVVM. ``emits`` registers it for some
+kinds of device functions; ``device_functions`` imports all of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Call:
     """A call of a device function, and the builder ``b`` of the code around it.
 
     ``args`` are LLVM values. ``element`` is the LLVM type of the function's dtype in
-    memory; ``count`` is the constant number of elements, where the last argument is
-    one.
+    memory; ``count`` is the last argument if that is a constant number of elements.
     """
 
     b: ir.IRBuilder
@@ -46,7 +45,7 @@ Emitter = Callable[[Call], Any]
 """Returns the value of a call; None if it has none."""
 
 EMITTERS: Final[dict[str, Emitter]] = {}
-"""By the kinds of device functions."""
+"""The emitter of each kind of device functions."""
 
 
 def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
@@ -60,13 +59,13 @@ def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
 
 
 def emits_ptx(**texts: str) -> None:
-    """Register emitters of PTX without operands, by kind."""
+    """Register emitters of PTX without operands: keywords map kinds to texts."""
     for kind, text in texts.items():
         emits(kind)(lambda c, text=text: assembly(c.b, text, "", ()))
 
 
 def emits_f32(**instructions: str) -> None:
-    """Register emitters of one instruction that makes float32 of float32, by kind."""
+    """Register emitters of one instruction from float32 to float32, by kind."""
 
     def emitter(instruction: str) -> Emitter:
         """An emitter of ``instruction`` with the call's arguments as float operands."""
@@ -99,7 +98,7 @@ def assembly(
     arguments: Sequence[Any],
     result: Any = VOID,
 ) -> Any:
-    """Inline PTX that is neither moved nor removed.
+    """Emit inline PTX that is neither moved nor removed.
 
     ``text`` refers to its operands as $0, $1, ...: the result, unless it is VOID, and
     then ``arguments``. ``constraints`` says which registers hold them, as LLVM writes
@@ -113,7 +112,7 @@ def assembly(
 def pure_assembly(
     b: ir.IRBuilder, text: str, constraints: str, arguments: Sequence[Any], result: Any
 ) -> Any:
-    """Inline PTX that is a function of its arguments alone.
+    """Emit inline PTX whose only effect is its result.
 
     LLVM may move it, and removes it if nothing uses the result. The parameters are
     those of ``assembly``.
@@ -123,19 +122,19 @@ def pure_assembly(
 
 
 def shared_address(b: ir.IRBuilder, pointer: Any) -> Any:
-    """``pointer``, a generic one into shared memory, as a 32-bit address within it."""
+    """Convert a generic ``pointer`` into shared memory to a 32-bit shared address."""
     kind = pointer.type.pointee.as_pointer(SHARED)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I32)
 
 
 def global_address(b: ir.IRBuilder, pointer: Any) -> Any:
-    """``pointer``, a generic one into global memory, as a 64-bit address within it."""
+    """Convert a generic ``pointer`` into global memory to a 64-bit global address."""
     kind = pointer.type.pointee.as_pointer(1)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I64)
 
 
 def bytes_of(dtype: str) -> int:
-    """The bytes of an element of a dtype in memory."""
+    """Bytes of an element of ``dtype`` in memory."""
     if dtype in COMPLEXES:
         return 2 * width(REAL_PART[dtype]) // 8
     return width(dtype) // 8

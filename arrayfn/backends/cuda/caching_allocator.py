@@ -1,7 +1,7 @@
 """The caching allocator of GPU memory: freed blocks are reused (``free_lists``).
 
 ``CachingAllocator.block`` allocates an address and an object whose destructor frees it;
-``take`` and ``give`` are for memory that is freed explicitly.
+``allocate`` and ``free`` are for memory that is freed explicitly.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FUNCTIONS: Final = {
     "free": "cuMemFreeAsync",
     "synchronize": "cuCtxSynchronize",
 }
-"""What the native routines call, by the fields that hold the addresses."""
+"""The driver's functions that native routines call, by the field for the address."""
 
 
 class CachingAllocator:
     """The free lists of one device; the GIL serializes its users.
 
-    All devices of a process share its addresses, so ``give`` frees the memory of any.
+    All devices of a process share one address space, so ``free`` accepts memory of any.
     """
 
-    _given: ClassVar[dict[int, int]] = {}
+    _allocated: ClassVar[dict[int, int]] = {}
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class CachingAllocator:
         return self._memory.idle_bytes
 
     def free_list(self, nbytes: int) -> int:
-        """The address of the free list of the blocks that ``nbytes`` fit in."""
+        """The address of the free list of the blocks that hold ``nbytes``."""
         size = block_size(nbytes)
         known = self._free_lists.get(size)
         if known is not None:
@@ -84,20 +84,20 @@ class CachingAllocator:
         pointer = self._take(free_list)
         return (pointer, self._object(free_list, pointer)) if pointer else None
 
-    def take(self, nbytes: int) -> int:
-        """Allocate ``nbytes``, which ``give`` frees; 0 if memory is exhausted."""
+    def allocate(self, nbytes: int) -> int:
+        """Allocate ``nbytes``, to be freed by ``free``; 0 if memory is exhausted."""
         free_list = self.free_list(nbytes)
         pointer: int = self._take(free_list)
         if pointer:
-            self._given[pointer] = free_list
+            self._allocated[pointer] = free_list
         return pointer
 
-    def give(self, pointer: int) -> None:
-        """Free what ``take`` allocated."""
-        self._give(self._given.pop(pointer), pointer)
+    def free(self, pointer: int) -> None:
+        """Free what ``allocate`` returned."""
+        self._give(self._allocated.pop(pointer), pointer)
 
     def share(self, owner: object) -> None:
-        """Note that another library has seen the memory of ``owner``, a block's object.
+        """Record that another library has seen the memory of the block ``owner``.
 
         The GPU is waited for before that memory is used again.
         """
@@ -111,7 +111,7 @@ class CachingAllocator:
 
 @cache
 def _function(routine: Routine[..., Any]) -> Callable[..., Any]:
-    """A native routine as a function of integers; the GIL stays held."""
+    """Make a Python function of a native routine of integers; the GIL stays held."""
     result = ctypes.py_object if routine is free_lists.block_object else ctypes.c_int64
     words = [ctypes.c_int64] * routine.arity
     return ctypes.PYFUNCTYPE(result, *words)(native_address(routine))

@@ -1,4 +1,4 @@
-"""The native call entry of a plan, as two builtin functions. See ``entry``."""
+"""Makes the native call entry of a plan, as two builtin functions. See ``entry``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _SLOTS: Final = {
     "shared": "shared",
     "writable": "writable",
 }
+"""The slots of a DeviceArray that native code reads, by names in ``Call``."""
 ALWAYS: Final = 1 << 62
+"""More calls than a process makes."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class Result:
 
 
 class CallEntry:
-    """The tables that the entry of one plan reads; it compares types by identity.
+    """The tables that the native entry of one plan reads.
 
-    ``plan`` serves calls at any addresses; None if calls at new addresses go to Python.
+    The entry compares types by identity. ``plan`` runs calls at any addresses; None if
+    calls at new addresses go to Python.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class CallEntry:
         )
 
     def run(self, plan: Plan, calls: int = ALWAYS) -> None:
-        """Have so many ``calls`` run ``plan``, at addresses that have no plan."""
+        """Run ``plan`` in the next ``calls`` calls with addresses that have no plan."""
         if plan is not self.plan:
             self._call.calls_left = 0
             self._call.set(plan=plan.address)
@@ -94,7 +97,7 @@ class CallEntry:
         self._inputs[number].set(cached=id(value))
 
     def publish(self, plans: Mapping[bytes, Plan]) -> None:
-        """Have calls run ``plans``, by the addresses of all buffers."""
+        """Let calls run ``plans``, whose keys are the addresses of all buffers."""
         records = np.empty((len(plans), 1 + len(self._buffers)), np.int64)
         for record, (key, plan) in zip(records, plans.items(), strict=True):
             record[0] = plan.address
@@ -108,11 +111,11 @@ class CallEntry:
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The native entries: the first returns a tuple of results, the second the one.
+        """Make the native entries for several results, as a tuple, and for one.
 
-        ``call`` and ``call_single`` do the same in Python. An entry calls its own for
-        what it cannot do. They are returned themselves where native code cannot read
-        Python's objects.
+        ``call`` and ``call_single`` do the same in Python; an entry calls its
+        counterpart for what it cannot do. They are returned themselves where native
+        code cannot read Python's objects.
         """
         if not reads_objects():
             return call, call_single

@@ -1,4 +1,4 @@
-"""Runs GPU plans that are not proved, in the emulator."""
+"""Verifies GPU plans that could not be proved, by running them in the emulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_THREADS: Final = 512
 
 
 def try_plan(compiled: CompiledProgram) -> bool:
-    """Run ``compiled`` if it is small; return whether it was run."""
+    """Run ``compiled`` in the emulator if it is small; return whether it was run."""
     from arrayfn.backends.cuda.emulator import memory
     from arrayfn.backends.cuda.emulator.plan import run_plan
     from arrayfn.lowering.verify import checked_run

@@ -1,4 +1,4 @@
-"""From kernels to loaded functions: the disk cache, and the compiler when it misses.
+"""Compiles and loads kernels: from the disk cache, or by the compiler.
 
 A process that finds all its kernels on disk imports neither Numba nor numba-cuda.
 """
@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from arrayfn.backends.cuda.driver import current_number, device
 from arrayfn.backends.cuda.modules import LoadedKernel, load, unload_unused
-from arrayfn.backends.native.loading import Unit, codes, source_texts
+from arrayfn.backends.native.loading import Unit, object_codes, source_texts
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
@@ -27,17 +27,19 @@ from arrayfn.caches import forgets
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import NEUTRAL_NAME, Kernel
 
-ENTRY: Final = NEUTRAL_NAME  # the name of each kernel in its cubin
-OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
+ENTRY: Final = NEUTRAL_NAME
+"""The name of each kernel in its cubin."""
+OVERLAPS_FROM: Final = (9, 0)
+"""The first architecture whose kernels may begin before earlier ones end."""
 _BEGIN: Final = ".visible .entry "
-# What a kernel does first, or later if its text says so (``griddepcontrol_wait``). Only
-# kernels of few blocks, which fill the GPU, let the next one be launched meanwhile
+# A kernel begins with this, unless its text has ``griddepcontrol_wait()`` later. Only
+# kernels of few blocks, which fill the GPU, let the next one be launched early
 # (``griddepcontrol_launch_dependents``): each block that does so costs 1.2 ns, and
 # early blocks would occupy multiprocessors that the running kernel still needs.
-_WAIT: Final = "griddepcontrol.wait;"
+_WAIT_FOR_EARLIER: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
-_PRINTED: Final = "arrayfn.backends.cuda.kernel_compiler"
-_WRITTEN: Final = "arrayfn.backends.cuda.written_kernels"
+_PRINTED_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
+_WRITTEN_COMPILER: Final = "arrayfn.backends.cuda.written_kernels"
 _LINKER: Final = "cuda.bindings.nvjitlink"
 _SOURCES: Final = (
     "lowering/scalars/*.py",
@@ -60,8 +62,10 @@ _loaded: Final[WeakValueDictionary[tuple[int, str], LoadedKernel]] = (
     WeakValueDictionary()
 )
 _recent: Final[deque[LoadedKernel]] = deque(maxlen=256)
-"""Kernels that stay loaded: a function made again in each iteration has the same."""
-_MAX_UNUSED: Final = 64  # modules from which the GPU is waited for, to unload them
+"""Kernels that stay loaded, as a function made again in each iteration has equal ones.
+"""
+_MAX_UNUSED: Final = 64
+"""Unused modules, from which on the GPU is waited for to unload them."""
 forgets(_recent.clear)
 
 
@@ -88,29 +92,29 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
 
 
 def kernel_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """The PTX of ``kernel``, whose entry is ``ENTRY``. Needs no GPU."""
+    """Compile ``kernel`` to PTX, with the entry ``ENTRY``. Needs no GPU."""
     with no_garbage_collection():
         modules = kernel_ir(kernel, arch)
-    return _ptx(neutral(kernel), modules, arch)
+    return _ptx(with_neutral_name(kernel), modules, arch)
 
 
 def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
-    """The compilation of ``kernel`` from its LLVM IR, which does not need the GIL."""
+    """Prepare a compilation: make the LLVM IR of ``kernel``; the rest needs no GIL."""
     with no_garbage_collection():
         modules = kernel_ir(kernel, arch)
-    return partial(_cubin, neutral(kernel), modules, arch)
+    return partial(_cubin, with_neutral_name(kernel), modules, arch)
 
 
 def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
-    ptx: str = importlib.import_module(_PRINTED).ptx_of(kernel, modules, arch)
-    return overlapping(ptx) if arch >= OVERLAPS_FROM else ptx
+    ptx: str = importlib.import_module(_PRINTED_COMPILER).ptx_of(kernel, modules, arch)
+    return with_dependent_launch(ptx) if arch >= OVERLAPS_FROM else ptx
 
 
 def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
-    """Machine code of ``kernel``, whose entry is ``ENTRY``.
+    """Compile LLVM modules of ``kernel``, given as text, to machine code.
 
-    ``modules`` are LLVM modules as text. Where NVIDIA's linker is not installed the
-    result is PTX, which the driver compiles.
+    The entry is ``ENTRY``. Where NVIDIA's linker is not installed the result is PTX,
+    which the driver compiles.
     """
     text = _ptx(kernel, modules, arch).encode() + b"\0"
     try:
@@ -128,8 +132,8 @@ def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
     return bytes(cubin)
 
 
-def neutral(kernel: Kernel) -> Kernel:
-    """``kernel`` with the text of its key, whose function is called ``ENTRY``."""
+def with_neutral_name(kernel: Kernel) -> Kernel:
+    """Return ``kernel`` with the text of its key, with a function called ``ENTRY``."""
     text, name = kernel.key, kernel.compiled_name
     if name != ENTRY:
         # Written by hand; other functions and variables may not have the entry's name.
@@ -139,35 +143,30 @@ def neutral(kernel: Kernel) -> Kernel:
 
 
 def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
-    """The LLVM IR of ``kernel``, whose entry is ``ENTRY``: modules.
+    """Make the LLVM IR of ``kernel``, whose entry is ``ENTRY``: modules as text.
 
-    An edited kernel is as a printed one, if it uses no more of Python. Raises
+    An edited kernel is compiled as a printed one, if it uses no other Python. Raises
     BackendError for what cannot be compiled.
     """
-    made = neutral(kernel)
+    made = with_neutral_name(kernel)
     try:
-        return [importlib.import_module(_PRINTED).printed_ir(made)]
+        return [importlib.import_module(_PRINTED_COMPILER).printed_ir(made)]
     except UntypedKernelError as error:
         if kernel.from_file or not kernel.is_replaced:
             raise BackendError(
                 f"kernel {kernel.name} cannot be compiled: {error}"
             ) from error
-    return importlib.import_module(_WRITTEN).written_modules(made, arch)
+    return importlib.import_module(_WRITTEN_COMPILER).written_modules(made, arch)
 
 
-def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """The PTX of ``kernel``, whose entry is ``ENTRY``."""
-    modules = kernel_ir(kernel, arch)
-    return importlib.import_module(_PRINTED).ptx_of(neutral(kernel), modules, arch)
+def with_dependent_launch(ptx: str) -> str:
+    r"""Let the kernel of ``ptx`` be launched while earlier ones end, and wait for them.
 
+    Its loads are no longer ``.nc``, which assume that nothing writes the memory while
+    the kernel runs: the kernels that it waits for do, and such loads returned older
+    values.
 
-def overlapping(ptx: str) -> str:
-    r"""``ptx``, whose kernel is launched while those before it end, and waits for them.
-
-    Its loads are no longer ``.nc``, of memory that nobody writes as long as the kernel
-    runs: kernels that it waits for do, and such loads gave what was there before.
-
-    >>> print(overlapping(".visible .entry kernel()\n{\n\tret;\n}"))
+    >>> print(with_dependent_launch(".visible .entry kernel()\n{\n\tret;\n}"))
     .visible .entry kernel()
     {
         griddepcontrol.wait;
@@ -175,13 +174,13 @@ def overlapping(ptx: str) -> str:
     }
     """
     head, entry, body = ptx.replace(".global.nc.", ".global.").partition(_BEGIN)
-    if _WAIT not in body:
-        body = body.replace("\n{", f"\n{{\n\t{_WAIT}", 1)
+    if _WAIT_FOR_EARLIER not in body:
+        body = body.replace("\n{", f"\n{{\n\t{_WAIT_FOR_EARLIER}", 1)
     return head + entry + body
 
 
 def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
-    """The loaded code of each kernel, by its name. Equal kernels share it.
+    """Load the code of each kernel, by its name. Equal kernels share it.
 
     NVVM and the linker compile in as many threads as there are cores, while numba-cuda
     makes the LLVM IR of further kernels.
@@ -201,7 +200,7 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
                 units[key] = Unit(key, (ENTRY,), prepare)
         if units:
             unload_unused(_MAX_UNUSED)
-        for key, cubin in codes(units).items():
+        for key, cubin in object_codes(units).items():
             kernel = by_key[key]
             blocks = kernel.blocks_per_multiprocessor if kernel.cached else 0
             made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)

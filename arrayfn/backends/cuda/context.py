@@ -77,7 +77,7 @@ class Context:
         return text.value.decode()
 
     def attribute(self, attribute: int) -> int:
-        """The value of the CUdevice_attribute numbered ``attribute``."""
+        """The value of the driver's attribute number ``attribute``."""
         value = ctypes.c_int()
         self.check(
             self.library.cuDeviceGetAttribute(
@@ -87,7 +87,7 @@ class Context:
         return value.value
 
     def new_stream(self) -> ctypes.c_void_p:
-        """A new stream, which does not synchronize with others."""
+        """Create a stream that does not synchronize with others."""
         stream = ctypes.c_void_p()
         self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
         return stream
@@ -108,8 +108,8 @@ class Context:
     def check(self, status: int, what: str = "") -> None:
         """Raise BackendError unless the driver's ``status`` is success.
 
-        It is OutOfMemoryError where the driver has no memory. ``what`` says in the
-        message what was tried.
+        It is OutOfMemoryError if the driver is out of memory. ``what`` says in the
+        message what was attempted.
         """
         if status == SUCCESS:
             return
@@ -131,22 +131,22 @@ class Context:
         )
 
     def wait_for(self, stream: int) -> None:
-        """Have later work wait for the present work of another stream."""
+        """Let later work of this GPU's stream wait for present work of ``stream``."""
         self._after(self.stream, stream)
 
     def let_wait(self, stream: int) -> None:
-        """Have later work of another stream wait for the present work."""
+        """Let later work of ``stream`` wait for present work of this GPU's stream."""
         self._after(stream, self.stream)
 
     def _after(self, later: int, earlier: int) -> None:
-        """Have the stream ``later`` wait for all that is enqueued on ``earlier``."""
+        """Let the stream ``later`` wait for all that is enqueued on ``earlier``."""
         event = self.new_event()
         self.record(event, earlier)
         self.wait_for_event(later, event)
         self.destroy_event(event)
 
     def new_event(self, *, with_time: bool = False) -> ctypes.c_void_p:
-        """A new event; ``with_time`` says whether it also measures the time."""
+        """Create an event; ``with_time`` lets it measure the time."""
         self.make_current()
         event = ctypes.c_void_p()
         flags = 0 if with_time else _EVENT_WITHOUT_TIMING
@@ -154,11 +154,11 @@ class Context:
         return event
 
     def record(self, event: ctypes.c_void_p, stream: int) -> None:
-        """Have ``event`` take place once what is enqueued on ``stream`` has run."""
+        """Record ``event`` on ``stream``, to complete once its present work has run."""
         self.check(self.waiting.cuEventRecord(event, ctypes.c_void_p(stream)))
 
     def wait_for_event(self, stream: int, event: ctypes.c_void_p) -> None:
-        """Have later work of ``stream`` wait for the last record of ``event``."""
+        """Let later work of ``stream`` wait for the last record of ``event``."""
         self.check(self.waiting.cuStreamWaitEvent(ctypes.c_void_p(stream), event, 0))
 
     def destroy_event(self, event: ctypes.c_void_p) -> None:

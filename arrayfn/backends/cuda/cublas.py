@@ -1,4 +1,4 @@
-"""Matrix products through cuBLASLt: descriptors made once, when a plan is loaded.
+"""Matrix products through cuBLASLt: descriptors are made once, when a plan is loaded.
 
 ``product_forms`` reads the names of providers.
 
@@ -26,23 +26,31 @@ from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.product_forms import (
     Form,
     alignment_of,
-    factor_of,
+    factor_scalar,
     form_of,
+    operand_bytes,
     random_block,
-    shape_of,
-    sizes_of,
+    speed_parameters,
 )
-from arrayfn.backends.cuda.product_tiles import Choice, Tiles, tried
+from arrayfn.backends.cuda.product_tiles import Choice, Tiles, choose_candidates
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError
 
 WORKSPACE: Final = 64 << 20
-_PART: Final = WORKSPACE // 8
-PROPOSALS: Final = 64  # asked for; there are some eight
-ROTATED_BYTES: Final = 192 << 20  # of memory that the tries of an algorithm rotate in
-MIN_SETS: Final = 2  # an algorithm may be slow on one
+"""Bytes of the workspace that all products share."""
+_WORKSPACE_SECTION: Final = WORKSPACE // 8
+"""Bytes of the sections that small products get in rotation."""
+PROPOSALS: Final = 64
+"""Algorithms that cuBLASLt is asked for; it proposes about eight."""
+ROTATED_BYTES: Final = 192 << 20
+"""Bytes of all sets of operands between which timing rotates: more than the L2 cache.
+"""
+MIN_SETS: Final = 2
+"""Sets of operands at least: an algorithm may be slow on one set."""
 MAX_SETS: Final = 8
+
+# Numbers of cublasLt.h: attributes of descriptors, and their values.
 _POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 2, 3, 4, 7
 _DEVICE_POINTERS: Final = 1
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
@@ -59,11 +67,12 @@ _STATUS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """One product, ready to be called: addresses for the runner, and what they need.
+class PreparedProduct:
+    """One product, ready to be called: addresses for the runner, and their owners.
 
     ``layouts`` are of cuBLAS's operands, in its order: the second factor, the first,
-    what is added, the result.
+    the added matrix, the result. ``kept`` are the objects whose memory the addresses
+    are in.
     """
 
     handle: int
@@ -76,7 +85,7 @@ class Product:
     workspace_bytes: int
     kept: tuple[object, ...]
     described: bytes
-    """The algorithm, as cuBLASLt describes it."""
+    """The algorithm, in cuBLASLt's own encoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +99,13 @@ class _Descriptors:
     form: Form
     operation: ctypes.c_void_p
     layouts: tuple[ctypes.c_void_p, ...]
-    factors: np.ndarray[Any, Any] | _Copied
+    factors: np.ndarray[Any, Any] | _DeviceCopy
     alignment: int
 
     @property
     def alpha_address(self) -> int:
         """The address of alpha, on the host or the GPU."""
-        if isinstance(self.factors, _Copied):
+        if isinstance(self.factors, _DeviceCopy):
             return self.factors.pointer
         return self.factors.ctypes.data
 
@@ -106,8 +115,8 @@ class _Descriptors:
         return self.alpha_address + self.form.operand.factor.itemsize
 
 
-class _Copied:
-    """An array's copy in the GPU's memory."""
+class _DeviceCopy:
+    """A copy of a host array in the GPU's memory, freed with this object."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.pointer = device().allocate(array.nbytes)
@@ -146,7 +155,7 @@ class Library:
             raise BackendError(f"cuBLASLt says: {meaning} ({status})")
 
     def _new(self, function: str, *arguments: Any) -> ctypes.c_void_p:
-        """The handle that a ``function`` of cuBLASLt creates from ``arguments``."""
+        """Create a handle by cuBLASLt's ``function``, with ``arguments``."""
         made = ctypes.c_void_p()
         self.check(getattr(self.library, function)(ctypes.byref(made), *arguments))
         return made
@@ -165,7 +174,7 @@ class Library:
     def _layout(
         self, data: int, rows: int, columns: int, leading: int, batch: int, stride: int
     ) -> ctypes.c_void_p:
-        """The descriptor of a column-major matrix, or of a batch of them.
+        """Create the descriptor of a column-major matrix, or of a batch of them.
 
         ``data`` is its cudaDataType. ``leading`` elements lie between columns,
         ``stride`` elements between the matrices of a batch.
@@ -185,8 +194,8 @@ class Library:
 
     def product(
         self, provider: str, p: Mapping[str, int], offsets: Sequence[int] = ()
-    ) -> Product:
-        """Row-major ``c[m, n] = a @ b``, as parameters ``p`` of the kernel say.
+    ) -> PreparedProduct:
+        """Prepare the row-major product ``c[m, n] = a @ b`` with the parameters ``p``.
 
         cuBLAS is column-major: it computes the transpose, ``b.T @ a.T``. Operands begin
         ``offsets`` bytes into their arrays. ``provider`` is the kernel's name, which
@@ -203,16 +212,16 @@ class Library:
 
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
-            f"{shape_of(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
+            f"{speed_parameters(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
             f"{ROTATED_BYTES} {timing.FINAL_ROUNDS} {timing.FINALISTS} "
-            f"{tried(problem.form, p)}",
+            f"{choose_candidates(problem.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
         return self._with_algorithm(problem, Choice.from_buffer_copy(kept))
 
-    def proposals(self, provider: str, p: Mapping[str, int]) -> list[Product]:
-        """The product by each of the algorithms, as cuBLASLt ranks them.
+    def proposals(self, provider: str, p: Mapping[str, int]) -> list[PreparedProduct]:
+        """Prepare the product by each proposed algorithm, in cuBLASLt's order.
 
         ``provider`` and ``p`` are as for ``product``.
         """
@@ -222,7 +231,7 @@ class Library:
     def _descriptors(
         self, provider: str, p: Mapping[str, int], alignment: int
     ) -> _Descriptors:
-        """cuBLASLt's descriptors of a product, for any algorithm.
+        """Create cuBLASLt's descriptors of a product, for any algorithm.
 
         ``provider`` and ``p`` are the kernel's name and integers; all operands are
         aligned to ``alignment`` bytes.
@@ -261,26 +270,26 @@ class Library:
             self._layout(wide, n, m, ld_added, batch, added_stride),
             self._layout(wide, n, m, ldc, batch, stride),
         )
-        alpha = factor_of(p.get("alpha"), 1.0, form)
-        beta = factor_of(p.get("beta"), 0.0, form)
+        alpha = factor_scalar(p.get("alpha"), 1.0, form)
+        beta = factor_scalar(p.get("beta"), 0.0, form)
         factors = np.stack([alpha, beta])
-        kept = _Copied(factors) if form.factors_in_memory else factors
+        kept = _DeviceCopy(factors) if form.factors_in_memory else factors
         return _Descriptors(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
         """The address of a workspace of ``nbytes`` for a product.
 
-        Small ones get parts of it in rotation: products with different parts can run
-        concurrently.
+        Small products get sections of the workspace in rotation, so that products with
+        different sections can run concurrently.
         """
-        if nbytes > _PART:
+        if nbytes > _WORKSPACE_SECTION:
             return self.workspace
-        self._part = (self._part + 1) % (WORKSPACE // _PART)
-        return self.workspace + self._part * _PART
+        self._part = (self._part + 1) % (WORKSPACE // _WORKSPACE_SECTION)
+        return self.workspace + self._part * _WORKSPACE_SECTION
 
-    def _with_algorithm(self, problem: _Descriptors, choice: Choice) -> Product:
-        """The product of ``problem``, by the algorithm of ``choice``."""
-        return Product(
+    def _with_algorithm(self, problem: _Descriptors, choice: Choice) -> PreparedProduct:
+        """Prepare the product of ``problem`` by the algorithm of ``choice``."""
+        return PreparedProduct(
             handle=self.handle,
             operation=int(problem.operation.value or 0),
             alpha=problem.alpha_address,
@@ -294,9 +303,10 @@ class Library:
         )
 
     def _proposals(self, problem: _Descriptors, p: Mapping[str, int]) -> list[Choice]:
-        """The algorithms that cuBLASLt proposes, in its ranking.
+        """The algorithms that cuBLASLt proposes, in its ranking, and more of them.
 
-        Then the same algorithms with other tiles, where the best are not proposed.
+        After them come the same algorithms with other tiles, in cases where cuBLASLt
+        does not propose the best ones.
         """
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
@@ -322,13 +332,15 @@ class Library:
             problem.operation,
             problem.layouts,
         )
-        tiles, which = Tiles(self.library, *about), tried(problem.form, p)
+        tiles, which = Tiles(self.library, *about), choose_candidates(problem.form, p)
         return [*proposed, *tiles.other_choices(proposed, which, WORKSPACE)]
 
-    def call(self, product: Product, addresses: Sequence[int], stream: int) -> int:
-        """Enqueue ``product`` on ``stream``; the status.
+    def call(
+        self, product: PreparedProduct, addresses: Sequence[int], stream: int
+    ) -> int:
+        """Enqueue ``product`` on ``stream``; return the status.
 
-        ``addresses`` are those of b, a, what is added, and c.
+        ``addresses`` are those of b, a, the added matrix, and c.
         """
         b, a, d, c = addresses
         second, first, added, result = product.layouts
@@ -348,32 +360,35 @@ class Library:
     def _fastest(
         self, problem: _Descriptors, choices: Sequence[Choice], p: Mapping[str, int]
     ) -> int:
-        """The number of the fastest choice, on memory like the product's.
+        """Time the choices on memory like the product's; return the number of one.
 
-        The first one where there is no memory to try them on.
+        The first one if there is no memory to time them on.
         """
         products = [self._with_algorithm(problem, choice) for choice in choices]
-        sizes = sizes_of(problem.form, p)
+        sizes = operand_bytes(problem.form, p)
         try:
-            with rotating(sizes, problem.form.operand.name) as (count, next_set):
-                ways = [
+            with rotating_operands(sizes, problem.form.operand.name) as (
+                count,
+                next_set,
+            ):
+                runs = [
                     lambda stream, q=q: self.call(q, next_set(), stream)
                     for q in products
                 ]
-                return timing.fastest(ways, count)
+                return timing.fastest(runs, count)
         except OutOfMemoryError:
             return 0
 
 
 @contextmanager
-def rotating(
+def rotating_operands(
     sizes: Sequence[int], dtype: str
 ) -> Generator[tuple[int, Callable[[], list[int]]]]:
-    """Sets of arrays of these sizes, which hold numbers of a ``dtype``.
+    """Allocate several sets of operands of these sizes, filled with random numbers.
 
     Yields the number of sets, and a function that returns the addresses of the next
-    one. Rotation keeps operands out of the L2 cache, as other work between two products
-    of a program does.
+    set. Rotation keeps operands out of the L2 cache, as other work between two products
+    of a program does. ``dtype`` is that of the numbers.
     """
     gpu = device()
     count = min(MAX_SETS, max(MIN_SETS, ROTATED_BYTES // sum(sizes)))
@@ -395,7 +410,7 @@ def rotating(
 
 
 def _memory(sizes: Sequence[int]) -> list[int]:
-    """Allocate memory of these sizes, all or nothing; raises OutOfMemoryError."""
+    """Allocate memory of these sizes, all of them or none; raises OutOfMemoryError."""
     made: list[int] = []
     try:
         for size in sizes:
@@ -407,16 +422,16 @@ def _memory(sizes: Sequence[int]) -> list[int]:
     return made
 
 
-def small_work(provider: str) -> int:
-    """Multiply-adds of a product that takes a few microseconds."""
-    return 1 << 30 if form_of(provider).by_tensor_cores else 1 << 27
+def max_small_work(provider: str) -> int:
+    """Multiply-adds of the largest product that takes only a few microseconds."""
+    return 1 << 30 if form_of(provider).uses_tensor_cores else 1 << 27
 
 
 def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
-    """Fill ``nbytes`` of GPU memory at ``pointer`` with copies of a block of numbers.
+    """Fill ``nbytes`` of GPU memory at ``pointer`` with copies of ``block``.
 
-    The numbers differ: a GPU that multiplies equal numbers draws less power and runs
-    faster.
+    Its numbers must differ: a GPU that multiplies equal numbers draws less power and
+    runs faster.
     """
     gpu = device()
     done = min(nbytes, block.nbytes)

@@ -34,20 +34,20 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT: Final = 16  # of memory that kernels access in vectors
 _LEGACY_STREAM: Final = 1
 _interned: dict[tuple[int, ArrayType], ArrayType] = {}
-_places: dict[int, int] = {}  # the GPU of an interned type, by its id
+_gpu_by_type: dict[int, int] = {}  # the GPU of an interned type, by its id
 
 
 def interned(type: ArrayType) -> ArrayType:
     """The one object that is equal to ``type``, for arrays on this thread's GPU.
 
-    The call entry compares types by identity, so it takes no array of another GPU.
+    The call entry compares types by identity, so it accepts no array of another GPU.
     """
     number = current_number()
     known = _interned.get((number, type))
     if known is None:
-        is_taken = number or _places.get(id(type), 0)
+        is_taken = number or _gpu_by_type.get(id(type), 0)
         known = _interned[number, type] = replace(type) if is_taken else type
-        _places[id(known)] = number
+        _gpu_by_type[id(known)] = number
     return known
 
 
@@ -107,19 +107,19 @@ class DeviceArray(ArrayOnDevice):
     @property
     def gpu(self) -> Device:
         """The GPU that holds the array in its memory."""
-        number = _places.get(id(self.__arrayfn_type__), 0)
+        number = _gpu_by_type.get(id(self.__arrayfn_type__), 0)
         return device() if number == current_number() else gpu(number)
 
     @property
     @override
     def device(self) -> str:
         """The backend of the array: "cuda", or "cuda:1" on the second GPU."""
-        number = _places.get(id(self.__arrayfn_type__), 0)
+        number = _gpu_by_type.get(id(self.__arrayfn_type__), 0)
         return f"cuda:{number}" if number else "cuda"
 
     @override
     def copy(self) -> DeviceArray:
-        """A copy, which may be donated."""
+        """Copy the array; the copy may be donated."""
         low, count = self.__arrayfn_type__.span()
         size = self.dtype.itemsize
         gpu = self.gpu
@@ -140,7 +140,7 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the array was donated: another array owns its memory now."""
+        """Whether the array was donated, so that another array owns its memory."""
         return not self.pointer
 
     def address(self) -> int:
@@ -160,7 +160,7 @@ class DeviceArray(ArrayOnDevice):
         return owner
 
     def share(self) -> None:
-        """Record that another library uses the memory, too."""
+        """Record that another library also uses the memory."""
         if not self.shared:
             self.shared = True
             self.gpu.share(self.owner)
@@ -230,7 +230,7 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """For CuPy and Numba; later work on ``stream`` sees the values."""
+        """The interface for CuPy and Numba; later work on ``stream`` sees values."""
         self.share()
         return {
             "shape": self.shape,
@@ -252,7 +252,7 @@ class DeviceArray(ArrayOnDevice):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule that shares the memory; work on ``stream`` waits for the values."""
+        """Export the memory as a capsule; work on ``stream`` waits for the values."""
         if copy:
             return self.copy().__dlpack__(stream=stream, dl_device=dl_device)
         if dl_device not in (None, self.__dlpack_device__()):
@@ -274,7 +274,7 @@ class DeviceArray(ArrayOnDevice):
 
 
 class Borrowed:
-    """Keeps another library's memory until the work enqueued here has run.
+    """Keeps another library's memory alive until the work enqueued here has run.
 
     That library reuses freed memory at once, without regard to the stream here.
     """
@@ -307,7 +307,7 @@ def device_put(x: Any) -> DeviceArray:
 
 
 def put(x: Any, type: ArrayType) -> DeviceArray:
-    """A copy of ``x``, a number or an array that lies as ``type`` says, on the GPU."""
+    """Copy ``x``, a number or an array with the layout of ``type``, to the GPU."""
     host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
     low, count = type.span()
@@ -320,7 +320,7 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
 
 
 def _copied_between_gpus(x: DeviceArray) -> DeviceArray:
-    """A copy of an array of another GPU on this one, without the host."""
+    """Copy an array of another GPU to this one, without the host."""
     low, count = x.type.span()
     size = x.dtype.itemsize
     here, there = device(), x.gpu
@@ -333,9 +333,9 @@ def _copied_between_gpus(x: DeviceArray) -> DeviceArray:
 
 
 def from_cuda(x: Any) -> DeviceArray:
-    """An array of an object with ``__cuda_array_interface__``, in its own memory.
+    """Make an array of an object with ``__cuda_array_interface__``, in its memory.
 
-    The memory lives as long as the array. It is copied only if it is not aligned.
+    The object lives as long as the array. It is copied only if it is not aligned.
     """
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
@@ -358,7 +358,7 @@ def from_cuda(x: Any) -> DeviceArray:
 
 
 def _gpu_of(pointer: int) -> Device:
-    """The GPU that has the memory at the address ``pointer``."""
+    """The GPU that owns the memory at the address ``pointer``."""
     here = device()
     if not pointer or gpu_count() < 2:
         return here
@@ -367,7 +367,7 @@ def _gpu_of(pointer: int) -> Device:
 
 
 def from_dlpack(x: Any) -> DeviceArray:
-    """An array of an object with ``__dlpack__``, in its own memory on the GPU.
+    """Make an array of an object with ``__dlpack__``, in its memory on the GPU.
 
     An array in a host's memory is copied to the GPU.
     """
@@ -385,14 +385,14 @@ def from_dlpack(x: Any) -> DeviceArray:
 
 
 def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
-    """The layout with ``steps`` (elements); LayoutError unless these are integers."""
+    """The layout with strides ``steps`` in elements; LayoutError for fractions."""
     if any(step != int(step) for step in steps):
         raise LayoutError("an array that does not lie on whole elements cannot be read")
     return layout.from_strides(shape, [int(step) for step in steps])
 
 
 def _adopted(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
-    """An array in another library's memory, copied if that is not aligned.
+    """Make an array in another library's memory, copied if that is not aligned.
 
     ``pointer`` is the address of the element with index 0; ``owner`` keeps the memory.
     """

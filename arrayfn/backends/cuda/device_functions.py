@@ -1,7 +1,7 @@
-"""The CUDA vocabulary as LLVM IR for NVVM: the emitter of each device function.
+"""Emitters of the CUDA vocabulary: the LLVM IR for NVVM of each device function.
 
-Pure llvmlite: whoever compiles kernels calls ``emit``. Pointers are generic ones;
-instructions that want an address within shared memory get it from them.
+They need only llvmlite; the compilers of kernels call ``emit``. Pointers are generic;
+instructions that need an address within shared memory get it from them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REGISTERED: Final = (lookback, warp_functions)
 
 
 def emit(call: Call) -> Any:
-    """The value of ``call``; None if it has none."""
+    """Emit ``call``; return its value, or None if it has none."""
     return EMITTERS[call.function.kind](call)
 
 
@@ -63,7 +63,7 @@ emits_ptx(
 
 @emits("block_index", "thread_index")
 def _index(c: Call) -> Any:
-    """Emit ``block_index`` or ``thread_index``, as int64."""
+    """Emit ``block_index`` or ``thread_index``, as i64."""
     register = "ctaid" if c.function.kind == "block_index" else "tid"
     value = intrinsic(c.b, f"llvm.nvvm.read.ptx.sreg.{register}.x", I32)
     return c.b.zext(value, I64)
@@ -76,7 +76,7 @@ def _barrier(c: Call) -> None:
 
 @emits("quotient", "remainder")
 def _division(c: Call) -> Any:
-    """A division of indices below 2**31, in 32 bits: it takes a third of the time."""
+    """Emit a division of indices below 2**31, in 32 bits for a third of the time."""
     x, y = (c.b.trunc(a, I32) for a in c.args)
     divide = c.b.udiv if c.function.kind == "quotient" else c.b.urem
     return c.b.zext(divide(x, y), I64)
@@ -110,9 +110,10 @@ def _atomic_add(c: Call) -> None:
 def _alignment(function: DeviceFunction, nbytes: int) -> int:
     """The alignment in bytes of a shared array of ``nbytes``.
 
-    mbarriers, and arrays of a line of shared memory, begin a line. Smaller ones share a
-    line: a layer norm of rows of 16384, whose warps exchange two sums, took 76 us where
-    each of these arrays had its own, and 68 in one.
+    mbarriers, and arrays of a line of shared memory or more, begin at a line. Smaller
+    arrays share a line: a layer norm of rows of 16384, whose warps exchange two sums,
+    took 76 us where each of these arrays had a line of its own, and 68 us with both in
+    one.
     """
     if function.kind == "mbarriers":
         return SHARED_LINE
@@ -149,7 +150,7 @@ def _dynamic_shared(c: Call) -> Any:
 
 @emits("registers")
 def _registers(c: Call) -> Any:
-    """Emit an array of the thread's own, which LLVM keeps in registers."""
+    """Emit an array of the thread, which LLVM keeps in registers."""
     with c.b.goto_entry_block():
         memory: Any = c.b.alloca(ir.ArrayType(c.element, c.count), name=c.function.name)
     memory.align = 16
@@ -163,7 +164,7 @@ def _subarray(c: Call) -> Any:
 
 
 class _Words(NamedTuple):
-    """A vector in memory, as words of 1 to 8 bytes that are loaded and stored."""
+    """A vector in memory as words of 1 to 8 bytes, as it is loaded and stored."""
 
     type: Any  # LLVM's
     number: int
@@ -173,7 +174,8 @@ class _Words(NamedTuple):
 def _words(dtype: str, lanes: int) -> _Words:
     """Split a vector of ``lanes`` elements into the words of its loads and stores.
 
-    Elements below 32 bits are combined to words of 32 bits, or to one narrower word.
+    Elements below 32 bits are combined into words of 32 bits, or into one narrower
+    word.
     """
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
@@ -197,7 +199,7 @@ def _size(word: Any) -> int:
 
 @emits("load", "store")
 def _vector(c: Call) -> None:
-    """Copy between memory and registers in the widest accesses."""
+    """Emit a copy between memory and registers, in the widest accesses."""
     b, (array, at, tile, tile_at) = c.b, c.args
     if c.dtype in HALF_PRECISION:
         tile, tile_at = rounded_pairs(c, tile, tile_at), I32(0)
@@ -242,14 +244,14 @@ def _mbarrier_init(c: Call) -> None:
 
 @emits("fence_mbarrier_init")
 def _fence_mbarrier_init(c: Call) -> None:
-    """Make mbarriers visible to other blocks, and to copies."""
+    """Emit fences that show initialized mbarriers to other blocks and copies."""
     assembly(c.b, "fence.mbarrier_init.release.cluster;", "", ())
     assembly(c.b, "fence.proxy.async;", "", ())
 
 
 @emits("mbarrier_expect_tx")
 def _mbarrier_expect_tx(c: Call) -> None:
-    """Emit an arrival at an mbarrier, which expects so many bytes more."""
+    """Emit an arrival at an mbarrier, and how many bytes it has to wait for."""
     mbarriers, k, nbytes = c.args
     address = _mbarrier(c.b, mbarriers, k)
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
@@ -286,7 +288,7 @@ def _bulk_copy(c: Call) -> None:
 
 @emits("dsmem_store")
 def _dsmem_store(c: Call) -> None:
-    """A store to another block's shared memory, which an mbarrier there counts."""
+    """Emit a store to another block's shared memory; an mbarrier there counts it."""
     b, (array, at, value, rank, mbarriers, k) = c.b, c.args
     rank = b.trunc(rank, I32)
 
@@ -365,7 +367,7 @@ def _fma_rn(c: Call) -> Any:
 
 @emits("inverse")
 def _inverse(c: Call) -> Any:
-    """1 / y by the reciprocal unit and one Newton step."""
+    """Emit 1 / y, by the reciprocal unit and one Newton step."""
     b, (y,) = c.b, c.args
     near = pure_assembly(b, "rcp.approx.ftz.f32 $0, $1;", "=f,f", (y,), F32)
     error = _fma(b, _negated(b, y), near, F32(1.0))
@@ -374,7 +376,7 @@ def _inverse(c: Call) -> Any:
 
 @emits("divide")
 def _divide(c: Call) -> Any:
-    """x / y from x, y and 1 / y (Markstein): a product, corrected."""
+    """Emit x / y from x, y and 1 / y: a product and its correction (Markstein)."""
     b, (x, y, inverse) = c.b, c.args
     near = b.fmul(x, inverse)
     rest = _fma(b, _negated(b, y), near, x)
@@ -383,7 +385,7 @@ def _divide(c: Call) -> Any:
 
 @emits("divides")
 def _divides(c: Call) -> Any:
-    """Whether ``divide`` is exact: no intermediate result under- or overflows."""
+    """Emit the test that ``divide`` is exact: nothing in it under- or overflows."""
     b, (minimum, maximum, y) = c.b, c.args
     size = pure_assembly(b, "abs.f32 $0, $1;", "=f,f", (y,), F32)
     tests = (

@@ -1,10 +1,9 @@
-"""GPUs: the memory of each, copies, waiting and graphs; and which one a thread uses.
+"""GPUs: memory, copies, waiting and graphs of each; and which GPU a thread uses.
 
 A ``Device`` is a GPU with one context, stream and memory pool. All work goes to its
 stream, in order, and memory is allocated and freed in the order of that stream.
-``device()`` is the GPU that the calling thread works on: the first one, except within
-``on(gpu)``. What is made once for each GPU is made by functions that are
-``per_device``.
+``device()`` is the GPU of the calling thread: the first one, except within ``on(gpu)``.
+A function that is ``per_device`` computes its result once for each GPU.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _T = TypeVar("_T")
 class Device(Context):
     """A GPU, by its number: its context, its stream and its memory.
 
-    ``watch()`` makes what is called now and then during a long wait.
+    ``watch()`` returns a function that long waits call now and then.
     """
 
     watch: Callable[[], Callable[[], None]] | None = None
@@ -75,17 +74,17 @@ class Device(Context):
     # Memory.
 
     def allocate(self, nbytes: int) -> int:
-        """The address of ``nbytes`` of new memory; OutOfMemoryError if there is none.
+        """Allocate ``nbytes``: return their address, or raise OutOfMemoryError.
 
         Freed blocks are reused, the lowest addresses first: all work is on one stream,
         so what was enqueued before no longer uses them. A training step, whose results
         are the next step's arguments, then alternates between two sets of addresses,
         and graphs are cached by addresses.
         """
-        pointer = self._allocator.take(nbytes)
+        pointer = self._allocator.allocate(nbytes)
         if not pointer:
             self._make_room(block_size(nbytes))
-            pointer = self._allocator.take(nbytes)
+            pointer = self._allocator.allocate(nbytes)
         return pointer
 
     def block(self, nbytes: int) -> tuple[int, object]:
@@ -100,11 +99,11 @@ class Device(Context):
         return made
 
     def free_list(self, nbytes: int) -> int:
-        """The free list from which the call entry allocates so many bytes."""
+        """The address of the call entry's free list for blocks of ``nbytes``."""
         return self._allocator.free_list(nbytes)
 
     def share(self, owner: object) -> None:
-        """Have a ``block`` wait for other libraries' work before it is freed."""
+        """Reuse the block ``owner`` only after other libraries' work has run."""
         self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:
@@ -132,7 +131,7 @@ class Device(Context):
 
     def free(self, pointer: int) -> None:
         """Free memory of ``allocate`` once the work enqueued before has run."""
-        self._allocator.give(pointer)
+        self._allocator.free(pointer)
 
     def trim(self) -> None:
         """Return all idle memory to the card."""
@@ -141,7 +140,7 @@ class Device(Context):
         self._pool.trim()
 
     def out_of_memory(self, nbytes: int) -> OutOfMemoryError:
-        """The error of an allocation of ``nbytes``."""
+        """Make the error for a failed allocation of ``nbytes``."""
         stats = self.memory_stats()
         return OutOfMemoryError(
             f"out of GPU memory: {nbytes:,} bytes were asked for; arrays hold "
@@ -156,7 +155,7 @@ class Device(Context):
         return self._pool.stats(self._allocator.idle_bytes, *self._card_bytes())
 
     def _card_bytes(self) -> tuple[int, int]:
-        """The free bytes of the card's memory, and all of them."""
+        """The free bytes of the card's memory, and its total."""
         self.make_current()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check(
@@ -167,7 +166,7 @@ class Device(Context):
     # Copies and waiting.
 
     def fill(self, pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
-        """Set ``nbytes`` at ``pointer`` to ``byte``; on ``stream`` if one is given."""
+        """Set ``nbytes`` at ``pointer`` to ``byte``, on ``stream`` if that is not 0."""
         self.make_current()
         self.check(
             self.waiting.cuMemsetD8Async(
@@ -198,7 +197,7 @@ class Device(Context):
     def _is_page_locked(self, address: int) -> bool:
         """Whether the host's memory at ``address`` is page-locked.
 
-        The GPU reads such memory directly, once it comes to the copy.
+        The GPU reads such memory directly, when it executes the copy.
         """
         attribute, kind = ctypes.c_int(_POINTER_MEMORY_TYPE), ctypes.c_uint()
         value = ctypes.c_void_p(ctypes.addressof(kind))
@@ -244,7 +243,7 @@ class Device(Context):
         )
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy ``nbytes`` within the GPU's memory; on ``stream`` if one is given."""
+        """Copy ``nbytes`` within the GPU's memory, on ``stream`` if that is not 0."""
         self.make_current()
         self.check(
             self.waiting.cuMemcpyDtoDAsync_v2(
@@ -284,9 +283,9 @@ class Device(Context):
         )
 
     def synchronize(self) -> None:
-        """Wait for all enqueued work; errors of kernels are raised here.
+        """Wait for all enqueued work, and raise errors of its kernels.
 
-        Ctrl-C ends the wait, and the work goes on.
+        Ctrl-C ends the wait, but not the work.
         """
         status = self._wait()
         if status == NOT_READY:
@@ -304,7 +303,7 @@ class Device(Context):
     # Graphs.
 
     def executable_graph(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue`` enqueues, as ``capture`` does: a CUgraphExec."""
+        """Capture what ``enqueue`` enqueues as an executable graph (CUgraphExec)."""
         graph = self.capture(enqueue)
         try:
             return self.instantiate(graph)
@@ -312,7 +311,7 @@ class Device(Context):
             self.library.cuGraphDestroy(ctypes.c_void_p(graph))
 
     def capture(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue`` enqueues on the stream that it gets: a CUgraph."""
+        """Capture what ``enqueue`` enqueues on the stream that it gets as a CUgraph."""
         self.make_current()
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
         with self.capture_lock:
@@ -325,7 +324,7 @@ class Device(Context):
         return int(graph.value or 0)
 
     def instantiate(self, graph: int) -> int:
-        """The executable graph (CUgraphExec) of ``graph``, a CUgraph."""
+        """Make the executable graph (CUgraphExec) of ``graph``, a CUgraph."""
         made = ctypes.c_void_p()
         arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
         status = self.library.cuGraphInstantiateWithFlags(*arguments)
@@ -386,7 +385,7 @@ def device() -> Device:
 
 @contextmanager
 def on(device: Device) -> Generator[None, None, None]:
-    """Have this thread work on another GPU."""
+    """Let this thread work on another GPU, as a context."""
     before, _CURRENT.gpu = _CURRENT.gpu, device
     try:
         yield
@@ -395,7 +394,7 @@ def on(device: Device) -> Generator[None, None, None]:
 
 
 def per_device(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """``function``, whose results are kept: one for each GPU and its arguments."""
+    """Cache the results of ``function`` for each GPU and its arguments."""
 
     @cache
     def kept(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -1,4 +1,4 @@
-"""A plan encoded for the native runner, and the nodes that the runner cannot run.
+"""Encodes a plan for the native runner; other steps become nodes that Python runs.
 
 ``EncodedPlan.nodes`` are the plan's steps in order (see ``plan_nodes``); the walks of
 ``graphs.walk`` run them.
@@ -25,10 +25,10 @@ from arrayfn.backends.cuda.plan_nodes import (
     NativeRun,
     Node,
     StepAccesses,
+    buffers_written_by,
+    buffers_written_in,
     slices_can_be_copied,
     unrolled_iterations,
-    writes_in,
-    writes_of,
 )
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.backends.members import LOADING, Lockstep
@@ -45,9 +45,12 @@ from arrayfn.lowering.plan import (
 )
 
 _MAX_BLOCKS: Final = 2**31
-_SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
-# Addresses of no memory, at which steps that must not run concurrently conflict: calls
-# of libraries that share a handle, and collectives, whose order is that of all members.
+"""Blocks of a grid are fewer than this."""
+_SMALL_BYTES: Final = 1 << 23
+"""Bytes that take as long as a kernel launch, 2 us, to access."""
+# Ranges of addresses that do not exist, at which steps conflict that must not run
+# concurrently: calls of libraries that share a handle, and collectives, whose order
+# all members share.
 _HANDLES: Final = (-1, 0)
 _COLLECTIVES: Final = (-2, -1)
 
@@ -100,7 +103,7 @@ class EncodedPlan:
 
     @property
     def is_native(self) -> bool:
-        """Whether one native call runs all of it."""
+        """Whether one native call runs the whole plan."""
         return len(self.nodes) == 1 and isinstance(self.nodes[0], NativeRun)
 
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
@@ -109,13 +112,13 @@ class EncodedPlan:
         self.run(self._partial_plan, addresses)
 
     def run(self, plan: Plan, addresses: Any) -> None:
-        """Have the runner launch ``plan`` on the buffers at ``addresses``."""
+        """Let the runner launch ``plan`` on the buffers at ``addresses``."""
         status = self._run(plan.address, ctypes.addressof(addresses))
         if status:
             _raise_status(status)
 
     def kernels(self, nodes: Sequence[Node]) -> list[runner.Kernel] | None:
-        """The steps of ``nodes``, if they are ordinary kernels one after the other."""
+        """The steps of ``nodes``, if all of them are successive ordinary kernels."""
         if len(nodes) != 1 or not isinstance(nodes[0], NativeRun):
             return None
         steps = self._steps[nodes[0].first :][: nodes[0].count]
@@ -137,10 +140,11 @@ class EncodedPlan:
         return (*found, (*step.workspace, True))
 
     def meet(self) -> None:
-        """Wait until all that was enqueued has run, on the GPUs of all local members.
+        """Wait until all work so far has run, on the GPUs of all local members.
 
-        Each of them calls this as often. So no collective runs while a member does what
-        may wait for the GPU: the first launch of a kernel, a capture, an allocation.
+        Every member calls this equally often. So no collective runs while a member does
+        something that may wait for the GPU: the first launch of a kernel, a capture, an
+        allocation.
         """
         if self._member is None:
             device().synchronize()
@@ -176,11 +180,11 @@ class EncodedPlan:
         device().copy(target, source, self._buffers[buffer].nbytes, stream)
 
     def nbytes(self, buffer: int) -> int:
-        """The bytes of a buffer."""
+        """The size of a buffer in bytes."""
         return self._buffers[buffer].nbytes
 
     def loop_memory(self, node: LoopNode, number: int, nbytes: int) -> int:
-        """The address of ``nbytes`` of memory for a loop alone.
+        """The address of ``nbytes`` of memory that only one loop uses.
 
         They are allocated at the first call with this ``number``, and freed with the
         plan.
@@ -198,7 +202,7 @@ class EncodedPlan:
     # Encoding.
 
     def _nodes(self, steps: Sequence[Step]) -> tuple[Node, ...]:
-        """The nodes of ``steps``: consecutive native ones become one run."""
+        """Make the nodes of ``steps``; consecutive native steps become one run."""
         nodes: list[Node] = []
         for step in steps:
             if isinstance(step, Loop):
@@ -222,9 +226,9 @@ class EncodedPlan:
         return tuple(nodes)
 
     def _loop(self, loop: Loop) -> LoopNode:
-        """The node of ``loop``, unrolled in part if it is long and that is possible."""
+        """Make the node of ``loop``, partly unrolled if it is long and can be."""
         body = self._nodes(loop.body)
-        written = writes_in(loop)
+        written = buffers_written_in(loop)
         if not slices_can_be_copied(loop, written, self._buffers):
             return LoopNode(loop, body)
         return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
@@ -233,7 +237,7 @@ class EncodedPlan:
         return self._values.ctypes.data + 8 * slot
 
     def _location(self, argument: object) -> tuple[int, int]:
-        """The buffer of a pointer argument, or the arena, and the bytes into it."""
+        """The buffer of a pointer argument, or the arena, and its byte offset there."""
         assert isinstance(argument, BufferArgument)
         buffer = self._buffers[argument.buffer]
         if buffer.kind == "temporary":
@@ -246,7 +250,7 @@ class EncodedPlan:
         return self._address(self._slots.setdefault(location, len(self._slots)))
 
     def _call(self, step: KernelCall) -> runner.Step | HostCall:
-        """``step`` for the native runner, or as a call from Python.
+        """Encode ``step`` for the native runner, or as a call from Python.
 
         Raises BackendError if it has more blocks than a grid can have.
         """
@@ -284,7 +288,7 @@ class EncodedPlan:
     def _step_accesses(self, step: KernelCall, made: runner.Step) -> StepAccesses:
         """The memory that ``step`` reads and writes, and its estimated time.
 
-        ``made`` is the step as the native runner gets it.
+        ``made`` is the step as encoded for the native runner.
         """
         workspace, nbytes = (0, 0), self._bytes(step)
         duration = _duration(nbytes)
@@ -293,24 +297,26 @@ class EncodedPlan:
             # A few blocks take as long as if all multiprocessors had as much.
             shares = max(1, device().multiprocessors // step.items)
             duration = _duration(nbytes * shares)
-        if isinstance(made, runner.Product):
+        if isinstance(made, runner.PreparedProduct):
             workspace = made.workspace, made.workspace + made.workspace_bytes
             kernel = self._kernels[step.kernel]
             assert isinstance(kernel, LibraryKernel)
             _, p = self._named(step, kernel)
             work = p["batch"] * p["m"] * p["n"] * p["k"]
-            small = small and work <= cublas.small_work(kernel.provider)
+            small = small and work <= cublas.max_small_work(kernel.provider)
             duration = 0 if small else max(1, duration)
-        return StepAccesses(step.reads, writes_of(step), workspace, small, duration)
+        return StepAccesses(
+            step.reads, buffers_written_by(step), workspace, small, duration
+        )
 
     def _bytes(self, step: KernelCall) -> int:
-        """The bytes of all buffers that a step accesses."""
+        """Bytes of all buffers that a step accesses."""
         return sum(self._buffers[k].nbytes for k in {*step.reads, *step.writes})
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
     ) -> tuple[dict[str, BufferArgument], dict[str, int]]:
-        """The arrays and the integers of a library's call, by name."""
+        """The arrays and the integers of a library's call, by parameter name."""
         arrays: dict[str, BufferArgument] = {}
         integers: dict[str, int] = {}
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True):
@@ -321,7 +327,7 @@ class EncodedPlan:
         return arrays, integers
 
     def _product(self, step: KernelCall, kernel: LibraryKernel) -> runner.Step:
-        """A matrix product for the native runner; a fill with zeros if k is 0."""
+        """Encode a matrix product; it is a fill with zeros if k is 0."""
         arrays, values = self._named(step, kernel)
         if not values["k"]:
             output = self._buffers[step.writes[0]]
@@ -341,7 +347,7 @@ class EncodedPlan:
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, addend, result = made.layouts
-        return runner.Product(
+        return runner.PreparedProduct(
             kind=StepKind.PRODUCT,
             handle=made.handle,
             operation=made.operation,
@@ -364,7 +370,7 @@ class EncodedPlan:
         )
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
-        """A call of a library other than cuBLASLt, from Python."""
+        """Encode a call of a library other than cuBLASLt, to be made from Python."""
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
@@ -372,7 +378,7 @@ class EncodedPlan:
         duration = 0 if call.is_collective else _duration(self._bytes(step))
         accesses = StepAccesses(
             step.reads,
-            writes_of(step),
+            buffers_written_by(step),
             _COLLECTIVES if call.is_collective else _HANDLES,
             small=not duration,
             duration=duration,
@@ -382,15 +388,18 @@ class EncodedPlan:
 
 
 def _duration(nbytes: int) -> int:
-    """The time of an access of ``nbytes``, in kernel launches; 0 for few bytes."""
+    """Estimate the time of an access of ``nbytes``, in kernel launches.
+
+    0 for few bytes.
+    """
     return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
 
 def _raise_status(status: int) -> None:
     """Raise the error that the native runner returned as ``status``.
 
-    That is 256 times the driver's or cuBLAS's error code, plus the stage that failed: 0
-    for setting the context, 1 + StepKind for a step.
+    ``status`` is 256 times the driver's or cuBLAS's error code, plus the stage that
+    failed: 0 for setting the context, 1 + StepKind for a step.
     """
     code, stage = status >> 8, status & 255
     if stage == StepKind.PRODUCT + 1:
@@ -413,9 +422,9 @@ def _count_arguments(steps: Sequence[Step]) -> int:
 
 
 def _slice_steps(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """``(buffer, (offset, stride))`` of each slice of a loop; strides lose their sign.
+    """Yield ``(buffer, (offset, abs(stride)))`` of each slice of a loop, in bytes.
 
-    Both are in bytes. Their alignment is that of the slice in every iteration.
+    What both are multiples of, the slice's address is a multiple of in every iteration.
     """
     for step in steps:
         if isinstance(step, Loop):

@@ -1,14 +1,14 @@
 """The call entry: native routines that CPython calls as METH_FASTCALL builtins.
 
 An entry reads the addresses of arguments that are DeviceArrays of the right types,
-allocates the results, and has the native runner run the plan that was recorded for
+allocates the results, and lets the native runner run the plan that was recorded for
 these addresses, or one for any addresses. Everything else (NumPy arrays, numbers,
-addresses without a plan, exhausted memory, errors of the driver) goes to the fallback,
-a Python function with the same arguments. Objects are made before any state is set: the
-garbage collector may call the entry again.
+addresses without a plan, exhausted memory, errors of the driver) is left to the
+fallback, a Python function with the same arguments. Objects are made before any state
+is set: the garbage collector may call the entry again.
 
-``self`` of a builtin is a tuple: the address of a ``Call``, the fallback, and what both
-need, which lives as long.
+``self`` of a builtin is a tuple: the address of a ``Call``, the fallback, and an object
+that keeps alive what both need.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY
 class Input(Struct):
     """An input: its type, and the number of its buffer.
 
-    ``cached`` is a Python number that was given before, and ``address`` that of its
-    copy on the GPU.
+    ``cached`` is a Python number from an earlier call, and ``address`` that of its copy
+    on the GPU.
     """
 
     type: PyObject
@@ -54,7 +54,7 @@ class Input(Struct):
 
 
 class Output(Struct):
-    """A result: its type, the number of its buffer, and where its memory comes from."""
+    """A result: its type, the number of its buffer, the free list for its memory."""
 
     type: PyObject
     buffer: int
@@ -107,7 +107,7 @@ PyObject_Vectorcall = CFunction[
 def call_single(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_single(*inputs)``: the one result, or what the fallback returns.
+    """``call_single(*inputs)`` returns the only result, or what the fallback returns.
 
     ``self`` holds the address of the ``Call`` and the fallback; ``count`` is the number
     of ``arguments``.
@@ -119,7 +119,7 @@ def call_single(
 def call_tuple(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call(*inputs)``: the tuple of results, or what the fallback returns.
+    """``call(*inputs)`` returns the tuple of results, or what the fallback returns.
 
     The parameters are those of ``call_single``.
     """
@@ -130,7 +130,7 @@ def call_tuple(
 def call_with(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int, single: bool
 ) -> PyObject | None:
-    """Run the plan on ``arguments``, or have the fallback do it.
+    """Run the plan on ``arguments``, or else call the fallback.
 
     If ``single``, the result is an array, else a tuple. ``count`` is the number of
     arguments.
@@ -148,7 +148,7 @@ def call_with(
 
 @native
 def results_new(call: Call, single: bool) -> PyObject | None:
-    """Empty DeviceArrays: one if ``single``, else a tuple.
+    """Make empty DeviceArrays: one if ``single``, else a tuple.
 
     None with an exception set if there is no memory.
     """
@@ -224,11 +224,11 @@ def outputs_give(call: Call, count: int) -> None:
 
 @native
 def launch(call: Call) -> int:
-    """Enqueue the plan on the buffers; not 0 if that fails.
+    """Enqueue the plan on the buffers; return 0 on success.
 
-    If no plan was recorded for these addresses, ``call.plan``, which takes any, serves
-    the next ``calls_left`` calls. Then 1 makes the caller enter Python, which decides
-    whether to record a plan.
+    If no plan was recorded for these addresses, ``call.plan``, which runs at any,
+    serves the next ``calls_left`` calls. After them the result is 1, so that the call
+    enters Python, which decides whether to record a plan.
     """
     plan = recorded_find(call)
     if plan is None:
@@ -241,10 +241,10 @@ def launch(call: Call) -> int:
 
 @native
 def recorded_find(call: Call) -> LaunchPlan | None:
-    """The plan recorded for the addresses of ``call.buffers``; None if there is none.
+    """Find the plan recorded for the addresses of ``call.buffers``, or None.
 
-    The search begins after the last plan found, since callers often alternate between
-    a few sets of addresses. A record is a plan's address and its buffers' addresses.
+    The search begins after the last plan found, since callers often alternate between a
+    few sets of addresses. A record is a plan's address and its buffers' addresses.
     """
     number = call.last_recorded
     nbytes = size_of(int) * call.buffer_count
@@ -282,8 +282,8 @@ def results_fill(call: Call, result: PyObject, single: bool) -> PyObject | None:
 def result_fill(call: Call, array: PyObject, output: Output) -> bool:
     """Set the slots of ``array``, one result of ``call``.
 
-    ``output`` says where its memory and type are. False with an exception set if there
-    is no memory.
+    ``output`` has its type and the number of its buffer. False with an exception set if
+    there is no memory.
     """
     pointer = call.buffers[output.buffer]
     owner = block_object(output.free_list, pointer)
@@ -302,10 +302,10 @@ def result_fill(call: Call, array: PyObject, output: Output) -> bool:
 
 @native
 def wait(self: PyObject, _: None) -> PyObject | None:
-    """Wait for a stream: the driver's status, NOT_READY after ``cycles``.
+    """Wait for a stream; return the driver's status, NOT_READY after ``cycles``.
 
     ``self`` is the address of a ``Wait``, as a Python int. A longer wait releases the
-    GIL. The driver's own wait polls as often, and a signal does not end it.
+    GIL. The driver's own wait polls as often, but a signal does not end it.
     """
     state = cast(Wait, PyLong_AsLongLong(self))
     for _iteration in range(state.spins):

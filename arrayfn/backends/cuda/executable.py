@@ -1,4 +1,4 @@
-"""Callable plans on a GPU: prepared launches, one native call for all of them."""
+"""Executables on a GPU: a call checks inputs, allocates results, launches the plan."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Executable:
     ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
     only one. Both are builtin functions if the plan has a native call entry. Inputs are
     DeviceArrays, or NumPy arrays and Python numbers, which are copied to the GPU; their
-    types are exactly those of the plan. If one does not fit, nothing runs, and the
-    result is the ``int`` 1 + its number. Calls return before the work is done, and are
-    safe from several threads at once.
+    types must be exactly those of the plan. If input number k has another type, nothing
+    runs, and the result is the ``int`` k + 1. Calls return before the work is done, and
+    are safe from several threads at once.
     """
 
     def __init__(
@@ -45,11 +45,10 @@ class Executable:
         dispatch: Callable[..., Dispatch] | None = None,
         through: Callable[[Call], Call] = lambda call: call,
     ) -> None:
-        """The plan on this thread's GPU.
+        """Load the plan on this thread's GPU, and compute its constants.
 
-        ``dispatch`` makes what launches the plan, if not a ``Dispatch``. What a call
-        does in Python is the function that ``through`` makes of it. What is computed
-        once is computed now.
+        ``dispatch`` makes what launches the plan, by default a ``Dispatch``.
+        ``through`` wraps the Python functions of calls.
         """
         compiled = completed(compiled, _complete_results)
         plan = compiled.plan
@@ -84,7 +83,7 @@ class Executable:
             self.call, self.call_single = entry.functions(self.call, self.call_single)
 
     def _native_entry(self) -> CallEntry:
-        """A native entry of the plan."""
+        """Make a native call entry of the plan."""
         gpu, buffers = device(), self.plan.buffers
         numbered = zip(self.output_types, self._outputs, strict=True)
         return CallEntry(
@@ -95,14 +94,14 @@ class Executable:
         )
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
-        """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
+        """Run on a sequence of inputs; ArgumentError if one has another type."""
         result = self.call(*inputs)
         if isinstance(result, int):
             raise ArgumentError(self.mismatch(inputs, result - 1), user_location())
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """An error text: why input ``number`` of ``inputs`` does not fit."""
+        """Write the error text for input ``number``, which does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         argument, wanted = inputs[number], self.input_types[number]
@@ -123,23 +122,23 @@ class Executable:
         return result if isinstance(result, int) else result[0]
 
     def _call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
-        """The results, or 1 + the number of an input that does not fit."""
+        """Run the plan: return the results, or 1 + the number of a misfit input."""
         with on(self._gpu):
             return self._run(inputs)
 
     def _run(self, inputs: tuple[Any, ...]) -> tuple[DeviceArray, ...] | int:
-        """Run with this plan's GPU current; the results are as those of ``_call``.
+        """Run with this plan's GPU current; the results are those of ``_call``.
 
         The lock lets one thread at a time set the addresses and launch.
         """
         addresses = self._addresses
         with self._lock:
-            held = self._enter(inputs)
+            held = self._set_inputs(inputs)
             if isinstance(held, int):
                 return held
             if self._donors is not None:
                 self._point_to_donors(self._donors, inputs, held)
-            owners = self._start()
+            owners = self._allocate_and_launch()
             pointers = [addresses[number] for number in self._outputs]
             for number in self._outputs:
                 addresses[number] = 0
@@ -151,10 +150,11 @@ class Executable:
         made = zip(self.output_types, pointers, owners, strict=True)
         return tuple(DeviceArray(*parts) for parts in made)
 
-    def _enter(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
-        """Set the inputs' addresses; the copies made, or 1 + the number of a misfit.
+    def _set_inputs(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
+        """Set the inputs' addresses; return the copies made for this call.
 
-        Copies live until the end of the call: their memory is freed in stream order.
+        Or return 1 + the number of an input that does not fit. The copies live until
+        the end of the call: their memory is freed in stream order.
         """
         types = self.input_types
         if len(inputs) != len(types):
@@ -163,7 +163,7 @@ class Executable:
         held: dict[int, DeviceArray] = {}
         for n, x in enumerate(inputs):
             if type(x) is not DeviceArray or x.__arrayfn_type__ is not types[n]:
-                fitting = self._fitting(x, n)
+                fitting = self._input_on_gpu(x, n)
                 if fitting is None:
                     return n + 1
                 held[n] = fitting
@@ -172,8 +172,8 @@ class Executable:
                 addresses[numbers[n]] = x.pointer or x.address()
         return held
 
-    def _fitting(self, x: Any, number: int) -> DeviceArray | None:
-        """``x`` on the GPU; None if its type is not that of input ``number``."""
+    def _input_on_gpu(self, x: Any, number: int) -> DeviceArray | None:
+        """Copy ``x`` to the GPU if needed; None if it has not the type of the input."""
         wanted = self.input_types[number]
         if isinstance(x, DeviceArray):
             fits = x.__arrayfn_type__ == wanted and x.gpu is self._gpu
@@ -202,7 +202,7 @@ class Executable:
         inputs: Sequence[Any],
         held: dict[int, DeviceArray],
     ) -> None:
-        """Give results that replace donated inputs the inputs' addresses."""
+        """Give results that replace donated inputs the addresses of those inputs."""
         used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
             if donor is None:
@@ -223,8 +223,11 @@ class Executable:
                 )
             self._addresses[output] = address
 
-    def _start(self) -> list[object]:
-        """Launch with new memory for the results: its owners, None for donors'."""
+    def _allocate_and_launch(self) -> list[object]:
+        """Allocate the results and launch; return the owners of the results' memory.
+
+        The owner is None for a result that replaces a donated input.
+        """
         gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
         owners: list[object] = []
         for number in self._outputs:
@@ -241,9 +244,9 @@ class Executable:
 
 
 def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
-    """Run ``once``, a Program without inputs, and wait until its results are computed.
+    """Run ``once``, a Program without inputs, and wait for its results.
 
-    So an error of its kernels is raised while a plan is loaded, not in a call of it.
+    So an error of its kernels is raised when the plan is loaded, not in a call of it.
     """
     results = Executable(once)(())
     for result in results:
@@ -252,6 +255,6 @@ def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:
-    """The numbers of the buffers of a kind, in the order of their index."""
+    """The numbers of the buffers of a kind, ordered by their index among these."""
     found = {b.index: number for number, b in enumerate(buffers) if b.kind == kind}
     return [found[index] for index in sorted(found)]

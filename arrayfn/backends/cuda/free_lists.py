@@ -1,10 +1,10 @@
-"""Free lists of GPU memory, from which the next arrays are allocated: native routines.
+"""Free lists of GPU memory, from which arrays are allocated: native routines.
 
 A *free list* holds the idle blocks of one size, lowest address first (a binary heap);
-all of a device's belong to its caching allocator. A block's object is a capsule around
-its address whose context is the free list; its destructor returns the block there. All
-work is enqueued on one stream, so what still uses the block runs before what reuses it.
-The routines run under the GIL.
+all lists of a device belong to its caching allocator. A block's object is a capsule
+around its address whose context is the free list; its destructor returns the block to
+the list. All work is enqueued on one stream, so work that still uses the block runs
+before work that reuses it. The routines run under the GIL.
 
 Free lists and the allocator are never freed: arrays may die after everything else.
 """
@@ -58,7 +58,7 @@ realloc = CFunction[[Array[int], int], Array[int] | None]("realloc")
 
 @native
 def free_list_take(free_list: FreeList) -> int:
-    """The lowest block of a free list, or else a new one; 0 if there is no memory."""
+    """Allocate the lowest block of a free list, or a new one; 0 without memory."""
     last = free_list.count - 1
     if last < 0:
         return free_list_new_block(free_list)
@@ -83,7 +83,7 @@ def free_list_take(free_list: FreeList) -> int:
 
 @native
 def free_list_new_block(free_list: FreeList) -> int:
-    """A block from the driver; 0 if it has none."""
+    """Allocate a block from the driver; 0 if it has no memory."""
     memory = free_list.memory
     result = local(int, 1)
     if memory.set_current(memory.context):
@@ -95,7 +95,7 @@ def free_list_new_block(free_list: FreeList) -> int:
 
 @native
 def free_list_give(free_list: FreeList, block: int) -> None:
-    """Put an idle block on its free list, or give it back to the driver."""
+    """Put an idle block on its free list, or return it to the driver."""
     memory = free_list.memory
     if free_list.keeps == 0 or memory.idle_bytes >= memory.max_idle:
         block_free(memory, block)
@@ -123,7 +123,7 @@ def free_list_give(free_list: FreeList, block: int) -> None:
 
 @native
 def free_list_clear(free_list: FreeList) -> None:
-    """Give all blocks of a free list back to the driver."""
+    """Return all blocks of a free list to the driver."""
     for k in range(free_list.count):
         block_free(free_list.memory, free_list.blocks[k])
     free_list.memory.idle_bytes -= free_list.count * free_list.size
@@ -132,14 +132,14 @@ def free_list_clear(free_list: FreeList) -> None:
 
 @native
 def block_free(memory: DeviceMemory, block: int) -> None:
-    """Give the memory at the address ``block`` back to the driver, in stream order."""
+    """Return the memory at the address ``block`` to the driver, in stream order."""
     memory.set_current(memory.context)
     memory.free(block, memory.stream)
 
 
 @native
 def block_object(free_list: FreeList, block: int) -> PyObject | None:
-    """An object whose destructor frees the block; None, with an error, if it fails."""
+    """Make an object whose destructor frees the block; None with an error set."""
     capsule = PyCapsule_New(block, None, block_destroyed)
     if capsule is not None:
         PyCapsule_SetContext(capsule, cast(int, free_list))
@@ -160,7 +160,7 @@ def block_destroyed(capsule: PyObject) -> None:
 
 @native
 def block_share(capsule: PyObject) -> None:
-    """Mark a block's capsule: another library has seen the memory.
+    """Mark a block's capsule as seen by another library.
 
     Its destructor then waits for the GPU.
     """

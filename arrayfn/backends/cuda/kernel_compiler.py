@@ -1,11 +1,11 @@
-"""Kernels to PTX: numba-cuda makes LLVM IR of them, and NVVM compiles it.
+"""Compiles kernels to PTX: numba-cuda makes their LLVM IR, and NVVM compiles that.
 
-In: a kernel; out: PTX with one entry, which takes pointers and 64-bit integers.
-Products and sums are not contracted, so that a kernel gives the bits it gives on a CPU,
-but for the order of its reductions.
+The PTX has one entry, which takes pointers and 64-bit integers. Products and sums are
+not contracted, so that a kernel computes the same bits as on a CPU, except for the
+order of its reductions.
 
 The types of a printed kernel are known: it goes through a pipeline of its own, and
-nothing executes it. Hand-written ones go through numba-cuda's.
+nothing executes it. Handwritten ones go through numba-cuda's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _I32: Final = ir.IntType(32)
 
 
 def printed_ir(kernel: Kernel) -> str:
-    """The LLVM IR of a printed kernel, whose entry has its name.
+    """Make the LLVM IR of a printed kernel, whose entry has the kernel's name.
 
-    Raises UntypedKernelError for what no printed kernel has.
+    Raises UntypedKernelError for code that no printed kernel has.
     """
     kinds = tuple(DIALECT.parameter_type(p.kind) for p in kernel.parameters)
     noalias = not kernel.cooperative  # which reuses memory from step to step
@@ -47,9 +47,9 @@ def printed_ir(kernel: Kernel) -> str:
 
 
 def _annotate(entry: Any, kernel: Kernel) -> None:
-    """Say to NVVM that the LLVM function ``entry`` is a kernel.
+    """Declare to NVVM that the LLVM function ``entry`` is a kernel.
 
-    It is told the number of threads in a block, too, which bounds registers.
+    The number of threads in a block is declared as well, which bounds registers.
     """
     module = entry.module
     for name, number in (("kernel", 1), ("maxntidx", kernel.threads)):
@@ -58,7 +58,7 @@ def _annotate(entry: Any, kernel: Kernel) -> None:
 
 
 def ptx_of(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
-    """The PTX of a kernel from its LLVM IR.
+    """Compile a kernel's LLVM IR to PTX.
 
     ``modules`` are the texts of its LLVM modules, ``arch`` the compute capability.
     """
@@ -81,7 +81,7 @@ def ptx_of(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
 
 @cache
 def _libdevice() -> bytes:
-    """CUDA's mathematical functions, as LLVM's code."""
+    """CUDA's library of mathematical functions, as LLVM bitcode."""
     pathfinder = importlib.import_module("cuda.pathfinder")
     find = getattr(pathfinder, "find_bitcode_lib", None)
     if find is None:

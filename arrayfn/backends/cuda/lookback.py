@@ -1,4 +1,4 @@
-"""Emitters of decoupled look-back and of work queues.
+"""Emitters of decoupled look-back and of work queues, between blocks of one launch.
 
 A flag buffer is words of 64 bits. The first counts dynamic block ids in its low half
 and launches in its high half. Every other word holds 32 bits of a value and, above
@@ -138,13 +138,14 @@ def _dynamic_block_id(c: Call) -> Any:
 
 @emits("begin_work_queue")
 def _begin_work_queue(c: Call) -> None:
+    """Emit a copy of the flag buffer's first word to shared memory."""
     word = assembly(c.b, _BEGIN, "=l,l", [global_address(c.b, c.args[0])], I64)
     c.b.store(word, _first_word(c.b))
 
 
 @emits("next_work_item")
 def _next_work_item(c: Call) -> Any:
-    """Emit an atomic fetch of the next work items' first number."""
+    """Emit an atomic add to a queue's counter; the old value is the next item."""
     b, (flag_buffer, at, numbers) = c.b, c.args
     address = global_address(b, b.gep(flag_buffer, [at]))
     return assembly(b, _NEXT_WORK_ITEM, "=l,l,l", [address, numbers], I64)
@@ -152,14 +153,14 @@ def _next_work_item(c: Call) -> Any:
 
 @emits("end_work_queue")
 def _end_work_queue(c: Call) -> None:
-    """Emit what says that the block is done: the last one resets the queue."""
+    """Emit a block's departure from a queue, which the last to leave resets."""
     b, (flag_buffer, at, blocks) = c.b, c.args
     counted = global_address(b, b.gep(flag_buffer, [at]))
     assembly(b, _END, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
 
 
 def _launch_number(b: ir.IRBuilder) -> Any:
-    """The number of this launch, from 1, as 32 bits: the mark of its flags.
+    """Emit the number of this launch, from 1, as 32 bits: flags are marked with it.
 
     The first word of the flag buffer counts the launches before it.
     """
@@ -168,7 +169,7 @@ def _launch_number(b: ir.IRBuilder) -> Any:
 
 
 def _flag_address(c: Call, flag_buffer: Any, at: Any) -> Any:
-    """The address of the words of slot ``at``, which follow the counter."""
+    """Emit the address of slot ``at`` of the flag buffer, behind its first word."""
     words = max(1, bytes_of(c.dtype) // 4)
     offset = c.b.add(c.b.mul(at, I64(words)), I64(1))
     return global_address(c.b, c.b.gep(flag_buffer, [offset]))
@@ -176,11 +177,11 @@ def _flag_address(c: Call, flag_buffer: Any, at: Any) -> Any:
 
 @emits("publish")
 def _publish(c: Call) -> None:
-    """Each word is one store: 32 bits of the value, and the launch."""
+    """Emit stores of a value to a slot, word by word, each with the launch number."""
     b, (flag_buffer, at, value) = c.b, c.args
     launch = b.shl(b.zext(_launch_number(b), I64), I64(32))
     address = _flag_address(c, flag_buffer, at)
-    for k, part in enumerate(_words_of(b, value)):
+    for k, part in enumerate(_value_words(b, value)):
         word = b.or_(launch, b.zext(part, I64))
         own = [b.add(address, I64(8 * k)), word]
         assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", own)
@@ -188,7 +189,7 @@ def _publish(c: Call) -> None:
 
 @emits("wait_for")
 def _wait_for(c: Call) -> Any:
-    """Emit a spinning wait for a slot; its value."""
+    """Emit a spinning wait until a slot is published, and the read of its value."""
     b, (flag_buffer, at) = c.b, c.args
     launch = _launch_number(b)
     address = _flag_address(c, flag_buffer, at)
@@ -211,7 +212,7 @@ def _wait_for_many(c: Call) -> None:
         address = _flag_address(c, flag_buffer, at)
         register = b.gep(tile, [I64(n)])
         loaded: list[tuple[Any, Any]] = []
-        for k, part in enumerate(_words_of(b, b.load(register))):
+        for k, part in enumerate(_value_words(b, b.load(register))):
             there = b.add(address, I64(8 * k))
             own = [part, launch, there, at, end]
             loaded.append(
@@ -228,7 +229,7 @@ def _wait_for_many(c: Call) -> None:
 
 
 def _value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> Any:
-    """A value of ``dtype``, a complex one too, from the words of its bits.
+    """Emit the assembly of a value of ``dtype``, also complex, from 32-bit words.
 
     ``read(k)`` is word k, of 32 bits.
     """
@@ -241,16 +242,16 @@ def _value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> 
     return b.insert_value(half, parts[1], 1)
 
 
-def _words_of(b: ir.IRBuilder, value: Any) -> list[Any]:
-    """The bits of ``value``, as LLVM values of 32 bits each."""
+def _value_words(b: ir.IRBuilder, value: Any) -> list[Any]:
+    """Emit the split of ``value`` into LLVM values of 32 bits."""
     kind = value.type
     if isinstance(kind, ir.LiteralStructType):
         parts = (b.extract_value(value, k) for k in range(2))
-        return [word for part in parts for word in _words_of(b, part)]
+        return [word for part in parts for word in _value_words(b, part)]
     if isinstance(kind, ir.FloatType):
         return [b.bitcast(value, I32)]
     if isinstance(kind, ir.DoubleType):
-        return _words_of(b, b.bitcast(value, I64))
+        return _value_words(b, b.bitcast(value, I64))
     if kind.width == 64:
         return [b.trunc(value, I32), b.trunc(b.lshr(value, I64(32)), I32)]
     return [b.zext(value, I32) if kind.width < 32 else value]
@@ -259,7 +260,7 @@ def _words_of(b: ir.IRBuilder, value: Any) -> list[Any]:
 def _real_of_words(
     b: ir.IRBuilder, dtype: str, read: Callable[[int], Any], first: int
 ) -> Any:
-    """A real number of ``dtype`` from the words of its bits.
+    """Emit the assembly of a real number of ``dtype`` from 32-bit words.
 
     ``read(k)`` is word k, of 32 bits; the number's begin at ``first``.
     """

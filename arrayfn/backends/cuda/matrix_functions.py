@@ -1,8 +1,4 @@
-"""Emitters of tensor-core products, float16 and bfloat16 pairs, and cp.async.
-
-The fragments of a matrix lie in registers as words of 32 bits, each a pair of float16
-or bfloat16 numbers.
-"""
+"""Emitters of tensor-core products, 16-bit conversions, and cp.async copies."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _WIDENING: Final = {
         for half in ("low", "high")
     ),
 }
-"""What makes float32 of the lower and of the upper half of a word."""
+"""PTX that converts the lower and the upper half of a word to float32."""
 _LOG2_E: Final = float(np.float32(1 / math.log(2)))
 
 emits_ptx(cp_async_commit="cp.async.commit_group;")
@@ -49,7 +45,7 @@ emits_f32(
 
 
 def _pairs(b: ir.IRBuilder, tile: Any, at: Any) -> Any:
-    """A pointer to the registers from ``tile[at]`` on, as 32-bit pairs of elements."""
+    """Emit a pointer to the registers from ``tile[at]`` on, as pairs of elements."""
     return b.bitcast(b.gep(tile, [at]), I32.as_pointer())
 
 
@@ -58,7 +54,7 @@ def _at(b: ir.IRBuilder, pointer: Any, k: int) -> Any:
 
 
 def _address_in_shared(b: ir.IRBuilder, shared: Any, at: Any, bits: int) -> Any:
-    """The address of element ``at`` of ``shared``, whose elements have ``bits``.
+    """Emit the address of element ``at``, of ``bits`` bits, of the array ``shared``.
 
     It is computed in 32 bits.
     """
@@ -83,7 +79,7 @@ def _ldmatrix(c: Call) -> None:
 
 @emits("mma")
 def _mma(c: Call) -> None:
-    """Emit mma.m16n8k16: add a product of fragments to the sums in registers."""
+    """Emit mma.m16n8k16: ``sums[i:] += left[j:] @ right[k:]``, all in registers."""
     b, (sums, i, left, j, right, k) = c.b, c.args
     sums = b.gep(sums, [i])
     left, right = _pairs(b, left, j), _pairs(b, right, k)
@@ -111,7 +107,7 @@ def _pack(c: Call) -> None:
 
 
 def rounded_pairs(c: Call, tile: Any, at: Any) -> Any:
-    """Float32 registers rounded to the call's dtype, in others, as pairs.
+    """Emit the rounding of float32 registers to 16 bits; a pointer to the pairs.
 
     The registers are ``tile``, from element ``at`` on.
     """
@@ -187,11 +183,13 @@ def _transpose(c: Call) -> None:
 
 
 def _permuted(b: ir.IRBuilder, digits: int, pair: Sequence[Any]) -> Any:
+    """Emit prmt: four bytes of a ``pair`` of words, selected by the hex ``digits``."""
     return intrinsic(b, "llvm.nvvm.prmt", I32, [*pair, I32(digits)])
 
 
 @emits("opaque")
 def _opaque(c: Call) -> Any:
+    """Emit a copy of an integer that the optimizer cannot see through."""
     return assembly(c.b, "mov.b64 $0, $1;", "=l,l", c.args, I64)
 
 

@@ -1,4 +1,4 @@
-"""GPU memory: sizes of blocks, the pool that they come from, what is in use."""
+"""GPU memory: the driver's pool of it, the sizes of blocks, and statistics."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
+"""Bytes of the largest block that stays in a free list for the next array (32 MiB)."""
 _MIN_BLOCK: Final = 512
+"""Bytes of the smallest block, except those for single numbers."""
 _NUMBER: Final = 16  # bytes of a single number, at most
+"""Bytes of a single number, at most: a complex128."""
 _NUMBERS_BLOCK: Final = 256
+"""Bytes of a block for a single number; no other array has blocks of this size."""
 
 # Numbers of cuda.h: attributes of a pool, and what it allocates.
 _RELEASE_THRESHOLD: Final = 4
 _RESERVED, _RESERVED_HIGH, _USED, _USED_HIGH = 5, 6, 7, 8
 _PINNED_ON_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
+"""How CUmemPoolProps begin: pinned memory; no handles; located on a device."""
 
 
 def block_size(nbytes: int) -> int:
-    """The size of the block for ``nbytes``: eight sizes to a power of two.
+    """Round ``nbytes`` up to the size of a block: eight sizes to a power of two.
 
     Single numbers have blocks of their own, such that a list of losses that a program
     keeps does not change where its other arrays come to lie.
@@ -35,7 +40,7 @@ def block_size(nbytes: int) -> int:
 
 
 class _Properties(ctypes.Structure):
-    """CUmemPoolProps."""
+    """The driver's CUmemPoolProps."""
 
     _fields_ = (
         ("allocation", ctypes.c_int),
@@ -51,7 +56,7 @@ class _Properties(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Bytes of GPU memory.
+    """Statistics of GPU memory, all in bytes.
 
     ``in_use`` is what live arrays hold, ``reserved`` what the pool keeps, with their
     peaks; ``free`` and ``total`` are the whole card's, other processes counted in.
@@ -66,7 +71,7 @@ class MemoryStats:
 
 
 class Pool:
-    """The driver's pool of a GPU's memory, by its ``library`` and its ``check``."""
+    """A memory pool of the CUDA driver on one GPU, which never shrinks by itself."""
 
     def __init__(self, library: Any, check: Callable[[int], None], number: int) -> None:
         self._library, self._check = library, check
@@ -81,7 +86,7 @@ class Pool:
         self.handle = int(pool.value or 0)
 
     def trim(self) -> None:
-        """Give what nobody has back to the card."""
+        """Return the memory of the pool that no array uses to the GPU."""
         pool = ctypes.c_void_p(self.handle)
         self._check(self._library.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
 

@@ -1,4 +1,4 @@
-"""Machine code that the driver loads, and unloads when nobody launches it any more.
+"""Loading of kernels' machine code, and its unloading when nobody launches it any more.
 
 Plans and graphs hold the ``LoadedKernel`` of each kernel that they launch. When the
 last of them is dropped, the kernel's module is unused. It is not unloaded at once: it
@@ -27,11 +27,11 @@ _LARGE_CLUSTERS: Final = 14
 _PORTABLE_CLUSTER: Final = 8  # blocks
 
 _unused: Final[deque[tuple[Device, int]]] = deque()
-"""Modules whose kernels nobody launches any more, and where they are loaded."""
+"""(GPU, CUmodule) of each loaded module whose kernel nobody holds any more."""
 
 
 class LoadedKernel:
-    """A kernel that the driver can launch; loaded as long as this object lives."""
+    """A kernel that the driver can launch, until this object is dropped."""
 
     __slots__ = ("__weakref__", "function")
 
@@ -45,11 +45,12 @@ class LoadedKernel:
 def load(
     cubin: bytes, entry: str, shared: int = 0, cluster: int = 1, blocks: int = 0
 ) -> LoadedKernel:
-    """The kernel ``entry`` of a cubin, or of PTX, with ``shared`` bytes for a block.
+    """Load the kernel ``entry`` of a cubin, or of PTX, and set its launch attributes.
 
-    ``cluster`` blocks of it run together. Shared memory takes all on-chip memory of a
-    multiprocessor, or as much as ``blocks`` of its blocks need: the rest is L1 cache,
-    which also holds the loads in flight.
+    Its blocks have ``shared`` bytes of dynamic shared memory, and ``cluster`` of them
+    form a cluster. Of a multiprocessor's on-chip memory, what ``blocks`` of its blocks
+    need becomes shared memory, or all if ``blocks`` is 0: the rest is L1 cache, which
+    also holds the loads in flight.
     """
     gpu = device()
     gpu.make_current()
@@ -75,7 +76,7 @@ def load(
 
 
 def _other_shared_bytes(function: ctypes.c_void_p) -> int:
-    """The bytes of a block's shared memory that are not dynamic.
+    """The bytes of a block's shared memory besides the dynamic ones.
 
     They are the static arrays of ``function``, and what the driver takes.
     """
@@ -88,7 +89,7 @@ def _other_shared_bytes(function: ctypes.c_void_p) -> int:
 
 
 def unload_unused(minimum: int = 1) -> None:
-    """Unload the unused modules of this thread's GPU, if at least ``minimum`` exist.
+    """Unload this thread's GPU's unused modules, if there are ``minimum`` or more.
 
     Waits first until all enqueued work has run, since their kernels may be part of it.
     Graphs hold their kernels, so none of them refers to an unused module. Does nothing

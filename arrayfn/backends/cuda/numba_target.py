@@ -1,4 +1,4 @@
-"""numba-cuda's target for printed kernels: it makes LLVM IR for NVVM.
+"""numba-cuda's compilation target for printed kernels, which makes LLVM IR for NVVM.
 
 It has the implementations that printed kernels use (numbers, pointers, the vocabulary);
 numba-cuda's own context takes 0.35 s to fill with those of its libraries, and is left
@@ -14,7 +14,7 @@ from typing import Any, Final
 from llvmlite import ir
 from typing_extensions import override
 
-from arrayfn.backends.cuda.unrolling import mark, unroll_marked
+from arrayfn.backends.cuda.unrolling import mark_next_loop, unroll_marked
 from arrayfn.backends.cuda.vocabulary import (
     DIALECT,
     UNROLLED,
@@ -43,7 +43,7 @@ _I64: Final = ir.IntType(64)
 
 
 class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
-    """Keeps the module of a kernel."""
+    """A Numba code library that only keeps the LLVM module of a kernel."""
 
 
 class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
@@ -51,7 +51,7 @@ class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
 
 
 class KernelTyping(shared.KernelTyping, typing.BaseContext):
-    """The types of printed kernels are known."""
+    """The typing context of printed kernels."""
 
 
 class KernelContext(shared.KernelContext, target.CUDATargetContext):
@@ -64,17 +64,17 @@ class KernelContext(shared.KernelContext, target.CUDATargetContext):
 
 
 class CudaLowering(KernelLowering, lowering.BaseLower):
-    """Lowers a printed kernel for a GPU."""
+    """Lowers a printed kernel's typed Numba IR to LLVM IR for a GPU."""
 
     dialect = DIALECT
 
     @override
     def emit_call(self, node: Any) -> Any:
-        """A call: of a device function, or of another function of the text."""
+        """Emit a call of a device function, or of a function of the kernel's text."""
         function = self.types.functions[node.func.name]
         signature = self.types.signatures[node]
         if function is UNROLLED:
-            mark(self.builder)
+            mark_next_loop(self.builder)
             return Range(_I64(0), self.read(node.args[0]), _I64(1))
         if isinstance(function, DeviceFunction):
             values = [
@@ -86,32 +86,34 @@ class CudaLowering(KernelLowering, lowering.BaseLower):
             return lower_call(self.context, self.builder, function, signature, values)
         if isinstance(function, FunctionType):
             values = list(map(self.read_as, node.args, signature.args))
-            self.builder.call(part(self.module, function, signature.args), values)
+            self.builder.call(
+                helper_function(self.module, function, signature.args), values
+            )
             return None
         return super().emit_call(node)
 
 
 class KernelInterpreter(shared.KernelInterpreter, compiler.CUDABytecodeInterpreter):
-    """Makes Numba IR of the bytecode of printed kernels."""
+    """Translates the bytecode of printed kernels to Numba IR."""
 
 
 @machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class KernelTranslationPass(shared.KernelTranslationPass, machinery.FunctionPass):
-    """Makes Numba IR of the bytecode of a printed kernel."""
+    """The pass that translates a printed kernel's bytecode to Numba IR."""
 
     interpreter = KernelInterpreter
 
 
 @machinery.register_pass(mutates_CFG=False, analysis_only=False)
 class KernelTypePass(shared.KernelTypePass, machinery.FunctionPass):
-    """Gives the variables of a printed kernel their types."""
+    """The pass that infers the types of a printed kernel's variables."""
 
     dialect = DIALECT
 
 
 @machinery.register_pass(mutates_CFG=False, analysis_only=False)
 class KernelLoweringPass(typed.BaseNativeLowering):
-    """Lowers a printed kernel."""
+    """The pass that lowers a printed kernel to LLVM IR."""
 
     _name = "arrayfn_lowering"
 
@@ -122,7 +124,7 @@ class KernelLoweringPass(typed.BaseNativeLowering):
 
 
 class KernelPipeline(compiler.CUDACompiler):
-    """From the bytecode of a printed kernel to LLVM IR for NVVM."""
+    """Numba's passes for a printed kernel: from bytecode to LLVM IR for NVVM."""
 
     def define_pipelines(self) -> list[Any]:
         """The only pipeline."""
@@ -143,6 +145,7 @@ _REFUSALS: Final = (
     errors.UnsupportedBytecodeError,
     NotImplementedError,  # no implementation of an operation
 )
+"""What Numba raises for a kernel that it cannot compile."""
 _TYPING: Final = KernelTyping()
 _TARGET: Final = KernelContext(_TYPING)
 
@@ -154,7 +157,7 @@ def kernel_module(
     *,
     noalias: bool,
 ) -> Any:
-    """The LLVM module of a kernel, whose entry is called ``name``.
+    """Compile a kernel to an LLVM module, whose entry is called ``name``.
 
     ``arguments`` are the Numba types of its parameters; with ``noalias`` its arrays are
     promised not to overlap.
@@ -164,10 +167,12 @@ def kernel_module(
     return library.module
 
 
-def part(module: Any, function: FunctionType, arguments: tuple[Any, ...]) -> Any:
-    """A function that a kernel calls, in the kernel's module; NVVM inlines it.
+def helper_function(
+    module: Any, function: FunctionType, arguments: tuple[Any, ...]
+) -> Any:
+    """Compile a function that a kernel calls into the kernel's LLVM ``module``, once.
 
-    ``arguments`` are the Numba types of its parameters.
+    ``arguments`` are the Numba types of its parameters. NVVM inlines it.
     """
 
     def add(symbol: str) -> None:

@@ -26,13 +26,14 @@ PARTLY_UNROLLED_LAUNCHES: Final = 1 << 7
 """Launches that a graph holds of a longer loop; their capture takes some 3 ms."""
 
 Access = tuple[int, int, bool]
-"""Memory that a step accesses: its begin, its end, and whether the step writes it."""
+"""Memory that a step accesses: (begin address, end address, whether it is written)."""
 ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
+"""The access of a step of which it is not known what it accesses."""
 
 
 @dataclass(frozen=True)
 class StepAccesses:
-    """The memory that a step uses, and how long it runs.
+    """The memory that a step accesses, its size and its time.
 
     Attributes:
         reads, writes: numbers of buffers.
@@ -55,7 +56,7 @@ class StepAccesses:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """``count`` encoded steps from ``first`` on: one call of the native runner."""
+    """``count`` encoded steps from ``first`` on, launched by one call of the runner."""
 
     first: int
     count: int
@@ -63,7 +64,7 @@ class NativeRun:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A library's function, called from Python: ``enqueue(stream, *addresses)``.
+    """A call of a library by Python: ``enqueue(stream, *addresses)``.
 
     ``arguments`` are buffers and byte offsets.
     """
@@ -76,7 +77,7 @@ class HostCall:
 
 @dataclass(frozen=True)
 class LoopNode:
-    """``loop``, with its body as nodes.
+    """The plan's step ``loop``, with its body as nodes.
 
     A graph holds ``unrolled`` iterations of it, and repeats these; if that is 0 it
     holds them all. ``written`` are the buffers that an iteration writes, of a loop that
@@ -91,7 +92,7 @@ class LoopNode:
 
 @dataclass(frozen=True)
 class BranchNode:
-    """``branch``, with its branches as nodes."""
+    """The plan's step ``branch``, with the steps of each of its branches as nodes."""
 
     branch: Branch
     branches: tuple[tuple[Node, ...], ...]
@@ -100,8 +101,8 @@ class BranchNode:
 Node = NativeRun | HostCall | LoopNode | BranchNode
 
 
-def blocks(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
-    """The lists of nodes inside ``node``."""
+def inner_nodes(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
+    """The lists of nodes inside ``node``: a loop's body, or a branch's branches."""
     return (node.body,) if isinstance(node, LoopNode) else node.branches
 
 
@@ -115,9 +116,9 @@ def one_by_one(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def calls_host(nodes: Iterable[Node]) -> bool:
-    """Whether Python enqueues some of ``nodes``."""
+    """Whether ``nodes``, or nodes inside them, contain host calls."""
     return any(
-        any(map(calls_host, blocks(node)))
+        any(map(calls_host, inner_nodes(node)))
         if isinstance(node, (LoopNode, BranchNode))
         else isinstance(node, HostCall)
         for node in nodes
@@ -127,7 +128,7 @@ def calls_host(nodes: Iterable[Node]) -> bool:
 def has_collectives(nodes: Iterable[Node]) -> bool:
     """Whether some of ``nodes``, or nodes inside them, are collectives."""
     return any(
-        any(map(has_collectives, blocks(node)))
+        any(map(has_collectives, inner_nodes(node)))
         if isinstance(node, (LoopNode, BranchNode))
         else isinstance(node, HostCall) and node.accesses.is_collective
         for node in nodes
@@ -140,7 +141,7 @@ def is_capturable(node: Node) -> bool:
         return node.capturable
     if isinstance(node, NativeRun):
         return True
-    return all(is_capturable(inner) for block in blocks(node) for inner in block)
+    return all(is_capturable(inner) for nodes in inner_nodes(node) for inner in nodes)
 
 
 def synchronizes(nodes: Iterable[Node]) -> bool:
@@ -156,7 +157,7 @@ def synchronizes(nodes: Iterable[Node]) -> bool:
 
 
 def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
-    """Whether a graph of ``nodes`` unrolls only some iterations of a loop.
+    """Whether a graph of ``nodes`` repeats some iterations of a loop that it holds.
 
     ``unrolled`` is their number; it is 0 for a loop that the graph holds as a whole.
     """
@@ -167,7 +168,7 @@ def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
     )
 
 
-def launches(nodes: Iterable[Node]) -> int:
+def count_launches(nodes: Iterable[Node]) -> int:
     """About how many launches a graph of ``nodes`` holds."""
     total = 0
     for node in nodes:
@@ -176,9 +177,9 @@ def launches(nodes: Iterable[Node]) -> int:
         elif isinstance(node, HostCall):
             total += 1
         elif isinstance(node, BranchNode):
-            total += 1 + sum(map(launches, node.branches))
+            total += 1 + sum(map(count_launches, node.branches))
         else:
-            total += _iterations_in_graph(node) * max(1, launches(node.body))
+            total += _iterations_in_graph(node) * max(1, count_launches(node.body))
     return total
 
 
@@ -198,7 +199,7 @@ def _iterations_in_graph(node: LoopNode) -> int:
 
 
 def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
-    """Iterations of a long loop to put into a graph; 0 to put all of them there.
+    """How many iterations of a long loop a graph holds and repeats; 0 for all.
 
     ``count`` is the trip count, None if the loop ends by a predicate.
 
@@ -211,31 +212,33 @@ def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
     >>> unrolled_iterations(150, [NativeRun(0, 3)])
     0
     """
-    each = max(1, launches(body))
+    each = max(1, count_launches(body))
     if count is None or count * each <= MAX_UNROLLED_LAUNCHES or calls_host(body):
         return 0
     length = max(2, PARTLY_UNROLLED_LAUNCHES // each // 2 * 2)
     return length if count >= 2 * length else 0
 
 
-def writes_of(step: KernelCall) -> tuple[int, ...]:
-    """The buffers that a step writes: all of its arguments that it does not read."""
+def buffers_written_by(step: KernelCall) -> tuple[int, ...]:
+    """The numbers of the buffers that ``step`` writes: those it does not just read."""
     accessed = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
     return tuple({*step.writes, *accessed} - {*step.reads} | {*step.writes})
 
 
-def writes_in(loop: Loop) -> frozenset[int]:
-    """The buffers that an iteration of ``loop`` writes."""
+def buffers_written_in(loop: Loop) -> frozenset[int]:
+    """The buffers that an iteration of ``loop`` writes, by number."""
     found = [buffer for c in loop.carries for buffer in (c.first, c.second, c.result)]
     for step in loop.body:
-        found += writes_of(step) if isinstance(step, KernelCall) else step.writes
+        found += (
+            buffers_written_by(step) if isinstance(step, KernelCall) else step.writes
+        )
     return frozenset(found)
 
 
 def slices_can_be_copied(
     loop: Loop, written: AbstractSet[int], buffers: Sequence[BufferAllocation]
 ) -> bool:
-    """Whether iterations of ``loop`` may use copies of their slices.
+    """Whether a graph may copy the slices of ``loop`` to and from fixed memory.
 
     They may if no other slice and no step accesses an array that is written in slices,
     and if no step writes an array that is read in slices. ``written`` are the buffers

@@ -18,19 +18,29 @@ import numpy as np
 from arrayfn.errors import BackendError
 
 _BLOCK: Final = 1 << 20  # bytes
+"""Bytes of the random numbers with which operands are filled for timing."""
 _ALIGNMENT: Final = 16  # that arrays of other libraries have too
+"""Bytes to which arrays of other libraries are aligned too."""
 _EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
-_OTHERS: Final = ("alpha", "beta", "tile_m", "tile_n")  # tiles are of CPUs
+"""cublasLtEpilogue_t of what follows a product; those of several are added."""
+_NO_EFFECT_ON_SPEED: Final = ("alpha", "beta", "tile_m", "tile_n")  # tiles are of CPUs
+"""Parameters that do not change a product's speed; tiles are those of CPUs."""
 _FACTORS: Final = (
     "scaled",
     "times",
     "added",
 )  # no epilogues to cuBLASLt, but alpha and beta
+"""Words of a provider's name that are alpha or beta to cuBLASLt, not an epilogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """cuBLAS's numbers for a dtype, for what it is computed in, and for factors."""
+    """A dtype's numbers in cuBLAS.
+
+    ``data`` is its cudaDataType_t, ``compute`` the cublasComputeType_t of products of
+    it, ``scale`` the cudaDataType_t of alpha and beta, ``factor`` their NumPy dtype,
+    and ``size`` its bytes.
+    """
 
     name: str
     data: int
@@ -52,11 +62,16 @@ _BY_NAME: Final[dict[str, Dtype]] = {
     "c128": Dtype("c128", 5, 70, 5, np.dtype(np.complex128), 16),
 }
 _TF32: Final = 77
+"""CUBLAS_COMPUTE_32F_FAST_TF32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of product that a provider's name stands for."""
+    """What a provider's name says of a matrix product.
+
+    ``compute`` is its cublasComputeType_t; ``after`` are the words of the name that
+    follow the dtypes, such as "bias".
+    """
 
     operand: Dtype
     result: Dtype
@@ -64,7 +79,7 @@ class Form:
     after: tuple[str, ...]
 
     @property
-    def by_tensor_cores(self) -> bool:
+    def uses_tensor_cores(self) -> bool:
         """Whether tensor cores compute it: operands below 32 bits, or TF32.
 
         They are at least eight times as fast as float32.
@@ -78,12 +93,12 @@ class Form:
 
     @property
     def epilogue(self) -> int:
-        """cuBLASLt's number of it; 0 if it is none."""
+        """The product's cublasLtEpilogue_t; 0 if it has no epilogue."""
         return sum(_EPILOGUES[word] for word in self.after if word not in _FACTORS)
 
 
 def form_of(provider: str) -> Form:
-    """The form of product that ``provider`` names."""
+    """Parse the name ``provider``; BackendError if there is no such product."""
     kind, first, *rest = provider.split("_")
     if kind != "gemm" or first not in _BY_NAME:
         raise BackendError(f"there is no {provider} on a GPU")
@@ -101,21 +116,24 @@ def form_of(provider: str) -> Form:
 
 
 def alignment_of(offsets: Sequence[int]) -> int:
-    """The largest power of two, up to ``_ALIGNMENT``, that divides all offsets."""
+    """The largest power of two, up to ``_ALIGNMENT``, that divides all ``offsets``."""
     alignment = _ALIGNMENT
     while any(offset % alignment for offset in offsets):
         alignment //= 2
     return alignment
 
 
-def factor_of(bits: int | None, other: float, form: Form) -> np.ndarray[Any, Any]:
-    """A factor, given as the bits of a float64, or the ``other`` one."""
-    value = other if bits is None else np.int64(bits).view(np.float64)
+def factor_scalar(bits: int | None, default: float, form: Form) -> np.ndarray[Any, Any]:
+    """Make alpha or beta, in the dtype that cuBLAS takes, from a float64's bits.
+
+    Where ``bits`` is None it is ``default``.
+    """
+    value = default if bits is None else np.int64(bits).view(np.float64)
     return np.array(value, form.operand.factor)
 
 
-def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parameters that the speed of a product may depend on, sorted by name.
+def speed_parameters(p: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The parameters of a product that its speed may depend on, sorted by name.
 
     The factors alpha and beta are left out, and strides of a batch of one.
     """
@@ -123,12 +141,13 @@ def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(
         (k, v)
         for k, v in p.items()
-        if k not in _OTHERS and not (single and k.startswith("batch_stride"))
+        if k not in _NO_EFFECT_ON_SPEED
+        and not (single and k.startswith("batch_stride"))
     )
 
 
-def sizes_of(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
-    """The bytes that b, a, what is added and c span.
+def operand_bytes(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """The bytes that b, a, the added array (1 if there is none) and c span.
 
     ``p`` are the product's integers: extents, leading dimensions and strides.
     """

@@ -17,21 +17,33 @@ from typing import Any, Final, Literal
 from arrayfn.backends.cuda.product_forms import Form
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
-WORK: Final = 1 << 30  # multiply-adds from which all tiles are tried
-HEATING: Final = 1 << 36  # multiply-adds of a 16-bit product that slow the clock down
+MIN_ALL_TILES_WORK: Final = 1 << 30  # multiply-adds from which all tiles are tried
+"""Multiply-adds of a float32 batch from which all tiles are tried."""
+MIN_LOW_POWER_WORK: Final = (
+    1 << 36
+)  # multiply-adds of a 16-bit product that slow the clock down
+"""Multiply-adds of a 16-bit product that heat the GPU until it slows its clock down."""
 _TILE_IDS, _STAGE_IDS = 6, 13  # capabilities of an algorithm
-_ID, _TILE, _PARTS, _OPTION, _STAGES, _CLUSTER = 0, 1, 2, 5, 6, 8  # its settings
-_SPARING: Final = (
-    {_TILE: 20, _OPTION: 3, _CLUSTER: 2},
-    {_TILE: 32, _OPTION: 7, _CLUSTER: 3},
+_ALGORITHM_ID, _TILE, _SPLIT_K, _CUSTOM_OPTION, _STAGES, _CLUSTER = (
+    0,
+    1,
+    2,
+    5,
+    6,
+    8,
+)  # its settings
+_LOW_POWER_SETTINGS: Final = (
+    {_TILE: 20, _CUSTOM_OPTION: 3, _CLUSTER: 2},
+    {_TILE: 32, _CUSTOM_OPTION: 7, _CLUSTER: 3},
 )
 """Settings that draw less power on an H200, where cuBLASLt accepts them."""
 
-Tried = Literal["proposals", "all tiles", "sparing ones"]
+Candidates = Literal["proposals", "all tiles", "low power"]
+"""What is timed: cuBLASLt's proposals, or also other or less power-hungry tiles."""
 
 
 class Choice(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """cuBLASLt's cublasLtMatmulHeuristicResult_t: an algorithm and what it needs."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -42,23 +54,23 @@ class Choice(ctypes.Structure):
     )
 
 
-def tried(form: Form, p: Mapping[str, int]) -> Tried:
-    """Which kernels to time for a product besides those that cuBLAS proposes.
+def choose_candidates(form: Form, p: Mapping[str, int]) -> Candidates:
+    """Choose which algorithms are timed for a product.
 
-    All tiles for a batch in float32; tiles that need less power ("sparing ones") for a
-    large 16-bit product.
+    All tiles for a batch in float32; tiles that draw less power for a large 16-bit
+    product; else what cuBLASLt proposes alone.
     """
     work = p["batch"] * p["m"] * p["n"] * p["k"]
-    is_float = form.operand.name == "f32" and not form.by_tensor_cores
-    if is_float and p["batch"] > 1 and work >= WORK:
+    is_float = form.operand.name == "f32" and not form.uses_tensor_cores
+    if is_float and p["batch"] > 1 and work >= MIN_ALL_TILES_WORK:
         return "all tiles"
     is_half = form.operand.name in HALF_PRECISION
-    return "sparing ones" if is_half and work >= HEATING else "proposals"
+    return "low power" if is_half and work >= MIN_LOW_POWER_WORK else "proposals"
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tries tiles for one product, by cuBLASLt's descriptors of it."""
+    """Lists algorithms with other tiles than the proposed ones, for one product."""
 
     library: ctypes.CDLL
     handle: int
@@ -67,19 +79,19 @@ class Tiles:
     layouts: Sequence[ctypes.c_void_p]
 
     def other_choices(
-        self, proposals: Sequence[Choice], which: Tried, workspace: int
+        self, proposals: Sequence[Choice], which: Candidates, workspace: int
     ) -> Iterator[Choice]:
-        """The choices besides ``proposals``, with up to ``workspace`` bytes each."""
+        """Choices besides ``proposals`` that need ``workspace`` bytes at most."""
         made: Iterator[Choice | None] = iter(())
         if which == "all tiles":
             made = self._all(proposals)
-        elif which == "sparing ones":
-            pairs = itertools.product(proposals[:1], _SPARING)
-            made = (self._checked(c.algorithm, settings) for c, settings in pairs)
+        elif which == "low power":
+            pairs = itertools.product(proposals[:1], _LOW_POWER_SETTINGS)
+            made = (self._configured(c.algorithm, settings) for c, settings in pairs)
         return (c for c in made if c is not None and c.workspace <= workspace)
 
     def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
-        """The proposed algorithms with each tile; None where one is refused."""
+        """Each proposed algorithm with each tile and stage count; None if refused."""
         for number in sorted({self._algorithm_id(choice) for choice in proposals}):
             made = (ctypes.c_uint64 * 8)()
             operand, result = self.form.operand, self.form.result
@@ -91,14 +103,16 @@ class Tiles:
             for tile, stages in itertools.product(
                 self._capability(made, _TILE_IDS), self._capability(made, _STAGE_IDS)
             ):
-                yield self._checked(made, {_TILE: tile, _STAGES: stages, _PARTS: 1})
+                yield self._configured(
+                    made, {_TILE: tile, _STAGES: stages, _SPLIT_K: 1}
+                )
 
     def _algorithm_id(self, choice: Choice) -> int:
         """cuBLASLt's number of the algorithm of ``choice``."""
         number, written = ctypes.c_int(), ctypes.c_size_t()
         self.library.cublasLtMatmulAlgoConfigGetAttribute(
             ctypes.byref(choice.algorithm),
-            _ID,
+            _ALGORITHM_ID,
             ctypes.byref(number),
             ctypes.c_size_t(ctypes.sizeof(number)),
             ctypes.byref(written),
@@ -118,8 +132,8 @@ class Tiles:
         get(reference, attribute, found, nbytes, size)
         return list(found) or [0]
 
-    def _checked(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:
-        """The algorithm with these settings, if it computes the product."""
+    def _configured(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:
+        """``algorithm`` with ``settings``; None if cuBLASLt refuses them."""
         made, choice = type(algorithm)(*algorithm), Choice()
         for attribute, value in settings.items():
             kind = ctypes.c_uint16 if attribute == _CLUSTER else ctypes.c_uint32

@@ -20,7 +20,7 @@ def missing_here() -> str:
 
 
 def missing_packages() -> str:
-    """Which packages are missing to compile kernels to PTX; empty if none."""
+    """Say which packages are missing to compile kernels to PTX; "" if none."""
     missing = [name for module, name in _PACKAGES.items() if not _is_found(module)]
     if not missing:
         return ""

@@ -1,11 +1,12 @@
-"""The native plan runner: one call launches all steps of a plan, or a run of them.
+"""The native plan runner: one call launches all steps of a plan, or some of them.
 
 ``run(plan, buffers)`` takes a ``LaunchPlan`` and a 64-bit address for each buffer of
 the plan. A kernel's pointer argument is read from its *slot*, which is written before
 each run. Steps are structures that begin with their kind.
 
-The result is 0, or ``status * 256 + stage`` of the first call that failed: a stage is
-0 for making the context current, else 1 + the step's kind.
+The result is 0, or ``status * 256 + stage`` of the first call that failed: a stage is 0
+for making the context current, else 1 + the step's kind.
+
 Slots are not written by two threads at once: the caller holds the GIL, or a lock of the
 plan's.
 """
@@ -66,7 +67,10 @@ class LaunchConfig(Struct):
 
 
 class Slot(Struct):
-    """A pointer argument: ``address`` is where it is written before each run.
+    """Where to write a kernel's pointer argument before each run, and what address.
+
+    Before each run the address ``offset`` bytes into the buffer numbered ``buffer`` is
+    written to ``address``.
 
     It points ``offset`` bytes into the buffer numbered ``buffer``.
     """
@@ -77,13 +81,13 @@ class Slot(Struct):
 
 
 class Step(Struct):
-    """A step: one of the classes below, as its kind says."""
+    """The head of a step, which is one of the classes below, as ``kind`` says."""
 
     kind: int
 
 
 class Kernel(Step):
-    """A launch of blocks of threads; those of a cooperative one all run at once."""
+    """A launch of ``blocks`` blocks of ``threads`` threads; cooperative by its kind."""
 
     function: int
     blocks: int
@@ -92,7 +96,7 @@ class Kernel(Step):
     shared: int  # bytes of shared memory
 
 
-class Product(Step):
+class PreparedProduct(Step):
     """A matrix product: the arguments of cublasLtMatmul, as it orders them.
 
     ``alpha`` and ``beta`` are addresses of numbers. Matrices, the bias and an alpha in
@@ -119,20 +123,20 @@ class Product(Step):
 
 
 class Zeros(Step):
-    """A fill with zeros, of the memory that a slot says."""
+    """A memset to zero of ``nbytes`` bytes at the address in the slot ``target``."""
 
     target: Array[int]
     nbytes: int
 
 
 class GraphLaunch(Step):
-    """A launch of a graph."""
+    """A launch of the CUDA graph ``graph``, a CUgraphExec."""
 
     graph: int
 
 
 class Parameters(Step):
-    """An update of a kernel node: its CUDA_KERNEL_NODE_PARAMS from now on."""
+    """An update of a graph's kernel node to new CUDA_KERNEL_NODE_PARAMS."""
 
     graph: int
     node: int
@@ -140,7 +144,7 @@ class Parameters(Step):
 
 
 class Recorded(Step):
-    """A launch of a kernel with the configuration and parameters of a capture."""
+    """A launch with the configuration and parameters that a stream capture recorded."""
 
     config: LaunchConfig
     function: int
@@ -178,12 +182,12 @@ FUNCTIONS: Final = {
     "launch_graph": "cuGraphLaunch",
     "set_parameters": "cuGraphExecKernelNodeSetParams",
 }
-"""The driver's, by the fields that hold their addresses."""
+"""Driver functions by the fields of ``LaunchPlan`` that hold their addresses."""
 
 
 @native
 def run(plan: LaunchPlan, buffers: Array[int]) -> int:
-    """Launch the steps of ``plan`` on ``buffers``."""
+    """Launch the steps of ``plan`` on ``buffers``; return 0 or the failure's code."""
     status = plan.set_current(plan.context)
     if status != 0:
         return status << 8
@@ -192,28 +196,28 @@ def run(plan: LaunchPlan, buffers: Array[int]) -> int:
         slot.address[0] = buffers[slot.buffer] + slot.offset
     for k in range(plan.step_count):
         step = plan.steps[k]
-        status = step_run(plan, step)
+        status = run_step(plan, step)
         if status != 0:
             return (status << 8) | (step.kind + 1)
     return 0
 
 
 @native
-def step_run(plan: LaunchPlan, step: Step) -> int:
-    """Launch one step of ``plan``, by its kind; the driver's or cuBLAS's status."""
+def run_step(plan: LaunchPlan, step: Step) -> int:
+    """Launch one step of ``plan``, by its kind; return the library's status."""
     kind = step.kind
     if kind == StepKind.KERNEL:
-        return kernel_run(plan, cast(Kernel, step))
+        return run_kernel(plan, cast(Kernel, step))
     if kind == StepKind.RECORDED:
         made = cast(Recorded, step)
         return plan.launch(made.config, made.function, made.parameters, None)
     if kind == StepKind.PRODUCT:
-        return product_run(plan, cast(Product, step))
+        return run_product(plan, cast(PreparedProduct, step))
     if kind == StepKind.ZEROS:
         zeros = cast(Zeros, step)
         return plan.fill(zeros.target[0], 0, zeros.nbytes, plan.stream)
     if kind == StepKind.COOPERATIVE:
-        return cooperative_run(plan, cast(Kernel, step))
+        return run_cooperative_kernel(plan, cast(Kernel, step))
     if kind == StepKind.GRAPH:
         return plan.launch_graph(cast(GraphLaunch, step).graph, plan.stream)
     update = cast(Parameters, step)
@@ -221,8 +225,8 @@ def step_run(plan: LaunchPlan, step: Step) -> int:
 
 
 @native
-def kernel_run(plan: LaunchPlan, step: Kernel) -> int:
-    """Launch a kernel on the plan's stream; the driver's status."""
+def run_kernel(plan: LaunchPlan, step: Kernel) -> int:
+    """Launch a kernel on the plan's stream; return the driver's status."""
     config = local(LaunchConfig, 1)[0]
     config.blocks[0] = step.blocks
     config.blocks[1] = 1
@@ -238,8 +242,8 @@ def kernel_run(plan: LaunchPlan, step: Kernel) -> int:
 
 
 @native
-def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
-    """Launch a kernel whose blocks all run at once; the driver's status."""
+def run_cooperative_kernel(plan: LaunchPlan, step: Kernel) -> int:
+    """Launch a kernel whose blocks all run at once; return the driver's status."""
     return plan.launch_cooperative(
         step.function,
         step.blocks,
@@ -255,8 +259,8 @@ def cooperative_run(plan: LaunchPlan, step: Kernel) -> int:
 
 
 @native
-def product_run(plan: LaunchPlan, step: Product) -> int:
-    """Launch a matrix product on the plan's stream; cuBLAS's status."""
+def run_product(plan: LaunchPlan, step: PreparedProduct) -> int:
+    """Launch a matrix product on the plan's stream; return cuBLAS's status."""
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)
         if status != 0:
@@ -285,7 +289,7 @@ def product_run(plan: LaunchPlan, step: Product) -> int:
 
 
 class Plan:
-    """A ``LaunchPlan`` (``launches``) with the memory that it points to.
+    """A ``LaunchPlan`` (``launches``) and the memory that its addresses point to.
 
     ``fields`` are fields of it by name; ``slots`` are (address, buffer, offset) each.
     ``kept`` and ``code`` are kept alive: what the steps point to, and the loaded
@@ -352,7 +356,7 @@ class Plan:
 
 @cache
 def runner(*, with_gil: bool = True) -> Callable[[int, int], int]:
-    """The runner as a function of the addresses of plan and buffers.
+    """The native ``run``, as a function of the addresses of plan and buffers.
 
     A launch waits while the stream's queue is full. ``with_gil`` says whether other
     Python threads wait then too; callers without it hold a lock of the plan's.

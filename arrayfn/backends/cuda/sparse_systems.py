@@ -10,7 +10,7 @@ from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 
 
 def _takes(*types: ArrayType, ordering: str | None, **static: Any) -> bool:
-    """Everywhere, in the order of columns that cuDSS chooses."""
+    """Accept all sparse systems, but BackendError for an ``ordering`` of columns."""
     if ordering is not None:
         raise BackendError(
             f"spsolve: on a GPU cuDSS orders the columns itself; leave out permc_spec="
@@ -29,12 +29,12 @@ def solve_by_cudss(
 
 
 def solve_by_cudss_in_any_order(*arrays: Any, **static: Any) -> None:
-    """Solve with sums in any order, and refine the solution."""
+    """Solve with sums in any order, faster but not deterministic, and refine."""
     solve_by_cudss(*arrays, **static, is_deterministic=False)
 
 
 def register() -> None:
-    """Register the kernels; the last one that is allowed is chosen."""
+    """Register the kernels; the last one that the options allow is chosen."""
     for function in (solve_by_cudss, solve_by_cudss_in_any_order):
         kernel = OperatorKernel(
             "sparse_solve",

@@ -1,4 +1,4 @@
-"""Plans on a GPU that measure their steps, by events on the stream.
+"""Plans on a GPU that measure the time of each step, by events on the stream.
 
 The steps are launched one by one, without the CUDA graph that otherwise launches them,
 and an event is recorded before the first and after each. The time of a step is that
@@ -26,7 +26,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     NativeRun,
     Node,
-    blocks,
+    inner_nodes,
     one_by_one,
 )
 from arrayfn.backends.cuda.timing import elapsed
@@ -34,10 +34,11 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import KernelCall, Step, blocks_of, numbered
 
 _MOST_EVENTS: Final = 1 << 12  # before they are read, which waits for the GPU
+"""Recorded events after which they are read, which waits for the GPU."""
 
 
 class TimedExecutable:
-    """A plan of ``compiled`` on this thread's GPU; calling it waits for the results.
+    """Runs ``compiled`` and times its steps; a call waits for the results.
 
     ``call`` and ``mismatch`` are those of ``Executable``, which do not wait.
     """
@@ -63,17 +64,17 @@ class TimedExecutable:
         return results
 
     def wait(self) -> None:
-        """Wait for what was enqueued."""
+        """Wait for all enqueued steps, and add up their times."""
         with on(self._gpu):
             self._events.read()
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """By step number: how many times the step ran so far, and its total seconds."""
-        return self._events.taken
+        return self._events.times
 
 
 class TimedDispatch(Dispatch):
-    """Launches a plan step by step, with an event after each."""
+    """Launches a plan step by step, with an event after each step."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class TimedDispatch(Dispatch):
 
     @override
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the plan."""
+        """Enqueue the plan's steps, with events around each."""
         self._events.begin()
         self._walk.run(self._encoded.nodes, device().stream)
 
 
 def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, int]:
-    """The number in the plan of the step that each node launches.
+    """Which step of the plan each node launches.
 
     Keys are the first native step of a ``NativeRun``, and the ``id`` of a ``HostCall``.
     """
@@ -110,8 +111,10 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
         for node, step in zip(one_by_one(nodes), launched, strict=True):
             if isinstance(node, (LoopNode, BranchNode)):
                 assert not isinstance(step, KernelCall)
-                for inside, block in zip(blocks(node), blocks_of(step), strict=True):
-                    pair(inside, block)
+                for inner, block in zip(
+                    inner_nodes(node), blocks_of(step), strict=True
+                ):
+                    pair(inner, block)
             else:
                 found[_key(node)] = known[id(step)]
 
@@ -124,7 +127,7 @@ def _key(node: NativeRun | HostCall) -> object:
 
 
 class TimedWalk(Walk):
-    """Enqueues nodes one by one, and an event after each."""
+    """Enqueues nodes one by one, and records an event after each launch."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class TimedWalk(Walk):
 
     @override
     def run(self, nodes: Sequence[Node], stream: int) -> None:
-        """Enqueue ``nodes`` on ``stream``."""
+        """Enqueue ``nodes`` on ``stream``, each followed by an event."""
         for node in one_by_one(nodes):
             super().run((node,), stream)
             if isinstance(node, (NativeRun, HostCall)):
@@ -147,15 +150,15 @@ class TimedWalk(Walk):
 
 
 class Events:
-    """Events on the GPU's stream, and the time between them, by the plan's steps."""
+    """Records events on the GPU's stream, and adds up the seconds of each step."""
 
     def __init__(self) -> None:
-        self.taken: dict[int, tuple[int, float]] = {}
+        self.times: dict[int, tuple[int, float]] = {}
         self._recorded: list[tuple[int, ctypes.c_void_p]] = []
         self._free: list[ctypes.c_void_p] = []
 
     def begin(self) -> None:
-        """Record the event before a plan's first step."""
+        """Read earlier events, and record the one before a plan's first step."""
         device().make_current()
         self.read()
         self.record(-1)
@@ -171,7 +174,7 @@ class Events:
             self.record(-1)
 
     def read(self) -> None:
-        """Wait for the events, and add up the times between them."""
+        """Wait for the recorded events, and add up the seconds between them by step."""
         if not self._recorded:
             return
         gpu = device()
@@ -179,7 +182,7 @@ class Events:
         for (_, before), (step, event) in zip(
             self._recorded, self._recorded[1:], strict=False
         ):
-            runs, seconds = self.taken.get(step, (0, 0.0))
-            self.taken[step] = runs + 1, seconds + elapsed(before, event)
+            runs, seconds = self.times.get(step, (0, 0.0))
+            self.times[step] = runs + 1, seconds + elapsed(before, event)
         self._free += [event for _, event in self._recorded]
         self._recorded = []

@@ -1,4 +1,4 @@
-"""Times several ways to compute the same on this GPU, by its own clock."""
+"""Finds the fastest of several runs that compute the same, timed by the GPU's clock."""
 
 from __future__ import annotations
 
@@ -33,40 +33,41 @@ CLEAR_RATIO: Final = 1.03  # clearly slower than the fastest: by this factor
 TIE_RATIO: Final = 1.003  # times that differ by less are equal
 
 
-Way = Callable[[int], int]
-"""Enqueues work on a stream, and gives a status: 0 is success."""
+Run = Callable[[int], int]
+"""Enqueues work on a stream, and returns a status: 0 is success."""
 
 
-def fastest(ways: Sequence[Way], sets: int = 1) -> int:
-    """The number of the fastest of ``ways``, whose memory rotates among ``sets``.
+def fastest(runs: Sequence[Run], sets: int = 1) -> int:
+    """The index of the fastest of ``runs``, which rotate among ``sets`` of memory.
 
-    What fails is not taken. Of ways about as fast as each other the first is taken.
+    Runs that fail are left out. Of runs about as fast as each other the first is
+    chosen.
     """
-    times = measured(ways, sets)
+    times = measure(runs, sets)
     if not times:
         return 0
     return next(k for k, t in times.items() if t <= TIE_RATIO * min(times.values()))
 
 
-def measured(
-    ways: Sequence[Way], sets: int = 1, budget: float = BUDGET_SECONDS
+def measure(
+    runs: Sequence[Run], sets: int = 1, budget: float = BUDGET_SECONDS
 ) -> dict[int, float]:
-    """The seconds that the fastest of ``ways`` take, by number.
+    """The seconds of the fastest of ``runs``, by their index.
 
-    Ways that are about as fast in their first calls are timed in rounds, and then the
-    fastest of these in more rounds. A hot card lowers its clock, for some ways more
-    than for others: long ways run until it is hot. A way is left out if it fails, is
-    much slower than the fastest in its first calls, or would come after ``budget``
-    seconds. Each way rotates among ``sets`` sets of memory.
+    All are called a few times first. Those about as fast as the fastest are timed in
+    rounds, and then the fastest of these in more rounds. A hot GPU lowers its clock,
+    for some runs more than for others: long runs are repeated until it is hot. A run is
+    left out if it fails, is much slower than the fastest in its first calls, or would
+    come after ``budget`` seconds. Each run rotates among ``sets`` sets of memory.
     """
     first: dict[int, float] = {}
     spent = 0.0
-    for number, way in enumerate(ways):
-        if way(device().stream):
+    for number, run in enumerate(runs):
+        if run(device().stream):
             continue
         calls: list[float] = []
         while len(calls) < FIRST_CALLS and max(calls, default=0.0) < LONG_SECONDS:
-            calls.append(_seconds(lambda way=way: way(device().stream)))
+            calls.append(_seconds(lambda run=run: run(device().stream)))
         first[number] = min(calls)
         spent += sum(calls) + first[number]
         if spent > budget:
@@ -79,9 +80,9 @@ def measured(
     ]
     candidates = sorted(sorted(candidates, key=first.__getitem__)[:CANDIDATES])
     if best >= LONG_SECONDS:
-        again = alternating(ways, candidates, 1, 0.0)
+        again = time_in_rounds(runs, candidates, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = alternating(ways, candidates, ROUNDS, ROUND_SECONDS, sets)
+    found = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
     best = min(found.values())
     finalists = [k for k, t in found.items() if t <= FINALIST_RATIO * best]
     finalists = sorted(sorted(finalists, key=found.__getitem__)[:FINALISTS])
@@ -90,30 +91,30 @@ def measured(
     seconds = ROUND_SECONDS if best < HEATING_SECONDS else HOT_ROUND_SECONDS
     rounds = int(FINAL_BUDGET / max(seconds, sets * best))
     rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
-    return alternating(ways, finalists, rounds, seconds, sets, CLEAR_RATIO)
+    return time_in_rounds(runs, finalists, rounds, seconds, sets, CLEAR_RATIO)
 
 
-def alternating(
-    ways: Sequence[Way],
+def time_in_rounds(
+    runs: Sequence[Run],
     numbers: Sequence[int],
     rounds: int,
     seconds: float,
     sets: int = 1,
-    behind: float = math.inf,
+    drop_ratio: float = math.inf,
 ) -> dict[int, float]:
-    """The median seconds of the ways ``numbers``, over rounds of so many seconds.
+    """The median seconds of a call of ``runs[k]``, by k in ``numbers``.
 
-    Each round has another order: a way is slower after one that draws more power. Each
-    way is run on all ``sets`` of memory, since addresses make a difference. Ways that
-    after some rounds are slower than the fastest by a factor of ``behind`` are left
-    out.
+    Each of ``rounds`` repeats each run for about ``seconds``. Each round has another
+    order: a run is slower after one that draws more power. Each run uses all ``sets``
+    of memory, since addresses make a difference. Runs that after ``CLEAR_ROUNDS`` are
+    slower than the fastest by a factor of ``drop_ratio`` are left out.
     """
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
     for k in numbers:
-        once = _seconds(lambda way=ways[k]: way(device().stream))
+        once = _seconds(lambda run=runs[k]: run(device().stream))
         count = max(1, int(seconds / (sets * once))) * sets
-        graphs[k] = _graph(ways[k], count), count
+        graphs[k] = _graph(runs[k], count), count
     shuffle = random.Random(0).shuffle
     for number in range(rounds):
         order = list(times)
@@ -124,7 +125,7 @@ def alternating(
             times[k].append(took / count)
         medians = {k: statistics.median(t) for k, t in times.items()}
         if number + 1 >= CLEAR_ROUNDS:
-            most = behind * min(medians.values())
+            most = drop_ratio * min(medians.values())
             times = {k: t for k, t in times.items() if medians[k] <= most}
         if len(times) == 1 < len(numbers):
             break
@@ -133,8 +134,8 @@ def alternating(
     return {k: statistics.median(t) for k, t in times.items()}
 
 
-def repeated(run: Callable[[], object]) -> float:
-    """The seconds that the GPU takes for what ``run`` enqueues, at the best of some."""
+def time_repeated(run: Callable[[], object]) -> float:
+    """The seconds that what ``run`` enqueues takes the GPU: the best of ``ROUNDS``."""
     run()
     count = max(1, int(ROUND_SECONDS / _seconds(run)))
 
@@ -145,12 +146,12 @@ def repeated(run: Callable[[], object]) -> float:
     return min(_seconds(several) for _ in range(ROUNDS)) / count
 
 
-def _graph(way: Way, count: int) -> int:
-    """A graph of ``count`` runs: enqueued one by one, short ones would wait."""
+def _graph(run: Run, count: int) -> int:
+    """Capture ``count`` calls in a graph: launched singly, short ones would wait."""
 
     def enqueue(stream: int) -> None:
         for _ in range(count):
-            way(stream)
+            run(stream)
 
     return device().executable_graph(enqueue)
 

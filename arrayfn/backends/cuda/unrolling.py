@@ -1,6 +1,6 @@
-"""Has loops over ``unrolled(n)`` written out by NVVM, which is told so by metadata.
+"""Full unrolling of loops over ``unrolled(n)``: metadata that NVVM obeys.
 
-NVVM writes out short loops by itself, and longer ones where it believes that it helps.
+NVVM unrolls short loops by itself, and longer ones where it believes that it helps.
 """
 
 from __future__ import annotations
@@ -10,32 +10,35 @@ from typing import Any, Final
 from llvmlite import ir
 
 _MARKED: Final = "unrolled"
+"""The attribute of a module with the blocks before which loops to unroll begin."""
 
 
-def mark(builder: Any) -> None:
-    """Note that the loop after the block that is being built is to be unrolled."""
+def mark_next_loop(builder: Any) -> None:
+    """Note that the first loop after the block being built is to be unrolled."""
     vars(builder.module).setdefault(_MARKED, []).append(builder.block)
 
 
 def unroll_marked(function: Any) -> None:
-    """Say of the marked loops of ``function`` to unroll them."""
+    """Add metadata to the marked loops of ``function`` that makes NVVM unroll them."""
     for before in vars(function.module).get(_MARKED, []):
         if before.function is function:
             head, reached = _loop_after(before)
-            _loop_back(head, [block for block in reached if head in _successors(block)])
+            _merge_back_edges(
+                head, [block for block in reached if head in _successors(block)]
+            )
 
 
-def _loop_back(head: Any, ends: list[Any]) -> None:
-    """Send the ends of a loop back to its head by one branch, which says to unroll it.
+def _merge_back_edges(head: Any, ends: list[Any]) -> None:
+    """Send the ends of a loop back to its head by one branch, marked to be unrolled.
 
     A body that ends in an ``if`` has two ends from Python 3.12 on, and LLVM would drop
-    what they say when it joins them.
+    their metadata when it joins them.
     """
     latch = head.function.append_basic_block(f"{head.name}.latch")
     for block in ends:
         block.terminator.replace_usage(head, latch)
     branch = ir.IRBuilder(latch).branch(head)
-    branch.set_metadata("llvm.loop", _unroll(head.function.module))
+    branch.set_metadata("llvm.loop", _unroll_metadata(head.function.module))
 
 
 def _loop_after(before: Any) -> tuple[Any, list[Any]]:
@@ -52,14 +55,14 @@ def _loop_after(before: Any) -> tuple[Any, list[Any]]:
 
 
 def _reachable(block: Any, end: Any) -> list[Any]:
-    """The blocks that control may go to from ``block`` without passing ``end``."""
+    """The blocks that control flow may reach from ``block`` without passing ``end``."""
     found = [b for b in _successors(block) if b is not end]
     for after in found:
         found += [b for b in _successors(after) if b is not end and b not in found]
     return found
 
 
-def _unroll(module: ir.Module) -> Any:
+def _unroll_metadata(module: ir.Module) -> Any:
     """Metadata for a loop's backward branch, which makes LLVM unroll the loop.
 
     A loop's metadata is a node whose first operand is itself (LLVM's Language

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from arrayfn.backends.cuda.arithmetic import CudaArithmetic
 from arrayfn.backends.cuda.device_functions import Call, emit
-from arrayfn.backends.cuda.unrolling import mark
+from arrayfn.backends.cuda.unrolling import mark_next_loop
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect, numba_type
 from arrayfn.errors import BackendError
@@ -117,12 +117,18 @@ _SIGNATURES: Final[dict[str, str]] = {
     for kind in kinds.split()
 }
 _HALF_STORE: Final = "none T* i64 f32* i64"  # rounds float32 registers
-COUNTED: Final = ("shared", "registers", "mbarriers", "mbarrier_init", "cp_async_wait")
+LAST_IS_CONSTANT: Final = (
+    "shared",
+    "registers",
+    "mbarriers",
+    "mbarrier_init",
+    "cp_async_wait",
+)
 """Kinds of functions whose last argument is a constant."""
 UNROLLED: Final = FUNCTIONS["unrolled"]
 
 
-def words_of(function: DeviceFunction) -> list[str]:
+def signature_words(function: DeviceFunction) -> list[str]:
     """The dtypes of a function's result and of its arguments; ``f32*`` is a pointer."""
     text = _SIGNATURES[function.kind]
     if function.kind == "store" and function.dtype in HALF_PRECISION:
@@ -131,10 +137,10 @@ def words_of(function: DeviceFunction) -> list[str]:
 
 
 @cache
-def _declared(function: DeviceFunction) -> list[Any]:
-    """The types of a function's result and of its arguments."""
+def _numba_types(function: DeviceFunction) -> list[Any]:
+    """The Numba types of a function's result and of its arguments."""
     kinds: list[Any] = []
-    for word in words_of(function):
+    for word in signature_words(function):
         if word == "none":
             kinds.append(types.none)
         else:
@@ -146,7 +152,10 @@ def _declared(function: DeviceFunction) -> list[Any]:
 def signature_of(
     function: Any, argument_types: Sequence[Any], constants: Sequence[int | None]
 ) -> Any:
-    """The signature of a call of a device function; None if it has none.
+    """The Numba signature of a call of a device function; None if arguments do not fit.
+
+    ``constants`` are the values of arguments that are constant integers. Other
+    functions of a kernel's text accept any arguments, and return nothing.
 
     ``constants`` are the values of arguments that are constant integers. Other
     functions of a kernel's text take what they are argument_types, and return nothing.
@@ -157,10 +166,10 @@ def signature_of(
         return signature(types.none, *argument_types)
     if not isinstance(function, DeviceFunction):
         return None
-    result, *kinds = _declared(function)
+    result, *kinds = _numba_types(function)
     if len(argument_types) != len(kinds):
         return None
-    if function.kind in COUNTED:
+    if function.kind in LAST_IS_CONSTANT:
         if constants[-1] is None:
             return None
         kinds[-1] = types.literal(constants[-1])
@@ -179,12 +188,12 @@ def signature_of(
 def lower_call(
     context: Any, builder: Any, function: DeviceFunction, sig: Any, values: Any
 ) -> Any:
-    """The value of a call of a device function; Numba's hook to emit it.
+    """Emit a call of a device function, for Numba's lowering; return its value.
 
     ``values`` are the arguments' LLVM values, of the types of the signature ``sig``.
     """
     element, count = None, 0
-    if function.kind in COUNTED:
+    if function.kind in LAST_IS_CONSTANT:
         count = sig.args[-1].literal_value
     if isinstance(sig.return_type, types.CPointer):
         element = context.get_data_type(sig.return_type.dtype)
@@ -198,14 +207,14 @@ def lower_call(
 
 
 class DeviceFunctionType(types.Callable, types.Opaque):
-    """The type of one function of the CUDA vocabulary."""
+    """The Numba type of one function of the CUDA vocabulary."""
 
     def __init__(self, function: DeviceFunction) -> None:
         self.function = function
         super().__init__(f"DeviceFunction({function.name})")
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """The signature of a call with arguments of types ``args``; Numba's hook.
+        """The signature of a call with arguments of types ``args``; called by Numba.
 
         Raises TypeError if the function does not take them, or for keywords.
         """
@@ -217,11 +226,11 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         return found
 
     def get_call_signatures(self) -> tuple[list[Any], bool]:
-        """None that are known before the arguments are."""
+        """No signatures: none is known before the arguments are. Called by Numba."""
         return [], True
 
     def get_impl_key(self, sig: Any) -> Any:
-        """The key under which implementations are registered."""
+        """The key under which implementations are registered; called by Numba."""
         return type(self), self.function
 
 
@@ -231,7 +240,7 @@ def _implementation(function: DeviceFunction) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         """Emit the call; a dummy value stands for none."""
         if function is UNROLLED:
-            mark(builder)
+            mark_next_loop(builder)
             return context.get_function(range, sig)(builder, args)
         value = lower_call(context, builder, function, sig, args)
         return context.get_dummy_value() if value is None else value
@@ -252,14 +261,17 @@ def _store(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 class Helper(_Dispatcher):
-    """A function that a kernel calls; it is compiled for the kernel's architecture."""
+    """Numba's dispatcher of a function that kernels call."""
 
     def __init__(self, helper: DeviceHelper) -> None:
         super().__init__(helper.function, {"device": True})
         self.arch: Any = None
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
-        """The function compiled for arguments of types ``args``, without a GPU."""
+        """Compile the function for arguments of types ``args``, or reuse it.
+
+        It is for the GPU architecture that the calling kernel is compiled for.
+        """
         arch = _stack().top().compute_capability
         if arch != self.arch:
             self.overloads.clear()
@@ -277,7 +289,7 @@ _helper: Final = cache(Helper)  # Numba holds none of them
 
 
 def _register() -> dict[Any, Any]:
-    """Make numba-cuda know the vocabulary; the types of the scalar functions."""
+    """Register the vocabulary with numba-cuda; return the scalar functions' types."""
     register_model, typeof_impl = extending.register_model, extending.typeof_impl
     known = scalars.register(
         types,

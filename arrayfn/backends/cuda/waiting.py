@@ -10,13 +10,15 @@ from arrayfn.backends.cuda import entry
 from arrayfn.backends.native.objects import METH_NOARGS, builtin_of, immortal
 
 _SPINS: Final = 32  # queries, of some 0.3 us each, before other threads may go on
+"""Queries of the stream, of some 0.3 us each, before other threads may run."""
 
 
 _CYCLES: Final = 1 << 27  # 30 to 130 ms
+"""Clock cycles (30 to 130 ms) of a wait, after which signals are handled."""
 
 
 def waiter(stream: int, query: int, cycles: int = _CYCLES) -> Callable[[], int]:
-    """Return a builtin function that waits for ``stream`` and returns its status.
+    """Make a builtin function that waits for ``stream`` and returns its status.
 
     ``query`` is the address of cuStreamQuery. After ``cycles`` clock cycles it returns
     NOT_READY, so that Python can handle signals; the caller then calls it again.

@@ -1,4 +1,4 @@
-"""Emitters of what the lanes of a warp do together."""
+"""Emitters of operations between the lanes of a warp: shuffles, votes, barriers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHUFFLES: Final = {
     "shuffle_up": ("up", 0),
     "shuffle_from": ("idx", 31),
 }
-"""The mode of a shuffle instruction, and its clamp."""
+"""The mode of PTX's shfl for each function, and its clamp."""
 
 
 @emits(*_SHUFFLES)
 def _shuffle(c: Call) -> Any:
-    """Emit a shuffle: the value of another lane of the warp."""
+    """Emit a shuffle: each lane reads a value of another lane of the warp."""
     b, (value, lanes) = c.b, c.args
     lanes = b.trunc(lanes, I32)
     mode, clamp = _SHUFFLES[c.function.kind]
@@ -42,7 +42,7 @@ def _shuffle(c: Call) -> Any:
 
 
 def _exchange(b: ir.IRBuilder, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
-    """Emit the exchange of ``value``, in words of 32 bits.
+    """Emit a shuffle of ``value``, a real number, in words of 32 bits.
 
     ``mode`` and ``clamp`` are operands of PTX's shfl; ``lanes`` is the lane, the
     distance or the mask that the mode takes.
@@ -73,7 +73,10 @@ def _warp_barrier(c: Call) -> None:
 
 @emits("match_any_byte")
 def _match_any_byte(c: Call) -> Any:
-    """A vote on each bit: faster than the instruction that compares whole words."""
+    """Emit the mask of the lanes with the same byte, by a vote on each of its bits.
+
+    That is faster than the instruction that compares whole words.
+    """
     lines = ["{", ".reg .pred mine;", ".reg .b32 bit, votes;", "mov.b32 $0, -1;"]
     for bit in range(8):
         lines += [

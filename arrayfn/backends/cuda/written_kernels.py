@@ -1,4 +1,4 @@
-"""Hand-written GPU kernels to LLVM IR: they may use all that numba-cuda compiles.
+"""Compiles hand-written GPU kernels to LLVM IR: they may use all that numba-cuda knows.
 
 numba-cuda types them in its own contexts, and links the helper functions they call.
 NVVM compiles the modules, as it does those of printed kernels.
@@ -21,10 +21,11 @@ _compiler: Any = module("compiler")
 _nvvm: Any = module("cudadrv.nvvm")
 _NumbaError: Any = module("core.errors").NumbaError
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in Numba's messages
+"""Terminal colours in Numba's messages."""
 
 
 def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
-    """The LLVM IR of a kernel, which is executed: a module, and those of its helpers.
+    """Compile a kernel to LLVM IR: the text of its module, and those of its helpers.
 
     Raises BackendError, with the kernel's name and line, for what numba-cuda cannot
     compile.
@@ -56,7 +57,7 @@ def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
 
 
 def _without_environments(text: str) -> str:
-    """``text``, an LLVM module, without globals for Python objects.
+    """Remove globals for Python objects from ``text``, an LLVM module.
 
     Kernels have no Python objects, and NVVM refuses the globals.
     """

@@ -3,7 +3,7 @@
 The runtime's own routines (thread pool, plan runner, heap, call entry) are written as
 typed Python functions: numbers, structures with named fields, arrays, and C functions
 (see ``structures``). ``compiler`` turns them into LLVM IR. The functions below are the
-operations that Python has no sign for; they exist only in compiled code.
+operations that Python has no notation for; they exist only in compiled code.
 
 A Python module with native routines is compiled as one, when one of its routines is
 first needed (``code``).
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class NativeOnlyError(RuntimeError):
-    """A native operation was called as Python."""
+    """An operation that exists only in compiled code was called as Python."""
 
 
 def _native_only() -> NativeOnlyError:
@@ -56,7 +56,7 @@ class CFunction(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routine(Generic[P, R]):
-    """A native routine. Called from Python, it runs as Python, as far as it can.
+    """A native routine; called from Python, it runs as Python, as far as it can.
 
     ``symbol`` is its name in object code, that of its module and its own; ``module``
     has the names of its module.
@@ -79,12 +79,12 @@ _types = cache(function_types)
 
 
 def routines_in(names: Mapping[str, Any]) -> list[Routine[..., Any]]:
-    """The routines that a module has by name."""
+    """The routines among the globals ``names`` of a module, imported ones too."""
     return list({x: None for x in names.values() if isinstance(x, Routine)})
 
 
 def native(function: Callable[P, R]) -> Routine[P, R]:
-    """Decorator: make a ``Routine`` of a function, which ``compiler`` compiles."""
+    """Decorator: make a ``Routine``, which ``compiler`` compiles, of a function."""
     assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
     arity = function.__code__.co_argcount
@@ -100,47 +100,47 @@ def cast(kind: Any, pointer: object) -> Any: ...
 
 
 def cast(kind: Any, pointer: object) -> Any:
-    """A pointer or address as a pointer of another type, or as an address: ``int``."""
+    """Convert a pointer or address to another pointer type, or to ``int``."""
     raise _native_only()
 
 
 def local(kind: type[T], count: int) -> Array[T]:
-    """``count`` (a constant) elements on the routine's stack."""
+    """Allocate ``count`` (a constant) elements on the routine's stack."""
     raise _native_only()
 
 
 def pointer(location: T) -> Array[T]:
-    """The address of a field or element, as an array of one."""
+    """The address of a field or element, as an array of one element."""
     raise _native_only()
 
 
 def size_of(kind: type[Any]) -> int:
-    """The bytes of an element of an array."""
+    """The bytes that an element of the type ``kind`` takes in an array."""
     raise _native_only()
 
 
 def atomic_load(location: int) -> int:
-    """The integer at a field or element; later reads are not moved before (acquire)."""
+    """Load an integer field or element; later reads stay later (acquire)."""
     raise _native_only()
 
 
 def atomic_store(location: int, value: int) -> None:
-    """Write a field or element; earlier writes are seen by who reads it (release)."""
+    """Store to a field or element; whoever reads it sees earlier writes (release)."""
     raise _native_only()
 
 
 def atomic_add(location: int, value: int) -> int:
-    """Add to a field or element, sequentially consistent; the value before."""
+    """Add to a field or element, sequentially consistent; return the value before."""
     raise _native_only()
 
 
 def atomic_exchange_if(location: int, expected: int, value: int) -> int:
-    """Write ``value`` if there is ``expected``, seq. consistent; what there was."""
+    """Compare and swap: write ``value`` if ``expected`` is there; the value before."""
     raise _native_only()
 
 
 def cycles() -> int:
-    """A counter of some 10^9 a second: of the core's cycles, or a timer."""
+    """Read the core's cycle counter, or a timer that counts some 10^9 a second."""
     raise _native_only()
 
 

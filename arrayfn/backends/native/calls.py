@@ -1,4 +1,4 @@
-"""Calls in native routines: the vocabulary, C functions, routines, and pointers."""
+"""Compiles calls in native routines: of vocabulary, C functions and routines."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing_extensions import override
 from arrayfn.backends import native
 from arrayfn.backends.native import CFunction, Routine, memory, operations
 from arrayfn.backends.native.emitter import Value, is_pointer, llvm_type
-from arrayfn.backends.native.expressions import Expressions, named
+from arrayfn.backends.native.expressions import Expressions, type_name
 from arrayfn.backends.native.structures import Array, element_c_type, value_type
 
 
 class Calls(Expressions):
-    """The calls of one routine."""
+    """Compiles the calls of one routine."""
 
     @override
     def call(
         self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
     ) -> Value:
-        """A call of the vocabulary, of a C function, of a routine, or of a pointer."""
+        """Compile a call: of the vocabulary, a C function, a routine or a pointer."""
         match function:
             case ast.Name(id=name) if name not in self.locals:
                 target: Any = self.module.get(name)
                 if target is None and name in ("min", "max"):
-                    return self.extreme(name, [self.integer(x) for x in arguments])
+                    return self.min_or_max(name, [self.integer(x) for x in arguments])
             case ast.Attribute() if (target := self.member(function)) is not None:
                 pass  # a function of a module
             case _:
@@ -38,13 +38,13 @@ class Calls(Expressions):
             return self.operation(node, word, arguments)
         if isinstance(target, (CFunction, Routine)):
             kinds, result = target.types()
-            return self.call_of(
+            return self.emit_call(
                 node, f"@{self.symbol(target)}", kinds, result, arguments, target
             )
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
 
-    def extreme(self, kind: str, values: list[str]) -> Value:
-        """The ``min`` or ``max``, as ``kind`` says, of int64 operands.
+    def min_or_max(self, kind: str, values: list[str]) -> Value:
+        """Emit ``min`` or ``max``, as ``kind`` says, of int64 operands.
 
         ``values`` are the operands as LLVM writes them.
         """
@@ -57,7 +57,7 @@ class Calls(Expressions):
         return Value(chosen)
 
     def operation(self, node: ast.Call, word: str, arguments: list[ast.expr]) -> Value:
-        """A call of the vocabulary's ``word`` with the arguments ``arguments``."""
+        """Compile a call of the function ``word`` of the vocabulary."""
         if word == "cast":
             return self.cast(
                 node, self.annotation(arguments[0]), self.value(arguments[1])
@@ -82,7 +82,7 @@ class Calls(Expressions):
         return Value(operations.OPERATIONS[word](self))
 
     def cast(self, node: ast.AST, kind: Any, value: Value) -> Value:
-        """A pointer as one of another type, as an integer, or made of one.
+        """Emit a pointer's conversion to another pointer type or integer, or from one.
 
         ``kind`` is the annotated type that it becomes.
         """
@@ -96,7 +96,7 @@ class Calls(Expressions):
         raise self.error(node, "a cast is of pointers, and of integers to pointers")
 
     def local(self, node: ast.Call, kind: ast.expr, count: ast.expr) -> Value:
-        """An array on the stack, of the routine's whole life."""
+        """Emit a stack array, which lives as long as the routine runs."""
         number = self.integer(count)
         if number.startswith("%"):
             raise self.error(node, "local takes a constant number of elements")
@@ -109,19 +109,19 @@ class Calls(Expressions):
     def call_pointer(
         self, node: ast.Call, function: Value, arguments: list[ast.expr]
     ) -> Value:
-        """A call through a function pointer.
+        """Compile a call through a function pointer.
 
         With ``...`` as its argument types any arguments are taken.
         """
         parts = typing.get_args(function.type)
         if not (is_pointer(function.type) and len(parts) == 2):
-            raise self.error(node, f"{named(function.type)} is not a function")
+            raise self.error(node, f"{type_name(function.type)} is not a function")
         kinds, result = parts
         if kinds is Ellipsis:
             kinds = [...] * len(arguments)
-        return self.call_of(node, function.operand, kinds, result, arguments, None)
+        return self.emit_call(node, function.operand, kinds, result, arguments, None)
 
-    def call_of(
+    def emit_call(
         self,
         node: ast.Call,
         pointer: str,
@@ -130,7 +130,7 @@ class Calls(Expressions):
         nodes: list[ast.expr],
         target: CFunction[..., Any] | Routine[..., Any] | None,
     ) -> Value:
-        """A call of ``pointer`` with the arguments ``nodes``, converted to ``kinds``.
+        """Emit a call of ``pointer`` with arguments ``nodes``, converted to ``kinds``.
 
         ``kinds`` and ``result`` are annotated types; an Ellipsis stands for any type.
         ``target`` is what is called, if that is known.
@@ -163,7 +163,7 @@ class Calls(Expressions):
 
     @override
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
-        """The symbol of a function, which is declared if another module defines it."""
+        """The symbol of a function; it is declared if another module defines it."""
         symbol = f'"{function.symbol}"'
         if isinstance(function, Routine) and function.module is self.module:
             return symbol

@@ -1,4 +1,4 @@
-"""From native routines to addresses: each Python module of them is one native module.
+"""Compiles native routines: those of a Python module are one native module.
 
 A module is compiled, or found in the cache, when one of its routines is first needed,
 with the modules that it imports routines from: those are loaded before it, and calls
@@ -45,10 +45,11 @@ _COMPILER: Final = (
     emitter,
     operations,
 )
+"""The modules of this compiler, whose source texts are part of cache keys."""
 
 
 def native_address(routine: Routine[..., Any]) -> int:
-    """The address of ``routine``, whose module is compiled or found in the cache.
+    """The address of ``routine``, whose module is compiled or loaded if need be.
 
     Raises NativeSyntaxError where a routine uses what its language does not have.
     """
@@ -63,7 +64,7 @@ def native_addresses(*routines: Routine[..., Any]) -> tuple[int, ...]:
 
 
 def native_units(*routines: Routine[..., Any]) -> list[Unit]:
-    """The code of the modules of ``routines``, as far as it is not loaded.
+    """The modules of ``routines`` that are not loaded, as units, dependencies first.
 
     A module is behind those that it imports routines from.
     """
@@ -84,7 +85,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
 
 
 def _unit(module: Module) -> Unit:
-    """The routines of a module as one unit of compilation."""
+    """The routines of a module, as one unit of compilation."""
     symbols = tuple(
         routine.symbol for routine in routines_in(module) if routine.module is module
     )
@@ -92,12 +93,13 @@ def _unit(module: Module) -> Unit:
 
 
 def _prepare(module: Module) -> Callable[[], bytes]:
+    """Compile ``module`` to LLVM IR; return what makes object code of that."""
     text = compiler.compile_module(module, target.host().triple)
     return partial(target.compile_quickly, text)
 
 
 @cache
-def _compiler() -> str:
+def _compiler_key() -> str:
     """The part of a cache key that identifies the native compiler."""
     sources = (Path(str(part.__file__)).read_text("utf-8") for part in _COMPILER)
     return content_key(*sources, toolchain())
@@ -110,14 +112,14 @@ def _key(module: Module) -> str:
     constants and functions among its names, imported ones included, and the compiler.
     """
     names = sorted(
-        f"{name}={text}" for name, value in module.items() if (text := _imported(value))
+        f"{name}={text}" for name, value in module.items() if (text := _identity(value))
     )
     paths = {part["__file__"]: None for part in (module, *_structure_modules(module))}
     sources = (Path(path).read_text("utf-8") for path in paths)
-    return content_key("native", *sources, "\n".join(names), _compiler())
+    return content_key("native", *sources, "\n".join(names), _compiler_key())
 
 
-def _imported(value: object) -> str:
+def _identity(value: object) -> str:
     """The part of a cache key that identifies ``value``, a global of a module."""
     if isinstance(value, Routine):
         return f"{value.symbol}{value.function.__annotations__}"
@@ -128,7 +130,7 @@ def _imported(value: object) -> str:
 
 
 def _structure_modules(module: Module) -> Iterator[Module]:
-    """The modules whose structures ``module`` can name, or these can."""
+    """The modules of the structures that ``module`` uses, also through others."""
     seen = {module["__name__"]}
     modules = [module]
     while modules:

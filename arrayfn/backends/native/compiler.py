@@ -1,4 +1,4 @@
-"""Native routines to LLVM IR: a compiler for a small, typed part of Python.
+"""Compiles native routines, a small, typed part of Python, to LLVM IR.
 
 In: a module whose functions are marked ``@native`` (see ``native``). Out: the text of
 an LLVM module that exports each as ``<module>.<name>``. The language (``expressions``
@@ -24,7 +24,7 @@ __all__ = ["NativeSyntaxError", "compile_module"]
 
 
 def compile_module(module: Mapping[str, Any], triple: str) -> str:
-    """The LLVM IR of the native routines of ``module``, given by its names.
+    """Compile the native routines of ``module``, its globals by name, to LLVM IR.
 
     ``triple`` is the target's.
     """
@@ -44,17 +44,17 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
 
 
 def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
-    """The functions that a module defines, by name."""
+    """The syntax trees of the functions that a module defines, by name."""
     path = module["__file__"]
     tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
 
 
 class _Compiler(Calls):
-    """Compiles one function."""
+    """Compiles the statements of one routine."""
 
     def text(self) -> str:
-        """The definition."""
+        """Compile the routine to the text of its LLVM definition."""
         kinds, result = self.routine.types()
         self.result = value_type(result)
         arguments: list[str] = []
@@ -72,18 +72,18 @@ class _Compiler(Calls):
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def default_return(self) -> str:
-        """The end of a routine that ends without a ``return``."""
+        """The instruction at the end of a routine that ends without a ``return``."""
         if self.result is None:
             return "ret void"
         return "ret i64 0" if self.result is int else "ret ptr null"
 
     def statements(self, nodes: list[ast.stmt]) -> None:
-        """Compile a suite."""
+        """Compile a sequence of statements."""
         for node in nodes:
             self.statement(node)
 
     def statement(self, node: ast.stmt) -> None:
-        """Compile the statement ``node``; NativeSyntaxError for kinds it has not."""
+        """Compile a statement, or raise NativeSyntaxError for an unknown kind."""
         match node:
             case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                 pass
@@ -102,15 +102,15 @@ class _Compiler(Calls):
                 self.declare(name, value_type(self.annotation(kind)))
                 self.assign(node, name, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
-                self.augment(node, target, op, self.value(value))
+                self.augmented_assignment(node, target, op, self.value(value))
             case ast.Return(value=value):
-                self.returned(node, value)
+                self.return_statement(node, value)
             case ast.If(test=test, body=body, orelse=orelse):
-                self.conditional(test, body, orelse)
+                self.if_statement(test, body, orelse)
             case ast.While(test=test, body=body, orelse=[]):
-                self.loop(test, body, None)
+                self.while_loop(test, body, None)
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as count, body=body):
-                self.count_loop(node, name, count, body)
+                self.range_loop(node, name, count, body)
             case ast.Break():
                 self.branch(self.loops[-1][1])
             case ast.Continue():
@@ -119,7 +119,7 @@ class _Compiler(Calls):
                 raise self.error(node, "not a statement of native routines")
 
     def assign(self, node: ast.AST, name: str, value: Value) -> None:
-        """Give the variable ``name`` a value, whose type it keeps."""
+        """Emit the assignment of ``value``; the variable keeps its first type."""
         if name not in self.locals:
             if value.type is None:
                 raise self.error(node, f"{name} needs a type: '{name}: T | None = ...'")
@@ -128,10 +128,10 @@ class _Compiler(Calls):
         operand = self.converted(node, value, kind).operand
         self.emit(f"store {llvm_type(kind)} {operand}, ptr %{name}")
 
-    def augment(
+    def augmented_assignment(
         self, node: ast.AST, target: ast.expr, op: ast.operator, value: Value
     ) -> None:
-        """``target op= value``."""
+        """Compile ``target op= value``."""
         if isinstance(target, ast.Name):
             result = self.binary(node, op, self.name(target, target.id), value)
             self.assign(node, target.id, result)
@@ -141,8 +141,8 @@ class _Compiler(Calls):
                 node, location, self.binary(node, op, self.read(location), value)
             )
 
-    def returned(self, node: ast.stmt, value: ast.expr | None) -> None:
-        """A ``return``."""
+    def return_statement(self, node: ast.stmt, value: ast.expr | None) -> None:
+        """Compile a ``return``, of ``value`` if it has one."""
         if value is None:
             self.emit(self.default_return())
         elif self.result is None:
@@ -153,7 +153,7 @@ class _Compiler(Calls):
             self.emit(f"ret {found.llvm} {found.operand}")
         self.terminated = True
 
-    def conditional(
+    def if_statement(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]
     ) -> None:
         """Compile an ``if``: ``body`` if ``test`` is true, else ``orelse``."""
@@ -167,10 +167,10 @@ class _Compiler(Calls):
         self.statements(orelse)
         self.begin(after)
 
-    def loop(
+    def while_loop(
         self, test: ast.expr, body: list[ast.stmt], step: Callable[[], None] | None
     ) -> None:
-        """A ``while``; ``step`` emits what follows each iteration."""
+        """Compile a ``while``; ``step`` emits what follows each iteration."""
         head, inside, tail, after = (self.label() for _ in range(4))
         self.begin(head)
         self.branch_if(self.condition(test), inside, after)
@@ -184,10 +184,10 @@ class _Compiler(Calls):
         self.branch(head)
         self.begin(after)
 
-    def count_loop(
+    def range_loop(
         self, node: ast.stmt, name: str, count: ast.Call, body: list[ast.stmt]
     ) -> None:
-        """``for name in range(...)`` with one or two arguments."""
+        """Compile ``for name in range(...)`` with one or two arguments."""
         match count:
             case ast.Call(func=ast.Name(id="range"), args=[stop], keywords=[]):
                 start: ast.expr = ast.Constant(0)
@@ -209,4 +209,4 @@ class _Compiler(Calls):
             new = self.value_of(f"add i64 {old}, 1")
             self.emit(f"store i64 {new}, ptr %{name}")
 
-        self.loop(test, body, advance)
+        self.while_loop(test, body, advance)

@@ -1,4 +1,4 @@
-"""A routine's instructions while it is compiled, as text of LLVM's language."""
+"""Collects the LLVM IR of a routine, as text, while it is compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arrayfn.backends.native.structures import Array, is_struct
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand, and the type that it has: int, float, None, or a pointer's."""
+    """An LLVM operand and its type: int, float, None, or a pointer's."""
 
     operand: str
     type: Any = int
@@ -49,27 +49,27 @@ class Emitter:
         self.terminated = False
 
     def emit(self, instruction: str) -> None:
-        """Append an instruction to the current block."""
+        """Append an instruction to the current block, unless it has ended."""
         if not self.terminated:
             self.body.append(f"  {instruction}")
 
     def fresh(self) -> str:
-        """A new operand name."""
+        """Make a new operand name."""
         self.count += 1
         return f"%.v{self.count}"
 
     def value_of(self, instruction: str) -> str:
-        """Append an instruction with a result; its operand."""
+        """Append an instruction with a result; return its operand."""
         result = self.fresh()
         self.emit(f"{result} = {instruction}")
         return result
 
     def pointer(self, address: str) -> str:
-        """An address as a pointer."""
+        """Emit the conversion of an address to a pointer."""
         return self.value_of(f"inttoptr i64 {address} to ptr")
 
     def label(self) -> str:
-        """A new block label."""
+        """Make a new block label."""
         self.count += 1
         return f".b{self.count}"
 

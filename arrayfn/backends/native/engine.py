@@ -1,4 +1,4 @@
-"""Object code to callable addresses: LLVM's engines, one of each kind a process.
+"""Loads object code with LLVM's JIT engines, one of each kind a process.
 
 Only llvmlite is used, so a process that finds all its code in the cache never imports
 Numba. The runtime's own code lives until the process ends: arrays, capsules and
@@ -22,10 +22,11 @@ from arrayfn.backends.native.target import llvm
 from arrayfn.caches import forgets
 
 _RECENT: Final = 64  # kernels, of some 50 KiB
+"""Kernels, of some 50 KiB, that stay loaded without a plan that holds them."""
 
 
 class KernelCode:
-    """The loaded code of a kernel, which is freed with this."""
+    """The loaded machine code of a kernel, which is freed with this object."""
 
     __slots__ = ("__weakref__", "_tracker", "address")
 
@@ -35,7 +36,7 @@ class KernelCode:
 
 
 class Engine:
-    """Loads object code. Safe to use from several threads."""
+    """Loads routines for good, and kernels while they are held. Thread-safe."""
 
     def __init__(self) -> None:
         # A collection may free code while code is loaded.
@@ -51,14 +52,14 @@ class Engine:
         self._defined: dict[str, Callable[[], int]] = {}
 
     def define(self, symbol: str, make: Callable[[], int]) -> None:
-        """Let code refer to ``symbol``: memory at the address that ``make`` gives.
+        """Let code refer to ``symbol``: memory at the address that ``make`` returns.
 
         It is made with the engine, before any code is loaded.
         """
         self._defined[symbol] = make
 
     def kernel(self, key: str) -> KernelCode | None:
-        """The code of the kernel of ``key``, if somebody holds it."""
+        """The loaded code of the kernel of ``key``, or None."""
         return self._kernels.get(key)
 
     @property
@@ -67,7 +68,7 @@ class Engine:
         return len(self._kernels)
 
     def load_kernel(self, key: str, code: bytes, symbol: str) -> KernelCode:
-        """Load ``code``, which defines ``symbol`` and may call what is loaded.
+        """Load a kernel's ``code``, which defines ``symbol`` and may call routines.
 
         A kernel of the same ``key``, its hash, is loaded once.
         """
@@ -89,19 +90,19 @@ class Engine:
             return made
 
     def find(self, symbol: str) -> int | None:
-        """The address of a symbol of loaded code, or None."""
+        """The address of a symbol of loaded routines, or None."""
         return self._addresses.get(symbol)
 
     def has_loaded(self, key: str) -> bool:
-        """Whether the code of ``key`` is loaded."""
+        """Whether the routines of ``key`` are loaded."""
         return key in self._loaded
 
     def address(self, symbol: str) -> int:
-        """The address of a symbol of loaded code; KeyError if there is none."""
+        """The address of a symbol of loaded routines; KeyError if there is none."""
         return self._addresses[symbol]
 
     def load(self, key: str, code: bytes, symbols: tuple[str, ...]) -> list[int]:
-        """Load ``code`` once per ``key``; the addresses of its ``symbols``."""
+        """Load routines' ``code``, once per ``key``; the addresses of ``symbols``."""
         with self._lock:
             if self._execution is None:
                 self._execution = _immortal_engine()
@@ -120,7 +121,7 @@ class Engine:
 
 
 def _immortal_engine() -> Any:
-    """An engine for native routines, which lives as long as the process."""
+    """Make an MCJIT engine for routines, which lives as long as the process."""
     target.initialize()
     module = llvm().parse_assembly(f'target triple = "{target.host().triple}"')
     execution = llvm().create_mcjit_compiler(module, target.target_machine())
@@ -129,7 +130,7 @@ def _immortal_engine() -> Any:
 
 
 def _immortal_linker() -> Any:
-    """A linker for kernels, which lives as long as the process."""
+    """Make an LLJIT for kernels, which lives as long as the process."""
     target.initialize()
     linker = llvm().create_lljit_compiler(target.target_machine())
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))

@@ -1,4 +1,4 @@
-"""Expressions of native routines, as LLVM instructions.
+"""Compiles expressions of native routines to LLVM instructions.
 
 Integers wrap in 64 bits; ``//`` and ``%`` truncate, and serve non-negative operands.
 Floats are only moved. Besides arithmetic, comparisons, ``and or not`` and conditional
@@ -26,7 +26,7 @@ from arrayfn.backends.native.structures import (
 
 
 class NativeSyntaxError(SyntaxError):
-    """A native routine uses what its language does not have."""
+    """A native routine uses Python that the native language does not have."""
 
 
 _INTEGERS: Final[dict[type[ast.operator], str]] = {
@@ -54,7 +54,7 @@ _NONE: Final = Value("null", None)
 
 
 class Expressions(Emitter):
-    """The values of one routine's expressions."""
+    """Compiles the expressions of one routine."""
 
     def __init__(
         self,
@@ -74,32 +74,32 @@ class Expressions(Emitter):
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
-        """An error with this ``message`` at ``node``."""
+        """Make a NativeSyntaxError with this ``message`` at ``node``."""
         line = getattr(node, "lineno", self.node.lineno)
         return NativeSyntaxError(message, (self.path, line, None, ast.unparse(node)))
 
     def declare(self, name: str, kind: Any) -> None:
-        """Make a variable ``name`` of the type ``kind``."""
+        """Emit the stack slot of a variable ``name`` of the type ``kind``."""
         self.locals[name] = kind
         self.entry.append(f"  %{name} = alloca {llvm_type(kind)}")
 
     def annotation(self, node: ast.expr) -> Any:
-        """The type that an expression of the module means."""
+        """Evaluate a type that is written in the module's source."""
         return eval(ast.unparse(node), dict(self.module))
 
     def converted(self, node: ast.AST, value: Value, kind: Any) -> Value:
-        """A value as one of the type ``kind``, if it can stand for one.
+        """``value`` as one of the type ``kind``, if its LLVM type is the same.
 
         Raises NativeSyntaxError if it cannot.
         """
         if value.llvm != llvm_type(kind):
-            raise self.error(node, f"{named(value.type)} is not {named(kind)}")
+            raise self.error(node, f"{type_name(value.type)} is not {type_name(kind)}")
         return Value(value.operand, kind)
 
     # Conditions
 
     def condition(self, node: ast.expr) -> str:
-        """The truth value of the expression ``node``, as LLVM's i1."""
+        """Compile the expression ``node`` to a truth value, an LLVM i1."""
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.comparison(node, op, self.value(left), self.value(right))
@@ -113,7 +113,7 @@ class Expressions(Emitter):
                 return self.value_of(f"icmp ne {value.llvm} {value.operand}, {zero}")
 
     def comparison(self, node: ast.AST, op: ast.cmpop, a: Value, b: Value) -> str:
-        """The i1 of a comparison: integers by their order, pointers with ``is``."""
+        """Emit a comparison as an i1: of integers by order, of pointers by identity."""
         if type(op) in _POINTERS and a.llvm == b.llvm == "ptr":
             code = _POINTERS[type(op)]
             return self.value_of(f"icmp {code} ptr {a.operand}, {b.operand}")
@@ -123,7 +123,7 @@ class Expressions(Emitter):
         return self.value_of(f"icmp {code} i64 {a.operand}, {b.operand}")
 
     def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> str:
-        """``and`` and ``or``: later operands run only if they matter."""
+        """Compile ``and`` or ``or``: later operands run only if they matter."""
         self.count += 1
         slot = f"%.truth{self.count}"
         self.entry.append(f"  {slot} = alloca i1")
@@ -145,7 +145,7 @@ class Expressions(Emitter):
     # Values
 
     def value(self, node: ast.expr) -> Value:
-        """The value of the expression ``node``; emits what computes it."""
+        """Compile the expression ``node``; return its value."""
         match node:
             case ast.Constant(value=number):
                 return self.constant(node, number)
@@ -168,31 +168,31 @@ class Expressions(Emitter):
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return Value(self.value_of(f"zext i1 {self.condition(node)} to i64"))
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.choice(node, test, body, orelse)
+                return self.conditional_expression(node, test, body, orelse)
             case ast.Call(func=function, args=arguments, keywords=[]):
                 return self.call(node, function, arguments)
             case _:
                 raise self.error(node, "not an expression of native routines")
 
     def integer(self, node: ast.expr) -> str:
-        """The operand of an integer expression."""
+        """Compile an integer expression; return its operand."""
         value = self.value(node)
         if value.type is not int:
             raise self.error(node, "not an integer")
         return value.operand
 
     def constant(self, node: ast.AST, number: Any) -> Value:
-        """A number, or None."""
+        """The value of an integer or of None."""
         if isinstance(number, int):
             return Value(str(int(number)))
         if number is None:
             return _NONE
         raise self.error(node, "not an expression of native routines")
 
-    def choice(
+    def conditional_expression(
         self, node: ast.AST, test: ast.expr, body: ast.expr, orelse: ast.expr
     ) -> Value:
-        """``body if test else orelse``: only one of them is computed."""
+        """Compile ``body if test else orelse``: only one of them is computed."""
         then, other, after = self.label(), self.label(), self.label()
         self.branch_if(self.condition(test), then, other)
         self.begin(then)
@@ -209,7 +209,7 @@ class Expressions(Emitter):
         return Value(self.value_of(f"load {first.llvm}, ptr {slot}"), first.type)
 
     def binary(self, node: ast.AST, op: ast.operator, a: Value, b: Value) -> Value:
-        """An arithmetic operation, or an array from an element on."""
+        """Emit integer arithmetic, or the address ``a + b`` of an array's element b."""
         if a.type is b.type is int and type(op) in _INTEGERS:
             code = _INTEGERS[type(op)]
             return Value(self.value_of(f"{code} i64 {a.operand}, {b.operand}"))
@@ -220,7 +220,7 @@ class Expressions(Emitter):
         raise self.error(node, "not an operator of native routines")
 
     def name(self, node: ast.AST, name: str) -> Value:
-        """The value of ``name``: a variable's, a constant, or a function's address."""
+        """Emit the value of a variable, constant, structure or function ``name``."""
         if name in self.locals:
             kind = self.locals[name]
             return Value(self.value_of(f"load {llvm_type(kind)}, ptr %{name}"), kind)
@@ -240,7 +240,7 @@ class Expressions(Emitter):
     # Memory
 
     def member(self, node: ast.Attribute) -> Any:
-        """The constant or function that an attribute of a module's name is, or None."""
+        """The constant or function that an attribute of a global names, or None."""
         owner = node.value
         if isinstance(owner, ast.Name) and owner.id not in self.locals:
             found = self.module.get(owner.id)
@@ -249,7 +249,7 @@ class Expressions(Emitter):
         return None
 
     def location(self, node: ast.expr) -> Location:
-        """The address and the type of the field or element that ``node`` names."""
+        """Compile the address, with its type, of the field or element ``node``."""
         match node:
             case ast.Attribute(value=owner, attr=attribute):
                 base = self.value(owner)
@@ -259,22 +259,22 @@ class Expressions(Emitter):
                     )
                     if found is not None:
                         return found
-                raise self.error(node, f"{named(base.type)} has no {attribute!r}")
+                raise self.error(node, f"{type_name(base.type)} has no {attribute!r}")
             case ast.Subscript(value=owner, slice=index):
                 base = self.value(owner)
                 if typing.get_origin(base.type) is not Array:
-                    raise self.error(node, f"{named(base.type)} has no elements")
+                    raise self.error(node, f"{type_name(base.type)} has no elements")
                 number = self.integer(index)
                 return memory.element_location(self, base.operand, base.type, number)
             case _:
                 raise self.error(node, "neither a field nor an element")
 
     def read(self, location: Location) -> Value:
-        """The value at a location."""
+        """Emit the load of the value at a location."""
         return memory.read(self, location)
 
     def write(self, node: ast.AST, location: Location, value: Value) -> None:
-        """Store a value at a location."""
+        """Emit the store of a value to a location."""
         if location.is_inline:
             raise self.error(node, "structures are written field by field")
         memory.write(
@@ -284,14 +284,14 @@ class Expressions(Emitter):
     def call(
         self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
     ) -> Value:
-        """A call: see ``calls``."""
+        """Compile a call; see ``calls``."""
         raise NotImplementedError
 
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
-        """The symbol of a function."""
+        """The symbol of a function in LLVM IR; see ``calls``."""
         raise NotImplementedError
 
 
-def named(kind: Any) -> str:
-    """A type in an error."""
+def type_name(kind: Any) -> str:
+    """The name of a type, for errors."""
     return "None" if kind is None else getattr(kind, "__name__", str(kind))

@@ -1,4 +1,4 @@
-"""Object code to addresses: from the engine, the disk cache, or a compiler.
+"""Loads units of code: from the engine, the disk cache, or a compiler.
 
 A compiler's own part is Python and goes on in the calling thread, one unit after the
 other; LLVM works on units that are ready in threads of its own.
@@ -31,11 +31,16 @@ if hasattr(os, "register_at_fork"):
 
 
 _COMPILER_BYTES: Final = 256 << 20  # more than LLVM takes for one unit
+"""Bytes of address space that must be free to compile: LLVM needs less for one unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Code that is compiled, kept and loaded as one.
+    """Code that is compiled, cached and loaded as one.
+
+    ``key`` is a hash of what it is made from, ``symbols`` are those that it defines.
+    ``prepare`` does Python's part of compiling it, and returns LLVM's, which makes the
+    object code. A kernel has one symbol, and is freed when nobody holds its code.
 
     ``key`` says what it is made from, ``symbols`` what it defines. ``prepare`` does
     Python's part of compiling it, and returns LLVM's. A kernel has one symbol, and is
@@ -48,14 +53,14 @@ class Unit:
     is_kernel: bool = False
 
     def loaded(self) -> KernelCode | bool | None:
-        """The loaded kernel, or whether the routine is loaded; None or False if not."""
+        """The kernel's code, if it is loaded; of routines, whether they are."""
         if self.is_kernel:
             return ENGINE.kernel(self.key)
         return ENGINE.has_loaded(self.key)
 
 
 def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
-    """Load ``units``: what each calls is in those before it.
+    """Load ``units``, each of which may call those before it; compile uncached ones.
 
     Those that the cache does not have are compiled. ``ENGINE`` then has the addresses
     of their symbols; the result has the code of the kernels among them, by their keys,
@@ -72,7 +77,7 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
             missing[unit.key] = unit
     if missing:
         with LOCK:
-            for key, code in codes(missing).items():
+            for key, code in object_codes(missing).items():
                 unit = missing[key]
                 if unit.is_kernel:
                     held[key] = ENGINE.load_kernel(key, code, unit.symbols[0])
@@ -81,8 +86,8 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
     return held
 
 
-def codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
-    """The object code of ``units``, which go by their keys, compiled where need be."""
+def object_codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
+    """Read the object code of ``units``, by key, from the cache, or compile it."""
     cache = object_cache()
     found = {key: cache.found(key) for key in units}
     compilations: dict[str, _Compilation] = {}
@@ -99,7 +104,7 @@ def codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
 
 
 class _Compilation(threading.Thread):
-    """LLVM's part of a compilation; as many run as there are cores."""
+    """A thread for LLVM's part of a compilation; as many run as there are cores."""
 
     slots = threading.Semaphore(machine.usable_cpus())
 
@@ -111,7 +116,7 @@ class _Compilation(threading.Thread):
         self.error: Exception | None = None
 
     def begin(self) -> None:
-        """Compile in a thread; in this one, where the system gives no other.
+        """Compile in a new thread, or in this one if the system gives no other.
 
         Raises MemoryError where there is too little: LLVM, and its memory for a new
         thread, would end the process.
@@ -125,7 +130,7 @@ class _Compilation(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Compile; an error is kept for the thread that waits."""
+        """Compile; an error is kept for ``result``."""
         try:
             with self.slots:
                 self.code = self.work()
@@ -133,7 +138,7 @@ class _Compilation(threading.Thread):
             self.error = error
 
     def result(self) -> bytes:
-        """The object code, after the job has run. Raises the job's error."""
+        """The object code, after the thread has run. Raises its error."""
         if self.code is None:
             raise self.error or RuntimeError(f"{self.name} did not run")
         return self.code
@@ -150,7 +155,7 @@ def toolchain() -> str:
 
 
 def source_texts(*patterns: str) -> list[str]:
-    """The files of arrayfn that ``patterns`` match, in order."""
+    """The texts of arrayfn's files that the glob ``patterns`` match, sorted by path."""
     root = Path(__file__).parents[2]
     paths = {path for pattern in patterns for path in root.glob(pattern)}
     return [path.read_text("utf-8") for path in sorted(paths)]

@@ -1,4 +1,4 @@
-"""Memory as native routines see it: how each type is read, written and passed to C."""
+"""Emits accesses to memory: how each type is read, written and passed to C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arrayfn.backends.native.structures import (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A typed address: the pointer's LLVM operand, and the type annotated for it."""
+    """An address, as an LLVM operand, with the type annotated for what is there."""
 
     operand: str
     type: Any
@@ -29,14 +29,14 @@ class Location:
 
     @property
     def is_inline(self) -> bool:
-        """Whether the thing is a structure or an array itself, not a pointer to it."""
+        """Whether a structure or an array itself is there, not a pointer to it."""
         return is_inline(self.type) or (self.is_element and is_struct(self.type))
 
 
 def field_location(
     r: Emitter, base: str, kind: type[Struct], name: str
 ) -> Location | None:
-    """A field of the structure at ``base``; None if there is none of this name."""
+    """Emit the address of the field ``name`` of a structure; None if it has none."""
     types = field_types(kind)
     if name not in types:
         return None
@@ -46,7 +46,7 @@ def field_location(
 
 
 def element_location(r: Emitter, base: str, array: Any, index: str) -> Location:
-    """Element ``index`` of the array at ``base``."""
+    """Emit the address of element ``index`` of the array at ``base``."""
     (kind,) = typing.get_args(array)
     size = ctypes.sizeof(element_c_type(kind))
     pointer = r.value_of(f"getelementptr [{size} x i8], ptr {base}, i64 {index}")
@@ -54,7 +54,7 @@ def element_location(r: Emitter, base: str, array: Any, index: str) -> Location:
 
 
 def read(r: Emitter, location: Location) -> Value:
-    """The value at a location."""
+    """Emit the load of the value at a location, widened to 64 bits."""
     kind = value_type(location.type)
     if location.is_inline:
         return Value(location.operand, kind)
@@ -65,7 +65,7 @@ def read(r: Emitter, location: Location) -> Value:
 
 
 def write(r: Emitter, location: Location, value: Value) -> None:
-    """Put a value of the right kind there."""
+    """Emit the store of a value to a location, narrowed to its type."""
     memory = memory_type(location.type)
     operand = narrowed(r, value.operand, location.type)
     r.emit(f"store {memory} {operand}, ptr {location.operand}")
@@ -80,7 +80,7 @@ def memory_type(kind: Any) -> str:
 
 
 def widened(r: Emitter, operand: str, kind: Any) -> Value:
-    """Widen a loaded value of the annotated type ``kind`` to 64 bits.
+    """Emit the widening of a loaded value of the annotated type ``kind`` to 64 bits.
 
     ``operand`` is the value's name in LLVM IR, such as "%7".
     """
@@ -94,7 +94,7 @@ def widened(r: Emitter, operand: str, kind: Any) -> Value:
 
 
 def narrowed(r: Emitter, operand: str, kind: Any) -> str:
-    """The operand of a value as it is written to the annotated type ``kind``."""
+    """Emit the narrowing of a value to the annotated type ``kind``; its operand."""
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
         return r.value_of(f"trunc i64 {operand} to {INTEGERS[bare][0]}")

@@ -1,4 +1,4 @@
-"""Objects of CPython with native code behind them, and memory that outlives them."""
+"""Makes CPython objects with native code behind them, and memory that outlives them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MethodDef(ctypes.Structure):
 
 @cache
 def method(routine: Routine[..., Any], flags: int) -> MethodDef:
-    """The PyMethodDef from which Python makes a builtin function of ``routine``.
+    """The PyMethodDef of ``routine``, of which Python makes builtin functions.
 
     ``flags`` are those of a PyMethodDef.
     """
@@ -36,7 +36,7 @@ def method(routine: Routine[..., Any], flags: int) -> MethodDef:
 
 
 def builtin_of(routine: Routine[..., Any], flags: int, owner: Any) -> Any:
-    """A builtin function of ``routine`` with ``owner`` as its ``self``."""
+    """Make a builtin function of ``routine`` with ``owner`` as its ``self``."""
     return new_builtin(method(routine, flags), owner)
 
 
@@ -44,7 +44,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def immortal(kind: type[S]) -> S:
-    """A zeroed structure, aligned to a page, that is never freed."""
+    """Allocate a zeroed structure, aligned to a page, that is never freed."""
     libc = ctypes.CDLL(None)
     libc.posix_memalign.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
     address = ctypes.c_void_p()
@@ -59,7 +59,7 @@ _CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
 
 
 def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
-    """A PyCapsule of ``pointer``; its name lives as long as the process.
+    """Make a PyCapsule of ``pointer``; its name lives as long as the process.
 
     ``destructor`` is the address of a C function, or 0.
     """
@@ -73,7 +73,7 @@ def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
 
 
 def new_builtin(method: MethodDef, owner: Any) -> Any:
-    """A builtin function with ``owner`` as its ``self``."""
+    """Make a builtin function with ``owner`` as its ``self``."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

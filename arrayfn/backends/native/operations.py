@@ -12,6 +12,8 @@ _FUNCTIONS: Final = (
     "declare i64 @llvm.readsteadycounter()",
 )
 _CYCLES_A_TICK_BITS: Final = 5  # of an ARM timer, of 24 MHz to 1 GHz
+"""Log2 of the cycles counted for a tick of an ARM timer, which runs at 24 MHz to 1 GHz.
+"""
 _PAUSE: Final = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)",
@@ -35,13 +37,13 @@ def declarations(architecture: str) -> tuple[str, ...]:
 
 
 def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
-    """Store ``value`` at ``pointer``, and release what was written before."""
+    """Emit a store of ``value`` to ``pointer`` that releases earlier writes."""
     r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
     return "0"
 
 
 def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
-    """Write ``value`` at ``pointer`` if ``expected`` is there; what was there.
+    """Emit an atomic compare and swap; return the operand of what was there.
 
     This is one atomic operation.
     """
@@ -52,14 +54,14 @@ def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
 
 
 def _pause(r: Emitter) -> str:
-    """A hint to the core; nothing where the architecture has none."""
+    """Emit the hint that this is a spinning loop, where the architecture has one."""
     if r.architecture in _PAUSE:
         r.emit(_PAUSE[r.architecture])
     return "0"
 
 
 def _cycles(r: Emitter) -> str:
-    """The counter of cycles, where programs may read it; one as fast, about, else."""
+    """Emit a read of the cycle counter, or of a timer scaled to about its rate."""
     if r.architecture == "x86_64":
         return r.value_of("call i64 @llvm.readcyclecounter()")
     steady = r.value_of("call i64 @llvm.readsteadycounter()")

@@ -88,7 +88,7 @@ _STRUCT_TYPE: Any = type(_BASE)
 
 
 class _StructType(_STRUCT_TYPE):
-    """The type of structures: it makes ``_fields_`` of their annotations."""
+    """The metaclass of structures, which makes ``_fields_`` of their annotations."""
 
     def __init__(
         self, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
@@ -101,7 +101,7 @@ class _StructType(_STRUCT_TYPE):
             (ctypes.sizeof(base) for base in bases if base is not _BASE), default=0
         )
         for field, text in get_annotations(self).items():
-            kind = _evaluated(text, names)
+            kind = _evaluate_annotation(text, names)
             memory = c_type(kind)
             step = LINES_BYTES if _OWN_LINES in _marks(kind) else 0
             step = max(step, ctypes.alignment(memory))
@@ -118,17 +118,17 @@ class _StructType(_STRUCT_TYPE):
 
 
 class Struct(ctypes.Structure, metaclass=_StructType):
-    """Memory with named fields: see this module's text."""
+    """A C structure whose fields are its class's annotations: see the module."""
 
     def set(self, **values: float) -> None:
-        """Set fields, those that point to something too: by its address."""
+        """Set fields by name; a field that is a pointer is set to an address."""
         for name, value in values.items():
             setattr(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class External(Generic[T]):
-    """A structure at a symbol: in routines its name is the structure."""
+    """A structure at a symbol of loaded code; in routines its name is the structure."""
 
     kind: type[T]
     symbol: str
@@ -140,8 +140,8 @@ def external(kind: type[T], symbol: str) -> T:
     return made
 
 
-def _evaluated(text: Any, names: dict[str, Any]) -> Any:
-    """The type that a field's annotation ``text`` names, among ``names``.
+def _evaluate_annotation(text: Any, names: dict[str, Any]) -> Any:
+    """The type that a field's annotation ``text`` means, with these ``names``.
 
     That of a structure that comes later is not known yet.
     """
@@ -184,11 +184,11 @@ INTEGERS: Final = {
     ctypes.c_uint32: ("i32", "zext"),
     ctypes.c_uint64: ("i64", ""),
 }
-"""LLVM's types of integers in memory, and what widens them."""
+"""LLVM's types of integers in memory, and the instructions that widen them."""
 
 
 def is_inline(kind: Any) -> bool:
-    """Whether a field of this type is the memory itself, not a pointer to it."""
+    """Whether a field of this type holds the object itself, not a pointer to it."""
     return any(mark == _INLINE or isinstance(mark, int) for mark in _marks(kind))
 
 
@@ -228,9 +228,9 @@ def field_types(kind: type[Struct]) -> dict[str, Any]:
 
 
 def function_types(function: Callable[..., Any]) -> tuple[list[Any], Any]:
-    """The annotated types of a Python function's parameters, and of its result.
+    """The annotated types of a function's parameters, and of its result.
 
-    Without an annotation it is int.
+    Without an annotation a type is int.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     code = function.__code__

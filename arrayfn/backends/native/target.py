@@ -1,4 +1,4 @@
-"""The host as an LLVM target: its name and features, optimisation, object code.
+"""The host as an LLVM target: optimises LLVM IR and generates object code for it.
 
 The only user of llvmlite's optimiser and code generator. Nothing here imports Numba.
 Code can be compiled in several threads at once: each text is a module in a context of
@@ -18,11 +18,12 @@ from typing import Any, Final
 from typing_extensions import override
 
 _LIBRARY_BYTES: Final = 192 << 20  # of llvmlite, with what it maps at first
+"""Bytes of address space that llvmlite's library takes, with what it maps at first."""
 
 
 @cache
 def llvm() -> Any:
-    """``llvmlite.binding``: it takes 60 ms to import, and tracing does not need it.
+    """Import ``llvmlite.binding``: it takes 60 ms, and tracing does not need it.
 
     Raises MemoryError where there is no room for its library.
     """
@@ -38,7 +39,7 @@ def llvm() -> Any:
 
 
 def has_room(size: int) -> bool:
-    """Whether ``size`` bytes can be mapped."""
+    """Whether the process can map ``size`` more bytes."""
     try:
         mmap.mmap(-1, size).close()
     except OSError:
@@ -54,7 +55,7 @@ def llvm_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The processor that code is compiled for."""
+    """The processor that code is compiled for, as LLVM names it."""
 
     triple: str
     cpu: str
@@ -74,13 +75,13 @@ def host() -> Host:
 
 @cache
 def initialize() -> None:
-    """Make LLVM's native target known; code is neither made nor loaded before."""
+    """Initialise LLVM's native target, which compiling and loading code needs."""
     llvm().initialize_native_target()
     llvm().initialize_native_asmprinter()
 
 
 def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
-    """A code generator for the host. LLVM's are not shared between threads.
+    """Make a code generator for the host; LLVM's are not shared between threads.
 
     Without ``optimize`` it compiles fast and its code is slow. Addresses are whole
     words: the sections of an object may come to lie more than 2 GB apart in a crowded
@@ -115,7 +116,7 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
 
 
 def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
-    """One object for a linker, and the names that it needs of others.
+    """Compile ``texts`` to one object for a linker; also the symbols that it lacks.
 
     ``texts`` are LLVM IR, each with ``interleave`` as ``compile_vectorized`` takes it.
     """
@@ -143,7 +144,7 @@ def assembly(text: str, *, interleave: bool) -> str:
 
 
 def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
-    """The code generator, and the optimised module of the LLVM IR ``text``.
+    """Optimise the LLVM IR ``text`` fully; the code generator and the module.
 
     With ``interleave`` LLVM runs several iterations of loops side by side.
     """
@@ -153,7 +154,7 @@ def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
 
 
 def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> Any:
-    """The module of the LLVM IR ``text``, optimised for ``machine``."""
+    """Parse the LLVM IR ``text`` and optimise it for ``machine``; the module."""
     module = _parse(text, machine, context)
     options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
@@ -167,7 +168,7 @@ def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> An
 
 
 def compile_quickly(text: str) -> bytes:
-    """Put the variables of the LLVM IR ``text`` into registers, and make object code.
+    """Compile the LLVM IR ``text``, with variables in registers but no more optimised.
 
     For the runtime's own routines, which are short: full optimisation takes ten times
     as long and saves 0.03 us of a call.
@@ -183,14 +184,14 @@ def compile_quickly(text: str) -> bytes:
 
 
 def _parse(text: str, machine: Any, context: Any) -> Any:
-    """The module of the LLVM IR ``text``, with the memory layout of ``machine``."""
+    """Parse the LLVM IR ``text``, with the memory layout of ``machine``."""
     module = llvm().parse_assembly(text, context)
     module.data_layout = str(machine.target_data)
     return module
 
 
 def _emit(machine: Any, module: Any) -> bytes:
-    """The object code of a module, as llvmlite's ``emit_object``, without its lock.
+    """Generate the object code of a module, without llvmlite's lock.
 
     ``machine`` is the code generator.
     """

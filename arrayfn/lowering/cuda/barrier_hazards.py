@@ -22,14 +22,20 @@ class HazardsSinceBarrier:
 
     read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
-    sharing: set[str] = field(default_factory=set[str])
-    """Parts that have used shared memory."""
-    busy: int = 0
-    """Blocks that have something to do."""
+    used_shared_memory: set[str] = field(default_factory=set[str])
+    """Kernels whose device functions have used shared memory. A second call of one of
+    them by the same block needs a barrier of the block first.
+    """
+    assigned_blocks: int = 0
+    """Blocks ``0 .. assigned_blocks - 1`` of the grid have been given work since the
+    barrier; the next small step goes to the blocks after them.
+    """
     owners: dict[Var, int] = field(default_factory=dict[Var, int])
-    """The block that alone has touched an array, or ``SEVERAL_BLOCKS``."""
+    """For each accessed array the one block that accessed it, or ``SEVERAL_BLOCKS``."""
 
-    def clashes(self, read: Sequence[Var], written: Sequence[Var]) -> set[Var]:
+    def conflicting_arrays(
+        self, read: Sequence[Var], written: Sequence[Var]
+    ) -> set[Var]:
         """The arrays on which a step has a hazard with those since the last barrier.
 
         ``read`` and ``written`` are the arrays of the step. A hazard is a read after a
@@ -38,8 +44,10 @@ class HazardsSinceBarrier:
         touched = self.read | self.written
         return self.written.intersection(read) | touched.intersection(written)
 
-    def note(self, read: Sequence[Var], written: Sequence[Var], block: int) -> None:
-        """Record accesses of ``block``, which may be ``SEVERAL_BLOCKS``."""
+    def record_accesses(
+        self, read: Sequence[Var], written: Sequence[Var], block: int
+    ) -> None:
+        """Record that ``block``, a number or ``SEVERAL_BLOCKS``, accesses arrays."""
         self.read.update(read)
         self.written.update(written)
         for var in (*read, *written):
@@ -47,13 +55,19 @@ class HazardsSinceBarrier:
                 self.owners[var] = SEVERAL_BLOCKS
 
     def copy(self) -> HazardsSinceBarrier:
-        """An independent copy, to follow one branch of control flow with."""
-        read, written, sharing = set(self.read), set(self.written), set(self.sharing)
-        return HazardsSinceBarrier(read, written, sharing, self.busy, dict(self.owners))
+        """Return an independent copy, to follow one branch of control flow with."""
+        read, written, used_shared_memory = (
+            set(self.read),
+            set(self.written),
+            set(self.used_shared_memory),
+        )
+        return HazardsSinceBarrier(
+            read, written, used_shared_memory, self.assigned_blocks, dict(self.owners)
+        )
 
     def add(self, other: HazardsSinceBarrier) -> None:
-        """Merge in the accesses of another branch: either of the two may run."""
-        self.sharing |= other.sharing
+        """Add the accesses of another branch of control flow: either may run."""
+        self.used_shared_memory |= other.used_shared_memory
         for var, block in other.owners.items():
             read = [var] if var in other.read else []
-            self.note(read, [var] if var in other.written else [], block)
+            self.record_accesses(read, [var] if var in other.written else [], block)

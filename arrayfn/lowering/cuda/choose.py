@@ -1,8 +1,8 @@
-"""The schedule of a nest: blocks, threads and vectors, by the numbers of ``GpuConfig``.
+"""Chooses the schedule of a nest (blocks, threads and vectors) for a ``GpuConfig``.
 
 The choice depends on the nest's shapes, strides and dtypes alone, never on a
-measurement at run time: so results have the same bits on every machine with the same
-numbers.
+measurement at run time. So results have the same bits on all machines with the same
+configuration.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.scan_schedules import is_scan, scan
@@ -42,11 +42,13 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 IDLE_SHARE: Final = 8
-"""Large blocks leave rows to clusters if one multiprocessor in so many has a row."""
+"""Rows that are large blocks' are given to clusters only if less than one
+multiprocessor in so many would have a row. Clusters take longer to start.
+"""
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
-    """The schedule of ``nest`` for the GPU whose numbers are ``gpu``."""
+    """Choose the schedule of ``nest`` for the GPU ``gpu``."""
     has_reduced_axes = any(a.reduced for a in nest.axes)
     in_order = nest.is_in_order and has_reduced_axes
     if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
@@ -60,9 +62,10 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 
 
 def rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """The schedule of a nest whose innermost axis is reduced.
+    """Choose the schedule of a nest whose innermost axis is reduced.
 
-    Stages are merged where exchanges between warps are expensive: in large row groups.
+    In large row groups stages are merged, because there each stage costs an exchange
+    between warps.
     """
     schedule = _unmerged_rows(nest, gpu)
     is_large = schedule.threads_per_row >= gpu.merged_threads
@@ -71,9 +74,11 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 
 
 def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A row group within a block if that keeps the row; else a cluster, or a pipeline.
+    """Choose how many threads share a row, before stages are merged.
 
-    Clusters also share rows where there are fewer rows than multiprocessors.
+    They are threads of one block if these can keep the row in registers, else a
+    cluster, or a pipeline of copies. A cluster also shares each row where there are
+    fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
@@ -89,10 +94,10 @@ def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
-    """The schedule of a nest without reductions.
+    """Choose the schedule of a nest without reductions.
 
-    Threads have vectors along the innermost axis, or blocks have tiles if operands are
-    contiguous along another.
+    A thread computes a vector along the innermost axis. If operands are contiguous
+    along another axis, blocks transpose tiles in shared memory instead.
     """
     if not nest.axes:
         return Elementwise(32, 1, True)
@@ -145,8 +150,9 @@ def transposed_axis(nest: Nest) -> int | None:
 def elements_per_word(nest: Nest, axis: int) -> int:
     """How many elements of a transposed tile move as one 32-bit word: 1, 2 or 4.
 
-    The tile is along ``axis`` and the last axis of ``nest``. Several elements do if all
-    accesses allow vectors of them.
+    The tile lies along ``axis`` and the last axis of ``nest``. It is more than 1 only
+    for 8-bit and 16-bit elements, and only if all accesses are aligned for such
+    vectors.
     """
     last = len(nest.axes) - 1
     accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
@@ -170,10 +176,10 @@ def elements_per_word(nest: Nest, axis: int) -> int:
 
 
 def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """The schedule with a row group of up to a block for each row.
+    """Choose the schedule in which at most one block computes a row.
 
-    The group is as large as its registers need. Few rows have larger groups and smaller
-    blocks, so that each multiprocessor gets one.
+    The row group has the threads whose registers can hold the row. Where there are few
+    rows, groups are larger and blocks smaller, so that every multiprocessor gets one.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
@@ -204,15 +210,22 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     return with_shared_memory(nest, limited, words, gpu)
 
 
-def _row_group(
-    nest: Nest, vectors: int, words: int, gpu: GpuConfig
-) -> tuple[int, int, bool]:
-    """How a row is shared: threads of its row group, vectors of each, and residency.
+class _RowGroup(NamedTuple):
+    """The threads that share a row."""
 
-    The third says whether the threads keep the whole row in registers. The threads are
-    a power of two, at most those of a block: first as many as have ``gpu.tiles``
-    vectors each, then as many as can keep the row. Above a warp, a block has at least
-    four warps.
+    threads_per_row: int
+    tiles: int
+    """Vectors of the row that each thread has."""
+    register_resident: bool
+    """Whether the threads keep the whole row in registers between stages."""
+
+
+def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGroup:
+    """Choose the threads that share a row.
+
+    Their number is a power of two, at most that of a block: first as many as have
+    ``gpu.tiles`` vectors each, then as many as can keep the row. Above a warp, a block
+    has at least four warps.
 
     Args:
         nest: The nest.
@@ -222,37 +235,39 @@ def _row_group(
     """
     threads_per_row = power_of_two(-(-vectors // gpu.tiles))
     warp_tiles = -(-vectors // WARP)
-    if WARP < threads_per_row <= 2 * WARP and fits(nest, words, warp_tiles, WARP, gpu):
+    if WARP < threads_per_row <= 2 * WARP and fits_in_registers(
+        nest, words, warp_tiles, WARP, gpu
+    ):
         threads_per_row = WARP  # shuffles alone, without exchange between warps
     if threads_per_row > WARP:
         threads_per_row = max(4 * WARP, threads_per_row)
     threads_per_row = min(threads_per_row, gpu.max_threads)
     tiles = power_of_two(-(-vectors // threads_per_row))
-    while threads_per_row < gpu.max_threads and not fits(
+    while threads_per_row < gpu.max_threads and not fits_in_registers(
         nest, words, tiles, threads_per_row, gpu
     ):
         threads_per_row = max(4 * WARP, 2 * threads_per_row)
         tiles = power_of_two(-(-vectors // threads_per_row))
-    register_resident = fits(nest, words, tiles, threads_per_row, gpu)
+    register_resident = fits_in_registers(nest, words, tiles, threads_per_row, gpu)
     limit = gpu.max_threads // 2 if has_single_stage_loads(nest) else gpu.threads
     while threads_per_row > limit and 2 * words * tiles <= gpu.row_words:
         # Of several smaller blocks one computes while another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if register_resident:
-        return threads_per_row, tiles, True
+        return _RowGroup(threads_per_row, tiles, True)
     itemsize = max((o.dtype.itemsize for o in nest.operands), default=1)
     row_bytes = math.prod(a.extent for a in nest.axes if a.reduced) * itemsize
     if nest.stages > 1 and gpu.multiprocessors * row_bytes <= gpu.cache_bytes:
         # A row for each multiprocessor: later stages find it in the cache.
-        return gpu.max_threads, gpu.tiles // 2, False
-    return min(threads_per_row, gpu.max_threads // 2), gpu.tiles, False
+        return _RowGroup(gpu.max_threads, gpu.tiles // 2, False)
+    return _RowGroup(min(threads_per_row, gpu.max_threads // 2), gpu.tiles, False)
 
 
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
-    """``schedule``, changed so that a multiprocessor computes while it loads.
+    """Use shared memory to let a multiprocessor load one row while it computes another.
 
-    A block that fills a multiprocessor by itself loads, computes and stores one after
-    the other. There are three ways out:
+    A block that fills a multiprocessor alone loads, computes and stores one after the
+    other. One of these changes of ``schedule`` lets two rows overlap:
 
     * Small fp16 or bf16 rows: limit registers so that more blocks fit.
     * Operands that all rows share and only the last stage reads (weights): prefetch
@@ -296,10 +311,10 @@ def _with_prefetched_weights(
 
 
 def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
-    """Two blocks of half the threads, whose rows are mostly in shared memory.
+    """Keep most of each row in shared memory, to fit two blocks of half the threads.
 
-    ``schedule`` itself if the rest of two rows does not fit there. ``words`` is the
-    number of registers that a vector of the row takes up.
+    Returns ``schedule`` itself if two rows do not fit there. ``words`` is the number of
+    32-bit registers that a vector of the row takes up.
     """
     half = gpu.max_threads // 2
     length = math.prod(a.extent for a in nest.axes if a.reduced)
@@ -314,19 +329,19 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
     )
 
 
-def fits(
+def fits_in_registers(
     nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
 ) -> bool:
-    """Whether a thread has registers for its part of a row.
+    """Whether the threads of a row group have enough registers to keep a whole row.
 
-    In larger row groups a thread has fewer registers.
+    In larger row groups each thread has fewer registers.
 
     Args:
         nest: The nest.
         words: 32-bit registers that a vector takes up between stages.
         tiles: Vectors of a thread.
         threads_per_row: Threads of the row group.
-        gpu: The numbers of the GPU.
+        gpu: The GPU.
     """
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
@@ -338,19 +353,22 @@ def fits(
 
 
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:
-    """The schedule of a nest that reduces another axis than the innermost.
+    """Choose the schedule of a nest whose innermost axis is not reduced.
 
-    Each block has 32 columns. Up to 16 warps share them if their threads have room for
-    whole columns; otherwise as many as it takes to keep the memory busy.
+    Each block reduces 32 neighbouring columns. Up to 16 warps share them if their
+    threads can keep whole columns in registers; otherwise as many warps as it takes to
+    keep the memory busy.
     """
     height = math.prod(a.extent for a in nest.axes if a.reduced)
     words = kept_words(nest, 1)
     threads_per_row = min(8, power_of_two(-(-height // gpu.tiles)))
     tiles = power_of_two(-(-height // threads_per_row))
-    if nest.stages > 1 and not fits(nest, words, tiles, threads_per_row * WARP, gpu):
+    if nest.stages > 1 and not fits_in_registers(
+        nest, words, tiles, threads_per_row * WARP, gpu
+    ):
         threads_per_row = min(16, power_of_two(-(-height // gpu.tiles)))
         tiles = power_of_two(-(-height // threads_per_row))
-    if fits(nest, words, tiles, threads_per_row * WARP, gpu):
+    if fits_in_registers(nest, words, tiles, threads_per_row * WARP, gpu):
         return Columns(threads_per_row, tiles, True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP

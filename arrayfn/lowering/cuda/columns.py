@@ -68,13 +68,13 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         self.stages(variables, "part")
 
     @override
-    def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
+    def accumulator_count(self, reduces: Sequence[Reduce]) -> int:
         """How many partial results a thread keeps of each of these reductions.
 
         As in ``PartialResultsPrinter``, halved until all of them take up at most
         ``MAX_ACCUMULATOR_WORDS`` registers: two blocks have to fit on a multiprocessor.
         """
-        count = super().accumulators_of(reduces)
+        count = super().accumulator_count(reduces)
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
         while count > 1 and words * count > MAX_ACCUMULATOR_WORDS:
             count //= 2

@@ -41,7 +41,7 @@ from arrayfn.lowering.steps import (
 
 
 class CannotComposeError(Exception):
-    """Steps cannot be one kernel: a moving pointer is used as one to another dtype."""
+    """Raised if steps cannot be one kernel: a pointer variable would have two types."""
 
 
 def compose(
@@ -52,10 +52,10 @@ def compose(
     root_of: Callable[[Var], Var],
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep, Var]:
-    """``steps`` as one persistent kernel: the kernel, its call, and a barrier's state.
+    """Make one persistent kernel of ``steps``: return it, its call, its barrier state.
 
-    The last is a word of memory that the grid barrier uses; it must be 0 before the
-    first call, and is 0 after each.
+    The barrier state is a word of memory that the grid barrier uses. It must be 0
+    before the first call, and is 0 after each.
 
     Args:
         steps: Calls of printed kernels, and loops and branches of such.
@@ -131,11 +131,13 @@ class _Composer(ComposedText):
     moving_pointers: dict[Var, tuple[str, str]] = field(
         default_factory=dict[Var, tuple[str, str]]
     )
-    """The pointer variable of each array whose address changes, and its type."""
+    """The pointer variable of each array whose address changes, and the variable's
+    type.
+    """
     pointees: dict[Var, tuple[Var, ...]] = field(
         default_factory=dict[Var, tuple[Var, ...]]
     )
-    """The arrays in memory that such a variable may point to."""
+    """The arrays in memory that such a pointer variable may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
     hazards: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
@@ -164,15 +166,16 @@ class _Composer(ComposedText):
     # Pointers.
 
     def arrays(self, var: Var) -> tuple[Var, ...]:
-        """The arrays in memory that ``var`` may be, or may be a part of."""
+        """The arrays in whose memory ``var`` may lie: several if its address varies."""
         root = self.root_of(var)
         return self.pointees.get(root, (root,))
 
     def pointer(self, var: Var, offset: int, kind: str) -> str:
-        """The expression of a pointer to byte ``offset`` of ``var``: ``x_at``.
+        """The expression of a pointer to byte ``offset`` of ``var``, such as ``x_at``.
 
-        For an array whose address changes it is a variable, or ``subarray_f32(h_now,
-        16)``. ``kind`` is the pointer's type, such as ``f32*``.
+        ``x_at`` is a parameter of the kernel. An array whose address changes has a
+        variable instead: ``h_now``, or ``subarray_f32(h_now, 16)`` with an offset.
+        ``kind`` is the pointer's type, such as ``f32*``.
         """
         root = self.root_of(var)
         if root in self.moving_pointers:
@@ -187,10 +190,10 @@ class _Composer(ComposedText):
         return name
 
     def subarray(self, pointer: str, kind: str, at: str) -> str:
-        """The pointer moved on: ``subarray_f32(e_at, iteration * 1024)``.
+        """The expression of a pointer that is advanced by ``at`` elements.
 
-        It moves by ``at`` elements. ``pointer`` and ``at`` are expressions, ``kind`` is
-        the pointer's type.
+        For example ``subarray_f32(e_at, iteration * 1024)``. ``pointer`` and ``at`` are
+        expressions, ``kind`` is the pointer's type.
         """
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
@@ -199,11 +202,11 @@ class _Composer(ComposedText):
     def synchronize(
         self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0
     ) -> tuple[int, int]:
-        """Print a grid barrier if a step has a hazard; return the step's blocks.
+        """Print the barrier that a step needs; return the range of blocks for the step.
 
-        The result is the range of blocks that the step's work goes to. A step of one
-        item runs in the block that computed what it needs, if one block did. Then a
-        barrier of that block is enough:
+        A grid barrier is needed if the step has a hazard with an earlier one. If the
+        step has one block and only one block has accessed the arrays of the hazard, the
+        step goes to that block, and a barrier of that block is enough:
 
             if block_index() == 3:
                 barrier()
@@ -215,8 +218,8 @@ class _Composer(ComposedText):
         """
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
         self.writes += (written := [a for var in writes for a in self.arrays(var)])
-        clashes = self.hazards.clashes(read, written)
-        owners = {self.hazards.owners[var] for var in clashes}
+        conflicting_arrays = self.hazards.conflicting_arrays(read, written)
+        owners = {self.hazards.owners[var] for var in conflicting_arrays}
         first, last = 0, self.blocks
         if items == 1 and len(owners) == 1 and SEVERAL_BLOCKS not in owners:
             (first,) = owners
@@ -224,15 +227,17 @@ class _Composer(ComposedText):
             with self.open(f"if block_index() == {first}:"):
                 self.line("barrier()")
         else:
-            if clashes:
+            if conflicting_arrays:
                 self.grid_barrier()
             if 0 < items <= self.blocks:
                 first, last = self.assign_blocks(items)
-        self.hazards.note(read, written, first if items == 1 else SEVERAL_BLOCKS)
+        self.hazards.record_accesses(
+            read, written, first if items == 1 else SEVERAL_BLOCKS
+        )
         return first, last
 
     def grid_barrier(self) -> None:
-        """Print ``grid_barrier(barrier_state, 64)``, if memory was accessed since."""
+        """Print ``grid_barrier(barrier_state, 64)``, unless no step ran since one."""
         if self.hazards.read or self.hazards.written:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.hazards = HazardsSinceBarrier()
@@ -251,7 +256,7 @@ class _Composer(ComposedText):
                 self.branch(step)
 
     def call(self, step: CallStep) -> None:
-        """Print the call of a kernel's device function, by the blocks that do its work.
+        """Print the call of a kernel's device function, by some or all blocks.
 
         For a step of 64 blocks in a grid of 64, of 8 blocks, and of 200:
 
@@ -263,7 +268,8 @@ class _Composer(ComposedText):
             for block in range(block_index(), 200, 64):
                 columns_0(block, a_at, b_at, k_at, 128, 128)
 
-        A barrier separates calls by one block that use the same shared memory.
+        Where a block calls a function that uses shared memory twice, a barrier
+        separates the calls.
         """
         kernel = self.kernels[step.kernel]
         assert isinstance(kernel, Kernel)
@@ -279,21 +285,21 @@ class _Composer(ComposedText):
         ]
         arguments = ", ".join([*pointers, *map(str, step.integers)])
         shares = "barrier()" in kernel.key
-        if shares and part in self.hazards.sharing:
+        if shares and part in self.hazards.used_shared_memory:
             self.line("barrier()")
         if step.items > self.blocks:
             span = f"block_index(), {step.items}, {self.blocks}"
             with self.open(f"for block in range({span}):"):
-                self.call_part(part, f"block, {arguments}")
+                self.print_call(part, f"block, {arguments}")
                 if shares:
                     # The block that comes next has the same shared memory.
                     self.line("barrier()")
             return
         if shares:
-            self.hazards.sharing.add(part)
+            self.hazards.used_shared_memory.add(part)
         if kernel.threads == 1:
             with self.open(f"if block_index() == {first} and thread_index() == 0:"):
-                self.call_part(part, arguments)
+                self.print_call(part, arguments)
             return
         condition, block = "", "block_index()"
         if first:
@@ -302,17 +308,17 @@ class _Composer(ComposedText):
         elif last < self.blocks:
             condition = f"block_index() < {last}"
         with self.open_if(condition):
-            self.call_part(part, f"{block}, {arguments}")
+            self.print_call(part, f"{block}, {arguments}")
 
     def assign_blocks(self, items: int) -> tuple[int, int]:
-        """The range of blocks for a step of ``items`` blocks: idle ones if possible."""
-        first = self.hazards.busy
+        """Choose the range of blocks for a step of ``items``, idle blocks first."""
+        first = self.hazards.assigned_blocks
         if first + items > self.blocks:
             first = 0
-        self.hazards.busy = first + items
-        return first, self.hazards.busy
+        self.hazards.assigned_blocks = first + items
+        return first, self.hazards.assigned_blocks
 
-    def call_part(self, part: str, arguments: str) -> None:
+    def print_call(self, part: str, arguments: str) -> None:
         """Print ``part(arguments)``, in several lines if it is too long for one.
 
         ``part`` is a device function, ``arguments`` the text of its arguments.
@@ -405,14 +411,14 @@ class _Composer(ComposedText):
     def slice(
         self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
     ) -> None:
-        """Define the pointer to the slice ``inner`` of ``outer`` in an iteration.
+        """Print the pointer variable of ``inner``, an iteration's slice of ``outer``.
 
         Prints: ``b = subarray_f32(e_at, iteration * 1024)``.
 
         Args:
             inner: The slice.
             outer: The array.
-            offset: The byte at which it begins in iteration 0.
+            offset: The byte at which the slice begins in iteration 0.
             stride: Bytes from each iteration's slice to the next.
             iteration: The loop's variable.
         """
@@ -429,9 +435,10 @@ class _Composer(ComposedText):
         self.pointees[root] = self.arrays(outer)
 
     def copy_result(self, result: Var, current: str, iteration: str) -> None:
-        """Copy a loop's last value to its result, unless the trip count left it there.
+        """Print the copy of a loop's last value to ``result``, unless it lies there.
 
-        The iterations write to another buffer and to the result alternately. Prints:
+        Iterations write to another buffer and to the result alternately, so an odd
+        number of them leaves the last value in the buffer. Prints:
 
             if iteration % 2 == 1 or iteration == 0:
                 for i in range(block_index() * 256 + thread_index(), 1024, 8192):

@@ -30,14 +30,15 @@ _IMPORTED: Final = re.compile(
 
 @dataclass(kw_only=True)
 class ComposedText(Body):
-    """The text of a composed kernel so far, to be read or as a key.
+    """Collects the text of a composed kernel: device functions, names, imports.
 
     Args:
         names: What to call arrays in a readable text.
-        readable: Whether it is the text for people, or the neutral key.
+        readable: Whether to write the text for people. If not, names are neutral
+            (``v0``, ``v1``), and the text is the key by which equal kernels are found.
         parts: The device function of each kernel, by the kernel's name.
         functions: The texts of these functions.
-        known: The names given so far, by what has them.
+        known: The names given so far, by the objects that have them.
         taken: All names in use.
     """
 
@@ -49,10 +50,10 @@ class ComposedText(Body):
     taken: set[str] = field(default_factory=set[str])
 
     def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``, any hashable object that stands for what is named.
+        """Return the name of ``owner``; make one at the first call.
 
-        It is ``base``, with a number if that is taken; in the neutral text ``v0``,
-        ``v1`` and so on.
+        ``owner`` is any hashable object. The name is ``base``, with a number if
+        ``base`` is in use; in the neutral text ``v0``, ``v1`` and so on.
         """
         if owner not in self.known:
             name = base if self.readable else f"v{len(self.known)}"
@@ -67,14 +68,14 @@ class ComposedText(Body):
         return self.known[owner]
 
     def hint(self, root: Var) -> str:
-        """What a readable text calls the array ``root``, without a suffix."""
+        """The base of the names of the array ``root`` in a readable text."""
         return self.names.get(root, "value")
 
     def part(self, kernel: Kernel) -> str:
-        """The name of the device function that does what a block of ``kernel`` does.
+        """Return the name of the device function for one block of ``kernel``.
 
-        The function is written when it is first asked for. It has no parameter
-        ``block`` if ``kernel`` has one thread.
+        At the first call its text is made of the kernel's. The function has a parameter
+        ``block`` for the block's index, unless ``kernel`` has one thread.
         """
         if kernel.name not in self.parts:
             name = self.name_for(("part", kernel.name), kernel.name)
@@ -93,12 +94,12 @@ class ComposedText(Body):
         return self.parts[kernel.name]
 
     def text_of(self, title: str, first_lines: Sequence[str]) -> str:
-        """The source of the composed kernel: comment, imports, functions.
+        """Return the source of the composed kernel: comment, imports, functions.
 
         Args:
             title: The comment.
-            first_lines: The lines of the kernel's function before ``lines``: its
-                ``def``.
+            first_lines: The ``def`` of the kernel's function, which goes before
+                ``lines``.
         """
         comment = title if len(title) <= WIDTH or not self.readable else _cut(title)
         functions = [line for part in self.functions for line in ("", "", part)]
@@ -107,5 +108,5 @@ class ComposedText(Body):
 
 
 def _cut(title: str) -> str:
-    """``title``, cut to the width of a line, with dots for its end."""
+    """Shorten ``title`` to the width of a line, with dots at its end."""
     return title[: WIDTH - 3] + "..."

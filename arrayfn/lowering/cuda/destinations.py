@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -21,8 +22,13 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.operator_kernels import OperatorKernel
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 
-AxisStrides = tuple[int, int, int]
-"""An axis of a nest: its extent, and its strides in two arrays."""
+
+class AxisStrides(NamedTuple):
+    """An axis of a copy: its extent, and its strides in the source and the target."""
+
+    extent: int
+    source: int
+    target: int
 
 
 Box = tuple[tuple[int, int], ...]
@@ -41,10 +47,10 @@ class Copy:
     axes: tuple[AxisStrides, ...]
 
 
-def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
-    """Whether ``axes`` cover ``size`` contiguous elements of the first array once."""
+def covers_source(axes: Sequence[AxisStrides], size: int) -> bool:
+    """Whether ``axes`` visit each of the source's ``size`` contiguous elements once."""
     step = 1
-    for extent, stride, _ in sorted(axes, key=lambda axis: axis[1]):
+    for extent, stride, _ in sorted(axes, key=lambda axis: axis.source):
         if extent != 1 and stride != step:
             return False
         step *= extent
@@ -54,13 +60,12 @@ def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
 def strides_along(
     axes: Sequence[AxisStrides], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The strides in the second array for an index into the first, of ``shape``.
+    """The target's strides for an index into the source, seen as an array of ``shape``.
 
-    The first array, which is contiguous, is indexed as row-major in ``shape``. A copy
-    of [6, 4] into columns of a [6, 10] array gives (10, 1) for the shape (6, 4), and
-    (20, 10, 1) for (3, 2, 4). None if one of these indices has no single stride in the
-    second array: it runs over several of ``axes``, which do not merge there, as for
-    (24,).
+    The source is contiguous and indexed in row-major order. A copy of [6, 4] into
+    columns of a [6, 10] array gives (10, 1) for the shape (6, 4), and (20, 10, 1) for
+    (3, 2, 4). None if an index runs over several of ``axes`` that do not merge in the
+    target, so that it has no single stride there, as for (24,).
     """
     found: list[int] = []
     for extent, stride_in_first in zip(
@@ -76,12 +81,14 @@ def strides_along(
 def _stride_along(
     axes: Sequence[AxisStrides], extent: int, own_stride: int
 ) -> int | None:
-    """The stride in the second array of an index with ``own_stride`` in the first.
+    """The target's stride for an index with stride ``own_stride`` in the source.
 
     The index has ``extent`` values. It may be a part of one of ``axes``, or consist of
-    several that merge in both arrays. None if there is no such stride.
+    several that merge in both arrays. None if it has no single stride in the target.
     """
-    covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
+    covered = sorted(
+        (axis for axis in axes if axis.extent != 1), key=lambda axis: axis.source
+    )
     stride: int | None = None
     end = own_stride * extent
     for count, step, theirs in covered:
@@ -103,7 +110,7 @@ def _stride_along(
 
 @dataclass(frozen=True)
 class Product:
-    """A library's matrix product, whose result may have any row stride."""
+    """A library's matrix product, which can write its result with any row stride."""
 
     library_call: LibraryCall
 
@@ -112,10 +119,9 @@ class Product:
         return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """Pairs of a result and an operand whose memory it may take.
+        """Pairs of a result and an operand in whose memory the result may be written.
 
-        The added array (the product's C of ``A @ B + C``) is one if it has the strides
-        of the result.
+        The added array (C of ``A @ B + C``) is one if it has the strides of the result.
         """
         p, target = self.library_call.integers, self.library_call.writes["c"]
         added = self.library_call.reads.get("added")
@@ -147,13 +153,13 @@ class Product:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of an operator's kernel.
+    """A call of a kernel that is registered for an operator.
 
     Args:
         equation: The operator's equation.
         kernel: Its kernel.
         reads: Where each operand lies.
-        places: Where redirected results lie, and their type there.
+        places: For redirected results: where they are written, and their type there.
     """
 
     equation: Equation
@@ -168,7 +174,7 @@ class OperatorCall:
         return operator_call_of(self.equation, self.kernel, self.reads, self.places)
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """None: no result takes the memory of an operand."""
+        """No pairs: no result may be written in the memory of an operand."""
         return ()
 
     def redirected(self, copy: Copy) -> OperatorCall | None:
@@ -187,7 +193,7 @@ class OperatorCall:
         return replace(self, places=redirected)
 
 
-Producer = Product | OperatorCall
+RedirectableCall = Product | OperatorCall
 
 
 class StepRewrite(ABC):
@@ -195,7 +201,7 @@ class StepRewrite(ABC):
 
     Args:
         steps: The steps, in order.
-        producers: The library calls among them, by position.
+        redirectable: The calls among them that can be redirected, by position.
         outputs: Arrays that are read after the steps.
         root_of: Gives the array whose memory an array has: its *root*.
     """
@@ -203,12 +209,12 @@ class StepRewrite(ABC):
     def __init__(
         self,
         steps: Sequence[PlanStep],
-        producers: Mapping[int, Producer],
+        redirectable: Mapping[int, RedirectableCall],
         outputs: Iterable[Var],
         root_of: Callable[[Var], Var],
     ) -> None:
         self.steps = list(steps)
-        self.producers = dict(producers)
+        self.redirectable = dict(redirectable)
         self.outputs = {root_of(var) for var in outputs}
         self.root_of = root_of
         self.users: dict[Var, list[int]] = {}
@@ -220,27 +226,27 @@ class StepRewrite(ABC):
         """Positions of the steps that are not needed any more."""
 
     @abstractmethod
-    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
-        """The steps that are left, and the changed producers by new position."""
+    def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
+        """Return the remaining steps, and the changed calls by their new position."""
 
 
 class CopyElision(StepRewrite):
-    """Drops steps that copy, once other steps write where the copies would.
+    """Drops steps that copy, and redirects the step before to write the copy's target.
 
-    The source of such a copy is written by a nest or a producer just for the copy.
+    That step must write the source of the copy, and the copy must be its only reader.
     """
 
     @override
-    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+    def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
         self.redirected: dict[int, list[tuple[Var, Box]]] = {}
-        """What the producers write that were changed, by position."""
+        """What the redirected calls write: arrays and boxes, by the call's position."""
         for position, step in enumerate(list(self.steps)):
             copy = copy_of(step.nest) if isinstance(step, NestStep) else None
             if copy is not None:
                 self.elide(position, copy)
         kept = [k for k in range(len(self.steps)) if k not in self.dropped]
         changed = {
-            new: self.producers[old]
+            new: self.redirectable[old]
             for new, old in enumerate(kept)
             if old in self.redirected
         }
@@ -250,8 +256,8 @@ class CopyElision(StepRewrite):
         """Drop the step at ``position``, which is ``copy``, if that is possible.
 
         The step that writes the source then writes the target, earlier than the copy
-        would. So no step in between may read the target's array, or write in the part
-        of it that is copied to.
+        would. So no step in between may read the target's array, or write the box of it
+        that the copy fills.
         """
         source, root = self.root_of(copy.source), self.root_of(copy.target.array)
         if source.type.nbytes != copy.source.type.nbytes:
@@ -271,9 +277,9 @@ class CopyElision(StepRewrite):
             self.users[root] = sorted(users)
 
     def is_only_copied(self, source: Var, writer: int, position: int) -> bool:
-        """Whether the step at ``position`` alone reads what ``writer`` writes.
+        """Whether the step at ``position`` is the only reader of ``source``.
 
-        ``source`` is the array, ``writer`` the position of the step that writes it.
+        ``writer`` is the position of the only step that writes it.
         """
         return (
             self.users[source] == [writer, position]
@@ -301,17 +307,16 @@ class CopyElision(StepRewrite):
         )
 
     def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
-        """Have the step at ``writer`` write where ``copy`` would, if it can.
+        """Have the step at ``writer`` write the target of ``copy``, if it can.
 
-        ``written`` is the root of the target, and its box that is written. Returns
-        whether it was done.
+        ``written`` is the root of the target, and the box of it that is written.
         """
         step = self.steps[writer]
-        producer = self.producers.get(writer)
+        producer = self.redirectable.get(writer)
         if producer is not None:
             changed = producer.redirected(copy)
             if changed is not None:
-                self.producers[writer] = changed
+                self.redirectable[writer] = changed
                 self.redirected.setdefault(writer, []).append(written)
             return changed is not None
         if not isinstance(step, NestStep) or step.partials:
@@ -325,10 +330,10 @@ class CopyElision(StepRewrite):
 def _nest_redirected(
     nest: Nest, copy: Copy, root_of: Callable[[Var], Var]
 ) -> Nest | None:
-    """``nest``, writing where ``copy`` would copy its result to.
+    """Return ``nest`` with its result written to the target of ``copy``.
 
-    None if its axes have no strides there. ``root_of`` gives the array whose memory an
-    array has.
+    None if an axis of the nest has no single stride in the target. ``root_of`` gives
+    the array whose memory an array has.
     """
     touched = [
         k for k, o in enumerate(nest.operands) if root_of(o.array) is copy.source
@@ -426,8 +431,8 @@ def copy_of(nest: Nest) -> Copy | None:
     if store.value != value or source.offset or source.dtype != target.dtype:
         return None
     extents = [axis.extent for axis in nest.axes]
-    axes = tuple(zip(extents, source.strides, target.strides, strict=True))
-    if not is_whole(axes, source.array.type.size):
+    axes = tuple(map(AxisStrides, extents, source.strides, target.strides))
+    if not covers_source(axes, source.array.type.size):
         return None
     return Copy(source.array, Pointer(target.array, target.offset), axes)
 
@@ -437,7 +442,7 @@ def copied_last(
 ) -> Var | None:
     """The array that ``atom`` is a copy of, if the last of ``steps`` made that copy.
 
-    None if others read the copy, too (``uses`` counts readers), or if it has other
+    None if ``atom`` has other readers (``uses`` counts them), or if the copy has other
     strides than its source.
     """
     last = steps[-1] if steps else None

@@ -1,9 +1,9 @@
 """Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
 
 The first block of a cluster claims a row, and sends its number to the others. Slot ``t
-% SLOTS`` of the shared array ``numbers`` holds the row of iteration t, from an
-iteration before its copy begins; a number beyond the last row ends the loop. The first
-rows are assigned statically: cluster c has rows c, c + clusters, and so on.
+% ROW_NUMBER_SLOTS`` of the shared array ``numbers`` holds the row of iteration t, from
+an iteration before its copy begins; a number beyond the last row ends the loop. The
+first rows are assigned statically: cluster c has rows c, c + clusters, and so on.
 
 Two threads of different warps do this while the other warps combine their results: the
 *producers* of the pipeline. One begins the copy of a later row, the other claims the
@@ -18,9 +18,11 @@ from typing import Final
 from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-SLOTS: Final = 8  # of row numbers: more than are in use at a time
-"""Row numbers in shared memory: more than are in use at a time."""
-NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
+ROW_NUMBER_SLOTS: Final = 8  # of row numbers: more than are in use at a time
+"""Row numbers in shared memory. More than are in use at a time, which is at most the
+prefetched rows and the two after them; a power of two for fast remainders.
+"""
+ROW_NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
 """Bytes of a row's number, as it is sent to other blocks."""
 
 
@@ -29,16 +31,16 @@ class DynamicRowScheduler(SlicesPrinter):
     """Prints what the two producers of a pipeline do, once in each iteration."""
 
     producers_pending: bool = False
-    """Whether the producers' part of this iteration is still to be printed."""
+    """Whether the producers' lines are still to be printed in this iteration."""
 
     @property
-    def first_rows(self) -> int:
+    def static_rows(self) -> int:
         """How many rows of each cluster are assigned before the work queue is used."""
         return self.schedule.prefetch_rows + 1
 
     @property
-    def claims_rows(self) -> str:
-        """The condition ``thread == 64``: this thread claims the cluster's rows."""
+    def row_claim_condition(self) -> str:
+        """The condition that selects the thread which claims rows: ``thread == 64``."""
         return f"{self.thread} == {self.producer_thread(2)}"
 
     def producer_thread(self, warp: int) -> int:
@@ -50,7 +52,7 @@ class DynamicRowScheduler(SlicesPrinter):
 
     def slot_of(self, iteration: str) -> str:
         """``remainder(iteration, 8)``: the index in ``numbers`` for ``iteration``."""
-        return f"remainder({iteration}, {SLOTS})"
+        return f"remainder({iteration}, {ROW_NUMBER_SLOTS})"
 
     def wait_for_row_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived.
@@ -61,12 +63,12 @@ class DynamicRowScheduler(SlicesPrinter):
         """
         if self.schedule.cluster == 1:
             return
-        iterations = f"quotient({iteration}, {SLOTS})"
+        iterations = f"quotient({iteration}, {ROW_NUMBER_SLOTS})"
         parity = f"remainder({iterations}, 2)"
         self.line(f"mbarrier_wait(numbered, {self.slot_of(iteration)}, {parity})")
 
     def print_producers(self) -> None:
-        """Print the producers' part, unless this iteration has it already.
+        """Print what the producers do in an iteration, once: later calls print nothing.
 
         Prints:
 
@@ -75,15 +77,15 @@ class DynamicRowScheduler(SlicesPrinter):
             if thread == 64:
                 (claim_next_row)
 
-        The block must have passed a barrier after it loaded this iteration's row, whose
-        buffer is free then.
+        Before these lines the block must have passed a barrier after it loaded this
+        iteration's row, so that the row's buffer is free.
         """
         if not self.producers_pending:
             return
         self.producers_pending = False
         with self.open(f"if member == {self.producer_thread(1)}:"):
             self.prefetch_next_row()
-        with self.open(f"if {self.claims_rows}:"):
+        with self.open(f"if {self.row_claim_condition}:"):
             self.claim_next_row()
 
     def prefetch_next_row(self) -> None:
@@ -114,7 +116,7 @@ class DynamicRowScheduler(SlicesPrinter):
         if self.schedule.cluster > 1:
             # All threads have read the number of this iteration's row.
             this = self.slot_of("iteration")
-            self.line(f"mbarrier_expect_tx(numbered, {this}, {NUMBER_BYTES})")
+            self.line(f"mbarrier_expect_tx(numbered, {this}, {ROW_NUMBER_BYTES})")
 
     def claim_next_row(self) -> None:
         """Claim a row and send its number to the cluster, until there are no more.
@@ -130,7 +132,7 @@ class DynamicRowScheduler(SlicesPrinter):
         ``following`` is the row that was claimed last; for ``slot`` see ``slot_of``. A
         cluster of one block has ``numbers[slot] = following`` instead.
         """
-        first, cluster = self.first_rows, self.schedule.cluster
+        first, cluster = self.static_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
         slot = self.slot_of(f"iteration + {first}")
         with self.open(f"if following < {self.rows}:"):

@@ -51,10 +51,12 @@ class VectorAccesses:
 
 @dataclass
 class ElementwisePrinter(CudaPrinter[Elementwise]):
-    """Prints kernels whose threads compute a vector of elements each, or several."""
+    """Prints kernels in which each thread computes one or several vectors."""
 
     vectors_per_row: str = ""
-    """The expression of the number of vectors of a row, where a thread has several."""
+    """The expression of the number of vectors of a row; set if a thread has several
+    vectors.
+    """
 
     @property
     def inner(self) -> int:
@@ -74,12 +76,12 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         total = vectors_per_row * math.prod(a.extent for a in axes[:-1])
         self.items = -(-total // (schedule.threads * schedule.tiles))
         if schedule.tiles > 1:
-            self.several_vectors(total)
+            self.print_several_vectors(total)
         else:
-            self.one_vector(total)
+            self.print_one_vector(total)
 
-    def one_vector(self, total: int) -> None:
-        """Print a kernel whose threads have one vector each, of ``total`` vectors.
+    def print_one_vector(self, total: int) -> None:
+        """Print a kernel whose threads compute one vector each, of ``total`` vectors.
 
         Prints, for ``exp`` of 4099 float32, whose last vector is not full:
 
@@ -99,8 +101,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                     a = exp_f32(x)
                     a_out[i0] = a
 
-        With more axes ``item`` is the number of the vector, and its row and ``first``
-        are the quotient and the remainder by the vectors of a row.
+        With more axes ``item`` is the number of the vector; its row and ``first`` are
+        the quotient and the remainder of ``item`` by the vectors of a row.
         """
         schedule, inner = self.schedule, self.inner
         lanes = schedule.lanes
@@ -141,8 +143,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def vector(self, outer: AxisIndices) -> None:
         """Print the loads, the arithmetic and the stores of one vector.
 
-        See ``one_vector`` for the lines. ``outer`` are the indices along all axes but
-        the innermost, along which the vector begins at the variable ``first``.
+        See ``print_one_vector`` for the lines. ``outer`` are the indices along all axes
+        but the innermost, along which the vector begins at the variable ``first``.
         """
         accesses, lanes = self.vector_accesses(), self.schedule.lanes
         at = {**outer, self.inner: "first"}
@@ -161,11 +163,11 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             with self.open_if("" if s.where is None else self.name_of(s.where)):
                 self.move_indexed("store", s, at, "0")
 
-    def several_vectors(self, total: int) -> None:
+    def print_several_vectors(self, total: int) -> None:
         """Load all of a thread's vectors; then compute and store them one by one.
 
         A thread that gathers rows waits for an index before each load: several loads
-        under way hide that. Prints, for rows of 32 float32 and two vectors each (left
+        in flight hide that. Prints, for rows of 32 float32 and two vectors each (left
         out are the lines that clamp ``i``):
 
             x_tile = registers_f32(8)
@@ -221,7 +223,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def open_tile(self, total: int, *, stores: bool) -> Generator[AxisIndices]:
         """Open the loop over a thread's vectors; yield the indices of each.
 
-        Prints the first four lines of either loop in ``several_vectors``. Vectors
+        Prints the first four lines of either loop in ``print_several_vectors``. Vectors
         beyond the end are not stored (``if item < items:``); their loads read the last
         vector (``item = min_i64(item, items - 1)``).
 
@@ -255,15 +257,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             self.move_indexed("load", s, at, register)
 
     def move_indexed(
-        self, way: str, s: Load | Store, at: AxisIndices, register: str
+        self, direction: str, s: Load | Store, at: AxisIndices, register: str
     ) -> None:
-        """Load or store (``way``) the vector of ``s``, which has computed indices.
+        """Load or store (``direction``) the vector of ``s`` at its computed indices.
 
         Prints, for a gather: ``load_f32x4(x_in, first + i * x_in_step0, x_tile, 0)``.
         ``at`` are the indices of its first element, ``register`` that in the tile.
         """
         name = self.vector_name(s.operand, self.schedule.lanes)
-        self.move_vector(way, s.operand, name, self.full_index(s, at), register)
+        self.move_vector(direction, s.operand, name, self.full_index(s, at), register)
 
     def vector_accesses(self) -> VectorAccesses:
         """How the nest accesses one vector; see ``VectorAccesses``.
@@ -304,7 +306,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         )
 
     def needs_uniform(self, accesses: VectorAccesses) -> bool:
-        """Whether elements are computed from uniform values, and not only indices."""
+        """Whether elements are computed from the uniform values, besides addresses."""
         rest = [s for s in self.nest.statements if s not in accesses.uniform]
         read = {v for s in rest if not isinstance(s, Load) for v in uses(s)}
         computed = {s.result for s in accesses.uniform if not isinstance(s, Store)}
@@ -332,7 +334,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
 
 def _index_values(s: Statement) -> Sequence[Value]:
-    """The computed indices of ``s``, and the condition of a conditional store."""
+    """The values that decide where and whether ``s`` accesses memory.
+
+    They are its computed indices, and the condition of a conditional store.
+    """
     if not isinstance(s, (Load, Store)):
         return ()
     found = [term.index for term in s.indices]

@@ -1,8 +1,8 @@
-"""Handwritten kernels: a text, and calls of it.
+"""Kernels whose body is written by hand as a template, and the calls of them.
 
-A text is the body of a function in the two vocabularies, that of scalars and that of
-CUDA. Its parameters are what a call names; its imports follow from the functions that
-it calls.
+A body consists of statements in the two vocabularies, that of scalars and that of CUDA.
+The kernel's parameters are the arrays and integers that a call names; its imports
+follow from the functions that the body calls.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
 
-_ALONE: Final = re.compile(r"( *)\{(\w+)\}")
+_ALONE_IN_LINE: Final = re.compile(r"( *)\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class Handwritten:
-    """A kernel's text, and what a launch of it needs.
+    """A kernel with a body written by hand, and what a launch of it needs.
 
     Args:
         stem: The beginning of the kernel's name.
@@ -54,10 +54,10 @@ class Handwritten:
     def kernel(
         self, name: str, arrays: Mapping[str, str], integers: Iterable[str]
     ) -> Kernel:
-        """The kernel ``name``: this text with its parameters.
+        """Make the kernel ``name`` with these parameters.
 
-        ``arrays`` has the short dtype of each pointer, by name and in order; the names
-        of ``integers`` follow.
+        ``arrays`` maps the name of each pointer parameter to its short dtype, in order;
+        the integer parameters ``integers`` follow.
         """
         parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
         parameters += [Parameter(n, "i64") for n in integers]
@@ -87,9 +87,10 @@ class HandwrittenCall:
         writes: Those that it writes, and may read, too.
         integers: The integer arguments, by their names; they follow the pointers.
         blocks: How many blocks to launch.
-        over: Pairs of a result and an operand whose memory it may take.
-        flag_buffer: The memory for look-back or a work queue, if there is one; the
-            parameter ``flag_buffer`` follows the other pointers.
+        over: Pairs of a result and an operand in whose memory the result may be
+            written.
+        flag_buffer: The memory for look-back or a work queue, if the kernel uses one.
+            It is the parameter ``flag_buffer``, after the other pointers.
     """
 
     text: Handwritten
@@ -107,7 +108,7 @@ class HandwrittenCall:
         return {**self.writes, **{name: Pointer(var) for name, var in flags.items()}}
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel that the call launches, as ``name``."""
+        """Make the kernel that the call launches, with the name ``name``."""
         arrays = {**self.reads, **self._written}
         types = {n: short_name(p.array.type.dtype) for n, p in arrays.items()}
         return self.text.kernel(name, types, self.integers)
@@ -149,23 +150,25 @@ def _function(
     return "\n".join([*imports(lines), "", "", *head, statements, ""])
 
 
-Made = LibraryCall | Nest | HandwrittenCall
-"""What an equation becomes that no generated kernel computes as it stands."""
+Lowered = LibraryCall | Nest | HandwrittenCall
+"""What the lowering of an equation yields; ``_CudaLowering.add_all`` makes steps of it.
+"""
 
 
 def flag_buffer_of(values: int, dtype: DType) -> Var:
-    """A new flag buffer with ``values`` slots for values of ``dtype``.
+    """Make a flag buffer, an array of u64, with ``values`` slots for ``dtype``.
 
-    The first word counts launches. A slot has a word for each 32 bits of a value.
+    The first word counts launches. A slot has a word for each 32 bits of a value, which
+    leaves room in the word for the flag.
     """
     words = 1 + values * max(1, dtype.itemsize // 4)
     return Var(ArrayType((words,), dtypes.uint64))
 
 
-def filled(template: str, **parts: str | int | Iterable[str]) -> str:
-    """``template`` with ``parts`` for the names in braces.
+def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
+    """Fill in the names in braces of ``template`` with ``parts``.
 
-    A part that stands alone in its line may be several lines, given as a text or one by
+    A name that is alone in its line may become several lines, given as a text or one by
     one; they are indented as that line is. A template of the lines ``if x:`` and,
     indented, ``{body}`` becomes, for the two lines of ``body``:
 
@@ -175,7 +178,7 @@ def filled(template: str, **parts: str | int | Iterable[str]) -> str:
     """
     lines: list[str] = []
     for line in template.splitlines():
-        alone = _ALONE.fullmatch(line)
+        alone = _ALONE_IN_LINE.fullmatch(line)
         if alone is None:
             lines.append(line.format(**parts))
             continue

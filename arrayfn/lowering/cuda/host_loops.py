@@ -1,8 +1,8 @@
-"""Which loops and branches of a plan run on the host: those with a step that needs it.
+"""Marks the loops and branches of a plan that the host has to control.
 
-All others are conditional nodes of a CUDA graph. A step that a graph cannot hold, such
-as a reference on the host or a solver that waits, leaves its whole loop to the host,
-which reads the predicate once an iteration. The plan's text says so.
+They are those with a step that a CUDA graph cannot hold, such as a reference on the
+host or a solver that waits. For them the host reads the predicate once an iteration.
+All others become conditional nodes of a CUDA graph. The plan's text names the step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def needs_host(kernel: Kernel | LibraryKernel) -> bool:
 def with_host_loops(
     plan: ExecutionPlan, kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> ExecutionPlan:
-    """``plan``, where loops and branches name the step for which the host decides.
+    """Name in loops and branches of ``plan`` the step for which the host controls them.
 
     ``kernels`` has the kernels that the plan calls, by name.
     """
@@ -50,7 +50,7 @@ def with_host_loops(
 def _marked(
     steps: Iterable[Step], kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> tuple[Step, ...]:
-    """``steps``, where loops and branches name the first step that needs the host.
+    """Set ``host`` of loops and branches to their first step that needs the host.
 
     ``kernels`` has the kernels that they call, by name.
     """

@@ -24,10 +24,10 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*\(?")
 
 
 def imports(lines: Iterable[str]) -> list[str]:
-    """The import lines for what the kernel's ``lines`` use of the two vocabularies.
+    """The import lines for the names that the kernel's ``lines`` use.
 
-    These are ``cuda.vocabulary`` and ``scalars``. A name counts if it is called, or is
-    one of the few that need not be (infinities, the decorator).
+    The names are those of ``cuda.vocabulary`` and ``scalars``. A name counts if it is
+    called, or is one of the few that need not be (infinities, the decorator).
     """
     words = set(_WORD.findall(_COMMENT.sub("", "\n".join(lines))))
     names = {word[:-1] for word in words if word[-1] == "("} | (words & _BARE)

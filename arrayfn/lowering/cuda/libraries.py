@@ -1,4 +1,4 @@
-"""Steps for the rows that NVIDIA's libraries compute: calls, and nests around them.
+"""Lowers primitives that NVIDIA's libraries compute: calls, and nests around them.
 
 cuFFT's transforms are unscaled; a nest scales them. Linear algebra is in ``solvers``.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.solvers import factorizations, reflections
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     LibraryEquation,
@@ -28,14 +28,14 @@ from arrayfn.lowering.templates.nest_builder import (
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.fourier import factor
 
-Maker = Callable[[MatrixEquation], Iterable[Made]]
+Maker = Callable[[MatrixEquation], Iterable[Lowered]]
 
 
-def _fft(op: LibraryEquation) -> Iterable[Made]:
-    """The steps of a Fourier transform: cuFFT's call, and nests around it.
+def _fft(op: LibraryEquation) -> Iterable[Lowered]:
+    """Yield the steps of a Fourier transform: cuFFT's call, and nests around it.
 
-    One nest copies the operand if cuFFT writes over it, and another multiplies the
-    result by its factor.
+    One nest copies the operand if cuFFT overwrites it, and another multiplies the
+    result by the factor that ``norm`` asks for.
     """
     (x,), (output,) = op.equation.inputs, op.equation.outputs
     params = op.equation.params
@@ -85,7 +85,7 @@ def _copied(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
     return b.nest(copy.type.shape, "a copy that may be written over")
 
 
-def _collective(op: LibraryEquation) -> Iterable[Made]:
+def _collective(op: LibraryEquation) -> Iterable[Lowered]:
     """The step of a collective: a call of the engine between devices.
 
     A reduction may be written over its operand. So it needs no more memory, and a step
@@ -113,4 +113,4 @@ LIBRARIES: Final[dict[str, Maker]] = {
     "svd": factorizations.svd,
     "svdvals": factorizations.svdvals,
 }
-"""What computes ``Library`` forms, by name; NumPy on the host computes others."""
+"""What lowers each ``Library`` form, by name. NumPy on the host computes all others."""

@@ -1,9 +1,9 @@
-"""Loops whose elements are independent: a thread runs the whole loop for each.
+"""Loops with independent elements: each thread runs the whole loop for one element.
 
 The text is that of a small loop on a CPU (``cpu.serial``). The loop's arrays become
-variables, of this thread's element: they are read before the loop and written after it.
-In between only slices of scanned arrays access memory. Scalars are the same for all:
-every thread computes them, and the first stores them.
+variables with this thread's element: they are read before the loop and written after
+it. In between, only slices of scanned arrays access memory. Scalars are the same for
+all: every thread computes them, and the first stores them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arrayfn.lowering.steps import CallStep, LoopStep
 
 
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
-    """Threads of a block for a loop over ``lanes`` independent elements.
+    """Choose the threads of a block for a loop over ``lanes`` independent elements.
 
     Few enough that the elements occupy all multiprocessors.
     """
@@ -39,7 +39,7 @@ def print_lanes(
     names: Mapping[Var, str],
     threads: int,
 ) -> tuple[Kernel, CallStep]:
-    """The kernel of a loop over ``loop.lanes`` independent elements, and its call.
+    """Print the kernel of a loop over ``loop.lanes`` independent elements, and a call.
 
     Each thread runs the loop for one element. The call's items are blocks.
 
@@ -89,7 +89,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.finish()
 
     def is_lane(self, root: Var) -> bool:
-        """Whether the array ``root`` has an element for each thread of the loop."""
+        """Whether the array ``root`` has one element for each thread of the loop."""
         return root.type.size == self.step.lanes
 
     @override

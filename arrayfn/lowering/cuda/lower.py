@@ -24,17 +24,17 @@ from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
     CopyElision,
     OperatorCall,
-    Producer,
     Product,
+    RedirectableCall,
     copied_last,
 )
-from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
+from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Lowered
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.indexing.index_fusion import fuse_index_computation
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
+    choose_parts,
     combines_in_parallel,
-    parts_for,
     scatter,
     scatter_by_parts,
 )
@@ -86,12 +86,17 @@ from arrayfn.primitives.base import (
 )
 
 MAX_SERIAL_WORK: Final = 1 << 8
-# What is computed again rather than stored: a GPU does some fifty operations in the
-# time in which it writes and reads a float32.
+"""Operations of an iteration, up to which one thread runs a whole loop."""
 CLONE_COST: Final = 16
-# In a persistent kernel, rows up to so many elements are one block's: that is faster
-# than a step of more blocks, and another that combines their results.
+"""The cost, in additions, up to which fusion recomputes a value in each of its readers.
+
+A GPU does some fifty operations in the time in which it writes and reads a float32.
+"""
 ROW_OF_A_BLOCK: Final = 1 << 12
+"""Elements of a row, up to which one block of a persistent kernel reduces it.
+
+That is faster than a step of several blocks and another that combines their results.
+"""
 
 
 def lower(
@@ -101,7 +106,9 @@ def lower(
     gpu: GpuConfig = GPU,
     options: Options = DEFAULT,
 ) -> CompiledProgram:
-    """``program`` as kernels and an execution plan for a GPU; a work item is a block.
+    """Lower ``program`` to kernels and an execution plan for a GPU.
+
+    A work item of the plan is a block.
 
     Args:
         program: The Program.
@@ -128,7 +135,7 @@ def lower(
 
 
 class _CudaLowering(Lowering):
-    """Makes the steps of a Program, then the kernels and the plan."""
+    """Lowers a Program to steps, then prints their kernels and makes the plan."""
 
     target = "cuda"
     loop_printer = OneThreadLoopPrinter
@@ -143,28 +150,28 @@ class _CudaLowering(Lowering):
     ) -> None:
         super().__init__(program, donated, options)
         self.gpu = gpu
-        self.producers: dict[int, Producer] = {}
+        self.redirectable: dict[int, RedirectableCall] = {}
         self.pairs: dict[Equation, Equation] = {}
         """Pairs of pooling equations that one kernel computes."""
         self.computed_pools: set[Equation] = set()
         """Those whose results the kernel of the other equation computes."""
         self.control_depth = 0
-        """How many nested loops and branches contain the step that is being made."""
+        """How many loops and branches contain the step that is being made."""
         self.has_unread_steps = False
         """Whether fusion has left steps whose results are not read any more."""
         self.slice_strides: dict[Var, int] = {}
-        """Elements between the slices of a loop, by the slices' arrays."""
+        """For each array that is a slice in a loop: elements from slice to slice."""
         self.depth = 0
         """How many nested loops and branches contain the step that is being printed."""
 
     @override
     def block(self, program: Program) -> list[PlanStep]:
-        """The steps of ``program``, a whole Program or the body of a loop or branch.
+        """Make the steps of ``program``, a Program or the body of a loop or branch.
 
-        Epilogues are folded into products and copies are elided here, as all steps are
-        known.
+        Once all of them are known, epilogues are folded into products, and copies are
+        elided.
         """
-        outside, self.producers = self.producers, {}
+        outside, self.redirectable = self.redirectable, {}
         pairs, self.pairs = self.pairs, pairs_of(program)
         steps = super().block(program)
         self.pairs = pairs
@@ -172,22 +179,22 @@ class _CudaLowering(Lowering):
         if self.has_unread_steps:
             steps = without_unread(steps, outputs, self.storage)
         for rewrite in (EpilogueFolding, CopyElision):
-            producers = {
-                position: self.producers[id(step)]
+            redirectable = {
+                position: self.redirectable[id(step)]
                 for position, step in enumerate(steps)
-                if id(step) in self.producers
+                if id(step) in self.redirectable
             }
-            rewritten = rewrite(steps, producers, outputs, self.storage.of)
+            rewritten = rewrite(steps, redirectable, outputs, self.storage.of)
             steps, changed = rewritten.run()
             for position, producer in changed.items():
                 steps[position] = self.call_of(producer)
-                self.producers[id(steps[position])] = producer
-        self.producers = outside
+                self.redirectable[id(steps[position])] = producer
+        self.redirectable = outside
         return steps
 
     @override
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """The groups of equations that become one nest each, and single equations."""
+        """Group the equations that become one nest each; leave others single."""
         if not self.options.fused:
             return super().units(program)
         chains = sums_with_products(program, self.reads)
@@ -198,10 +205,11 @@ class _CudaLowering(Lowering):
 
     @override
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        """Append the steps of an equation that is no part of a fused group.
+        """Append the steps of an equation that is in no fused group.
 
-        ``outputs`` are the Program's. A registered kernel goes first, then pooling,
-        convolutions and products; all others are as on a CPU.
+        A kernel that is registered for it is used if there is one. Pooling,
+        convolutions and products have their own lowering here; all others are lowered
+        as on a CPU. ``outputs`` are the Program's.
         """
         primitive = primitive_of(equation)
         fixed = self.options.deterministic
@@ -210,7 +218,7 @@ class _CudaLowering(Lowering):
             self.add_all(kernel.function(equation, self.reads))
             return
         if kernel is not None:
-            self.produce(OperatorCall(equation, kernel, self.reads))
+            self.add_redirectable(OperatorCall(equation, kernel, self.reads))
             return
         if is_pool(equation):
             self.pool(equation)
@@ -224,14 +232,14 @@ class _CudaLowering(Lowering):
         call = product(equation, self.reads, self.tiles, provider_of(equation))
         skinny = None if self.control_depth else skinny_product(call, self.gpu)
         if skinny is None:
-            self.produce(Product(call))
+            self.add_redirectable(Product(call))
         else:
             self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
-        """Append the pooling kernel of ``equation``, and of the other of its pair.
+        """Append the pooling kernel of ``equation``, and of the one it is paired with.
 
-        Nothing if that other's kernel has been appended, as it computes both.
+        Appends nothing if the kernel of the other equation has been appended.
         """
         if equation in self.computed_pools:
             return
@@ -240,16 +248,16 @@ class _CudaLowering(Lowering):
             self.computed_pools.add(other)
         self.handwritten(pool(equation, other, self.reads))
 
-    def produce(self, producer: Producer) -> None:
-        """Append the call of ``producer``, which may be redirected later.
+    def add_redirectable(self, producer: RedirectableCall) -> None:
+        """Append the step of ``producer``, a call that may be redirected later.
 
-        Folds of epilogues and copies find it by its step.
+        The rewrites of steps find it by the identity of its step.
         """
         self.steps.append(self.call_of(producer))
-        self.producers[id(self.steps[-1])] = producer
+        self.redirectable[id(self.steps[-1])] = producer
 
-    def call_of(self, producer: Producer) -> CallStep:
-        """The step of a library's call, that of ``producer``, without appending it."""
+    def call_of(self, producer: RedirectableCall) -> CallStep:
+        """Make the step of the library call ``producer``, without appending it."""
         outside, self.steps = self.steps, []
         self.library(producer.call())
         (step,) = self.steps
@@ -260,15 +268,15 @@ class _CudaLowering(Lowering):
 
     @override
     def nest(self, nest: Nest) -> None:
-        """Append the steps of ``nest``: it is fused with its indices, and split."""
+        """Append the steps of ``nest``: fuse computed indices into it, and split it."""
         fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= fused is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
-        """``nest``, where operands that are slices of a loop know their stride.
+        """Note in each operand that is a slice of a loop the stride between iterations.
 
-        The stride is that between iterations, in elements; alignment depends on it.
+        The stride is in elements. Whether vectors are aligned depends on it.
         """
         operands = tuple(
             replace(o, moves=self.slice_strides.get(self.storage.of(o.array), 0))
@@ -278,9 +286,9 @@ class _CudaLowering(Lowering):
 
     @override
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps``, of a block, with calls of printed kernels in place of nests.
+        """Print the nests among ``steps`` of a block; return calls in their place.
 
-        In persistent mode the outermost block's calls are composed.
+        In persistent mode, the outermost block's calls become persistent kernels.
         """
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
@@ -298,12 +306,14 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps``, in which runs of steps that can join become persistent kernels."""
+        """Replace runs of ``steps`` that can be one persistent kernel by its call."""
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
             can_join = persistent.can_join(step, self.kernels)
-            if run and not (can_join and persistent.fits([*run, step], self.kernels)):
+            if run and not (
+                can_join and persistent.fits_limits([*run, step], self.kernels)
+            ):
                 done += self.joined(run)
                 run = []
             if can_join:
@@ -317,8 +327,12 @@ class _CudaLowering(Lowering):
         return done + self.joined(run)
 
     def joined(self, steps: list[PlanStep]) -> list[PlanStep]:
-        """``steps`` as the call of one persistent kernel, if that saves launches."""
-        if persistent.launches(steps) < 2:
+        """Return the call of one persistent kernel for ``steps``; else ``steps``.
+
+        They stay as they are if they have fewer than two launches, or cannot be one
+        kernel.
+        """
+        if persistent.estimate_launches(steps) < 2:
             return steps
         try:
             kernel, call, barrier_state = compose(
@@ -338,7 +352,7 @@ class _CudaLowering(Lowering):
 
     @override
     def print(self, step: NestStep) -> CallStep:
-        """The call of the kernel of a nest, which is printed here."""
+        """Print the kernel of a nest, and return the call of it."""
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
@@ -348,7 +362,7 @@ class _CudaLowering(Lowering):
 
     @override
     def print_loop(self, loop: LoopStep) -> CallStep:
-        """Print a loop that a thread runs for each element, or one thread for all."""
+        """Print a loop as a kernel with a thread for each element, or one for all."""
         if loop.lanes:
             name = self.fresh("loop")
             threads = threads_for(loop.lanes, self.gpu)
@@ -397,7 +411,7 @@ class _CudaLowering(Lowering):
         vectors = not self.control_depth  # in loops, slices may begin unaligned
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
-        parts = parts_for(
+        parts = choose_parts(
             equation,
             self.reads,
             deterministic=fixed,
@@ -424,12 +438,12 @@ class _CudaLowering(Lowering):
         alignment.
         """
         self.control_depth += 1
-        if not self.each_by_itself(equation):
+        if not self.add_per_element_while(equation):
             super().control(equation)
         self.control_depth -= 1
 
-    def each_by_itself(self, equation: Equation) -> bool:
-        """Append a ``while_loop`` that ``vmap`` has mapped as a loop per element.
+    def add_per_element_while(self, equation: Equation) -> bool:
+        """Append a batched ``while_loop`` as a loop whose elements end one by one.
 
         Returns False, and appends nothing, if ``equation`` is not of that form.
         """
@@ -461,8 +475,8 @@ class _CudaLowering(Lowering):
             self.take_over(equation)
         self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
-    def add_all(self, steps: Iterable[Made]) -> None:
-        """Append the steps of nests, of library calls and of handwritten kernels."""
+    def add_all(self, steps: Iterable[Lowered]) -> None:
+        """Append the steps of nests, library calls and handwritten kernels."""
         for one in steps:
             if isinstance(one, Nest):
                 self.nest(one)
@@ -496,6 +510,6 @@ class _CudaLowering(Lowering):
 
     @override
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """One tile, the whole product: a library spreads it over the GPU by itself."""
+        """Give a product one tile: a library spreads it over the GPU by itself."""
         items = min(1, gemm.batch * gemm.m * gemm.n)
         return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)

@@ -1,10 +1,10 @@
-"""Long rows whose two stages merge, split into parts that a block keeps in registers.
+"""Splits long rows with two mergeable stages into parts that fit a block's registers.
 
-A first nest computes the reductions of both stages for each part, the later ones with
-the part's own shift (see ``merges``). A second, small nest rescales and combines them,
-and computes what is once a row. So a row is read once, however long it is, and no block
-waits for another. It is for nests that store nothing for each element: a logsumexp or a
-variance, not a softmax.
+A first nest computes the reductions of both stages for each part, those of the later
+stage with the part's own shift (see ``merges``). A second, small nest rescales and
+combines them, and computes what is once a row. So a row is read once, however long it
+is, and no block waits for another. This serves nests that store nothing for each
+element: a logsumexp or a variance, not a softmax.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from arrayfn.lowering.cuda.merges import (
 )
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
-    Part,
+    PartialResults,
     block_count,
     combine_parts,
     fills_gpu,
     has_narrow_rows,
     part_arrays,
-    partial,
+    partial_nest,
     uneven_chunks,
 )
 from arrayfn.lowering.cuda.stage_plan import kept_words
@@ -75,9 +75,9 @@ class Chunks:
 def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
-    """The nests of the parts of rows and of their combination; None if one is best.
+    """Split ``nest`` into the nests of parts of rows, and the nest that combines them.
 
-    ``schedule`` is that of ``nest`` if it is not cut.
+    None if one kernel for whole rows is faster; ``schedule`` is that kernel's.
     """
     merge = whole_merge(nest)
     chunks = None if merge is None else _chunks(nest, merge, schedule, gpu)
@@ -92,11 +92,11 @@ def merged_parts(
     strided = has_narrow_rows(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
-    nests = [partial(shifted, axis, 0, size, count, parts, strided=strided)]
+    nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
         shifted = _with_partial_shifts(nest, merge, elements[1])
-        nests.append(partial(shifted, axis, count, rest, 1, parts, size * count))
-    combined = _Combined(merge, parts, count, elements).statements
+        nests.append(partial_nest(shifted, axis, count, rest, 1, parts, size * count))
+    combined = _PartCombination(merge, parts, count, elements).statements
     return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
 
 
@@ -111,7 +111,7 @@ def whole_merge(nest: Nest) -> Merge | None:
 def _chunks(
     nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
 ) -> Chunks | None:
-    """The parts that rows are cut into; None if rows stay whole.
+    """Choose the parts that rows are cut into; None if rows stay whole.
 
     A part fits into a block's registers, and there are enough parts for all
     multiprocessors. ``merge`` is the pair of stages of ``nest``, ``schedule`` that of
@@ -134,8 +134,8 @@ def _chunks(
     if _stays_whole(nest, schedule, rows, words, gpu):
         return None
     # Enough parts for all multiprocessors, unless they would be too small then.
-    target = -(-gpu.multiprocessors * gpu.waves // rows)
-    count = max(-(-words // room), min(target, length * columns // gpu.chunk))
+    target = -(-gpu.multiprocessors * gpu.split_blocks // rows)
+    count = max(-(-words // room), min(target, length * columns // gpu.split_chunk))
     if count < 2:
         return None
     extent = nest.axes[axis].extent
@@ -149,14 +149,14 @@ def _chunks(
 def _stays_whole(
     nest: Nest, schedule: Rows | Columns, rows: int, words: int, gpu: GpuConfig
 ) -> bool:
-    """Whether registers of blocks or clusters keep whole rows, and that is faster.
+    """Whether to keep whole rows in the registers of blocks or clusters, as faster.
 
     Args:
         nest: The nest.
         schedule: Its schedule if rows are not cut.
-        rows: How many rows there are, or groups of 32 columns.
+        rows: The number of rows, or of groups of 32 columns.
         words: 32-bit words that such a row takes up in registers.
-        gpu: The numbers of the GPU.
+        gpu: The GPU.
     """
     if not schedule.register_resident:
         return False
@@ -173,7 +173,7 @@ def _stays_whole(
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     # Few rows leave multiprocessors idle. Parts use them, but cost a second kernel: a
     # row must have work for four blocks.
-    leaves_idle = length >= 4 * gpu.chunk and not fills_gpu(nest, schedule, gpu)
+    leaves_idle = length >= 4 * gpu.split_chunk and not fills_gpu(nest, schedule, gpu)
     return not runs_singly and not leaves_idle
 
 
@@ -186,7 +186,7 @@ def _is_slow(m: Rescaled) -> bool:
 
 
 def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
-    """``nest`` for a part of a row: its shift is the part's own maximum or mean.
+    """Have the later stage of ``nest`` use a part's maximum or mean as its shift.
 
     For each sum of squares of ``merge``, a sum of the differences themselves is added:
     rescaling needs it.
@@ -229,7 +229,7 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
 
 
 def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
-    """``x``, or the value that takes its place: by its name in ``names``."""
+    """Replace ``x`` by the value of ``names`` under its name, if there is one."""
     return names.get(x.name, x) if isinstance(x, Value) else x
 
 
@@ -252,21 +252,21 @@ def _differences(m: Squares) -> Reduce:
 
 
 @dataclass
-class _Combined:
+class _PartCombination:
     """Builds the statements that combine the partial results of parts.
 
     Args:
         merge: The pair of stages.
         parts: The arrays of partial results.
-        count: How many parts there are, not counting the rest.
-        elements: Elements of a part, and of the rest or 0.
-        statements: The result. The later stage's reductions are rescaled to the row's
-            shift.
+        count: How many parts there are, without the shorter last one.
+        elements: Elements of a part, and of the shorter last one or 0.
+        statements: The statements so far. They rescale the later stage's reductions to
+            the row's shift.
         loaded: The value of a part's result, by the reduction's name.
     """
 
     merge: Merge
-    parts: Sequence[Part]
+    parts: Sequence[PartialResults]
     count: int
     elements: tuple[int, int]
     statements: list[Statement] = field(default_factory=list[Statement])
@@ -292,16 +292,16 @@ class _Combined:
             self.statements.append(replace(m.reduce, argument=term))
 
     def partial_result(self, s: Reduce) -> Value:
-        """The value of one part's result of the reduction ``s``."""
+        """The value that holds one part's result of the reduction ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
-        """Append a part's sum of exponentials, rescaled to the row's shift.
+        """Append the rescaling of a part's sum of exponentials; return the result.
 
-        The value is ``sum * exp(min(p - shift, 0))``, where ``p`` is the part's
-        maximum. It exceeds the shift only in a row with an infinite or NaN maximum, for
-        which Programs may take 0 as the shift. ``accumulate_min`` leaves the sign of a
-        zero open, which ``exp`` does not see.
+        It is ``sum * exp(min(p - shift, 0))``, where ``p`` is the part's maximum. ``p``
+        exceeds the shift only in a row with an infinite or NaN maximum, for which
+        Programs may take 0 as the shift. ``accumulate_min`` leaves the sign of a zero
+        open, which does not change ``exp``.
         """
         zero = Constant(0.0, m.reduce.result.dtype)
         moved = self.compute(m, "moved", "sub", self.partial_result(m.maximum), m.shift)
@@ -310,11 +310,11 @@ class _Combined:
         return self.compute(m, "term", "mul", self.partial_result(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:
-        """Append a part's sum of squares, rescaled to the row's shift.
+        """Append the rescaling of a part's sum of squares; return the result.
 
-        The value is ``squares + moved * (2 * differences + n * moved)``, where
-        ``moved`` is the part's mean less the shift, and ``n`` the part's number of
-        elements (see ``merges``).
+        It is ``squares + moved * (2 * differences + n * moved)``, where ``moved`` is
+        the part's mean less the shift, and ``n`` the part's number of elements (see
+        ``merges``).
         """
         elements, first = self.elements_of(m), self.partial_result(_differences(m))
         mean = self.compute(m, "mean", "div", self.partial_result(m.total), elements)

@@ -46,12 +46,13 @@ _WARP, _BLOCK = "warp", "block"
 
 @dataclass
 class MergedRowsPrinter(RowsPrinter[R]):
-    """Prints rows of which some pairs of stages share one exchange."""
+    """Prints row kernels in which some pairs of stages share one exchange."""
 
     normalizing_factors: dict[str, str] = field(default_factory=dict[str, str])
-    """The variable that rescales a kept exponential and divides it by the sum of all.
+    """The variable, such as ``d_share``, by which later stages multiply an exponential
+    ``d``.
 
-    By the exponential's name: ``d`` to ``d_share``. See ``fold_division``.
+    It both rescales the exponential and divides it by the sum; see ``fold_division``.
     """
 
     def __post_init__(self) -> None:
@@ -76,10 +77,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def stage(self, stage: int) -> None:
-        """Print stage number ``stage``; the two of a merge exchange after the second.
+        """Print stage number ``stage``; a merge's exchange is after its second stage.
 
-        The first one ends with each warp's own results. The second one goes on with
-        them as if they were the row's, and rescales afterwards.
+        The first stage ends with each warp's own results. The second stage uses them as
+        if they were the row's, and rescales afterwards.
         """
         merge = next((m for m in self.merges if stage - m.stage in (0, 1)), None)
         if merge is None:
@@ -130,10 +131,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """The variable of each value that a part exchanges: ``a_warp`` for a maximum.
+        """The variable of each value that a part sends: ``a_warp`` of a maximum, ``e``.
 
-        Maxima are kept under that name, as the variable ``a`` is the part's shift.
-        ``suffix`` is that of a warp or of a block.
+        A maximum has a copy of its own, because the variable ``a`` becomes the part's
+        shift. ``suffix`` is ``_WARP`` or ``_BLOCK``.
         """
         texts = {v: self.name_of(v) for v in merge.sent}
         maxima = (s.result for s in merge.maxima)
@@ -142,15 +143,15 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def set_partial_values(self, merge: Merge, suffix: str) -> None:
         """Set the part's shifts, and what the next stage computes from them.
 
-        Prints, for a softmax (the clamp keeps ``-inf - -inf`` out of parts without a
-        finite element):
+        Prints, for a softmax (the maximum with the lowest number avoids ``-inf - -inf``
+        in parts without a finite element):
 
             a_warp = a
             a = accumulate_max_f32(a, f32(-3.4028234663852886e+38))
 
         Args:
             merge: The pair of stages.
-            suffix: That of a warp or of a block: what a part is.
+            suffix: Whether a part is a warp (``_WARP``) or a block (``_BLOCK``).
         """
         for s in merge.maxima:
             name = self.name_of(s.result)
@@ -203,9 +204,9 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # The row's values.
 
     def print_kept_factors(self, merge: Merge) -> None:
-        """Define factors for the exponentials that later stages read from registers.
+        """Define the factors that rescale exponentials which registers keep.
 
-        They were computed with a warp's maximum as their shift. Prints:
+        Those were computed with a warp's maximum as their shift. Prints:
 
             d_factor = exp_f32(accumulate_min_f32(a_warp - a, f32(0)))
         """
@@ -283,11 +284,11 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # Exponentials over their sum.
 
     def fold_division(self, merge: Merge) -> None:
-        """Define factors that both rescale exponentials and divide them by their sum.
+        """Define factors that rescale exponentials and divide them by their sum.
 
         Prints, for a softmax: ``d_share = div_f32(d_factor, e)``. Its quotients then
-        are ``g = d * d_share``. That is for exponentials of ``merge`` that are only
-        divided by their sum, which is at least 1, or NaN.
+        are ``g = d * d_share``. Only for exponentials whose one use is the division by
+        their sum, which is at least 1, or NaN.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
@@ -304,7 +305,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.normalizing_factors[name] = normalizing
 
     def divides_by_own_sum(self, s: Statement, m: Exponentials) -> bool:
-        """Whether ``s`` divides an exponential of ``m`` by the sum of them all."""
+        """Whether ``s`` divides an exponential of ``m`` by the sum of all of them."""
         if not isinstance(s, Compute) or not s.function.startswith("div_"):
             return False
         return s.arguments == (m.element.result, m.reduce.result)

@@ -1,4 +1,4 @@
-"""Merges: one exchange for two reductions, of which the second needs the first.
+"""Merges: two reductions with one exchange, though the second needs the first's result.
 
 The sum of ``exp(v - u)`` has a *shift* ``u``, the maximum of the row. Threads would
 exchange maxima first, and sums later. Instead each part of the row, a warp's or a
@@ -12,8 +12,8 @@ Sums of squares are rescaled by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * 
 sum(v - p) + n * (p - u))`` (Chan, Golub and LeVeque, "Algorithms for computing the
 sample variance", 1983), with the mean of a part's ``n`` elements as its shift ``p``.
 The sum of ``v - p`` consists of rounding errors. Parts of rows that are separate
-kernels (``merged_parts``) need it to be exact for values far from 0. Within a kernel it
-is left out: it changes the sum by no more than the rounding of ``u`` does.
+kernels (``merged_parts``) need it for exact results with values far from 0. Within a
+kernel it is left out: it changes the sum by no more than the rounding of ``u`` does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass(frozen=True, slots=True)
 class Unshifted:
-    """A reduction of the later stage that has no shift: it is combined as it is."""
+    """A reduction of the later stage without a shift; parts combine it as it is."""
 
     reduce: Reduce
 
@@ -80,9 +80,9 @@ class Merge:
     Args:
         stage: The earlier of the two.
         reduces: Its reductions.
-        rescaled: Those of the later stage, and how they are rescaled.
-        provisional: Names of the element values (one for each element) that depend on a
-            shift: a part computes them with its own.
+        rescaled: The reductions of the later stage, and how they are rescaled.
+        provisional: Names of the values of elements that depend on a shift. Each part
+            computes them with its own shift.
     """
 
     stage: int
@@ -98,9 +98,10 @@ class Merge:
 
     @property
     def scaled(self) -> Mapping[str, Exponentials]:
-        """The sums of exponentials, by the names of the exponentials.
+        """The sum that each exponential is a term of, by the exponential's name.
 
-        Exponentials that are kept in registers are rescaled by the same factor.
+        Exponentials that are kept in registers are rescaled by the same factor as the
+        sum.
         """
         sums = (m for m in self.rescaled if isinstance(m, Exponentials))
         return {m.element.result.name: m for m in sums}
@@ -113,9 +114,9 @@ class Merge:
 
 
 def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
-    """The pairs of stages of ``nest`` that can share an exchange, in order.
+    """Find the pairs of stages of ``nest`` that can share an exchange, in order.
 
-    A stage is in one pair at most. Pairs with a sum of squares are left out unless
+    A stage is in one pair at most. Pairs with a sum of squares are found only with
     ``squares``.
     """
     merges: list[Merge] = []
@@ -128,7 +129,7 @@ def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
 
 
 class _Pair:
-    """A stage of a nest and the next one, of which it is asked whether they merge."""
+    """Two successive stages of a nest, to be tested for a merge."""
 
     def __init__(self, nest: Nest, stage: int) -> None:
         self.nest = nest
@@ -136,16 +137,16 @@ class _Pair:
         reduces = [s for s in nest.statements if isinstance(s, Reduce)]
         self.earlier = [s for s in reduces if s.stage == stage]
         self.later = [s for s in reduces if s.stage == stage + 1]
-        self.producers = {
+        self.definitions = {
             s.result.name: s for s in nest.statements if not isinstance(s, Store)
         }
         self.dependent = self._dependents()
         """Names of the values that need a result of the earlier stage."""
 
     def merge(self, squares: bool) -> Merge | None:
-        """The merge of the stages; None if a later reduction cannot be rescaled.
+        """Return the merge of the stages; None if a later reduction cannot be rescaled.
 
-        Unless ``squares``, a sum of squares cannot be.
+        Sums of squares are accepted only with ``squares``.
         """
         nest, stage = self.nest, self.stage
         stores = [s for s in nest.statements if is_element_store(s)]
@@ -162,16 +163,16 @@ class _Pair:
             return None
         elements = {
             name
-            for name, s in self.producers.items()
+            for name, s in self.definitions.items()
             if not isinstance(s, Reduce) and s.level == "element"
         }
         provisional = frozenset(self.dependent & elements)
         return Merge(stage, tuple(self.earlier), rescaled, provisional)
 
     def _dependents(self) -> set[str]:
-        """Names of the earlier stage's results and of what is computed from them.
+        """Names of the earlier stage's results, and of the values computed from them.
 
-        Later reductions and what needs them are left out.
+        Reductions of later stages, and what is computed from those, are left out.
         """
         names = {s.result.name for s in self.earlier}
         for s in self.nest.statements:  # in an order in which values are defined
@@ -180,14 +181,15 @@ class _Pair:
         return names
 
     def rescaled(self, s: Reduce) -> Rescaled | None:
-        """How ``s``, a reduction of the later stage, is rescaled; None if it cannot be.
+        """Say how a later reduction ``s`` is rescaled; None if that is impossible.
 
-        A sum of ``exp(v - shift)`` is, and one of ``(v - shift)**2``, if the earlier
-        stage has the maximum, or the sum, of ``v``. So is what needs no shift.
+        A sum of ``exp(v - shift)`` or of ``(v - shift)**2`` can be rescaled if the
+        earlier stage has the maximum, or the sum, of ``v``. A reduction that needs no
+        shift stays as it is.
         """
         if not isinstance(s.argument, Value) or s.argument.name not in self.dependent:
             return Unshifted(s)
-        element = self.producer(s.argument)
+        element = self.definition(s.argument)
         if not isinstance(element, Compute):
             return None
         operation, _, suffix = element.function.rpartition("_")
@@ -200,7 +202,7 @@ class _Pair:
                     return Exponentials(s, shift, maximum, element)
         elif self.is_square(element) and suffix in ("f32", "f64"):
             for difference, shift, total in self.differences(x, f"add_{suffix}"):
-                mean = self.producers[shift.name]
+                mean = self.definitions[shift.name]
                 if isinstance(mean, Compute) and mean.level == "outer":
                     return Squares(s, shift, total, difference)
         return None
@@ -213,12 +215,12 @@ class _Pair:
     def differences(
         self, x: Scalar, combine: str
     ) -> Iterator[tuple[Compute, Value, Reduce]]:
-        """The ways in which ``x`` is ``v - shift``, with an earlier reduction of ``v``.
+        """Find the ways in which ``x`` is ``v - shift`` with a reduction of ``v``.
 
         Yields the subtraction, the shift and the reduction, whose function is
         ``accumulate_`` and ``combine``: ``max_f32`` for example.
         """
-        difference = self.producer(x)
+        difference = self.definition(x)
         suffix = combine.rpartition("_")[2]
         if (
             not isinstance(difference, Compute)
@@ -233,21 +235,21 @@ class _Pair:
                 yield difference, shift, reduce
 
     def resolved(self, x: Scalar) -> Scalar:
-        """The value that ``x`` equals once identity functions are looked through."""
+        """Follow ``x`` through identity functions to the value that it equals."""
         while isinstance(x, Value):
-            s = self.producers[x.name]
+            s = self.definitions[x.name]
             if not isinstance(s, Compute) or not s.function.startswith("identity_"):
                 break
             (x,) = s.arguments
         return x
 
-    def producer(self, x: Scalar) -> Statement | None:
-        """The statement that computes ``x``, once identities are looked through.
+    def definition(self, x: Scalar) -> Statement | None:
+        """The statement that computes ``x``, or the value that ``x`` is an identity of.
 
         None if ``x`` is no value: a constant or an argument.
         """
         value = self.resolved(x)
-        return self.producers[value.name] if isinstance(value, Value) else None
+        return self.definitions[value.name] if isinstance(value, Value) else None
 
     def is_maximum(self, shift: Value, maximum: Reduce) -> bool:
         """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
@@ -257,7 +259,7 @@ class _Pair:
         """
         if shift == maximum.result:
             return True
-        guard = self.producers[shift.name]
+        guard = self.definitions[shift.name]
         if not isinstance(guard, Compute):
             return False
         if guard.function == maximum.function:
@@ -266,7 +268,7 @@ class _Pair:
         if not guard.function.startswith("select_"):
             return False
         test, x, y = guard.arguments
-        tested = self.producers[test.name] if isinstance(test, Value) else None
+        tested = self.definitions[test.name] if isinstance(test, Value) else None
         return (
             x == maximum.result
             and isinstance(y, Constant)

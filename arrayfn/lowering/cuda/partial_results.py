@@ -1,7 +1,7 @@
-"""The partial results of one thread, before threads combine theirs.
+"""Prints how one thread reduces its share of a row, before threads combine theirs.
 
-In a loop along the row a thread keeps several partial results of each reduction
-(accumulators), so that additions do not wait for each other.
+In a loop along the row a thread has several accumulators for each reduction, so that
+additions do not wait for each other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ACCUMULATOR_WORDS: Final = 32
 
 @dataclass
 class PartialResultsPrinter(RowCopiesPrinter[T]):
-    """Prints one thread's share of a stage's reductions."""
+    """Prints the reductions of one thread's share of a row."""
 
     def identities(self, stage: int) -> None:
-        """Set the thread's partial results of ``stage`` to the reductions' identities.
+        """Initialize a thread's accumulators of ``stage`` with identities.
 
-        Prints, for a sum ``b`` in one register or, in a loop along the row, in four:
+        Prints, for a sum ``b`` with one accumulator or, in a loop along the row, four:
 
             b = f32(0)
 
@@ -36,20 +36,21 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
                 b_lanes[slot] = f32(0)
         """
         reduces = self.row_reductions(stage)
-        self.accumulators = self.accumulators_of(reduces)
+        self.accumulators = self.accumulator_count(reduces)
         if self.accumulators > 1:
             for s in reduces:
-                name, dtype = self.parts_of(s), short_name(s.result.dtype)
+                name, dtype = self.accumulators_name(s), short_name(s.result.dtype)
                 self.registers(name, dtype, self.accumulators)
             with self.open(f"for slot in range({self.accumulators}):"):
                 for s in reduces:
-                    self.line(f"{self.parts_of(s)}[slot] = {self.constant(s.identity)}")
+                    name = self.accumulators_name(s)
+                    self.line(f"{name}[slot] = {self.constant(s.identity)}")
             return
         for s in reduces:
             self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
-    def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
-        """How many partial results a thread keeps of each of ``reduces``.
+    def accumulator_count(self, reduces: Sequence[Reduce]) -> int:
+        """Choose how many accumulators a thread has for each of ``reduces``.
 
         In a loop along the row there is one for each element that a thread has in an
         iteration, if registers allow: chains of additions are shorter, and do not wait
@@ -62,14 +63,14 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         fits = words * count <= ACCUMULATOR_WORDS
         return count if reduces and is_loop and fits else 1
 
-    def parts_of(self, s: Reduce) -> str:
-        """``b_lanes``, the registers of a thread's partial results of ``b``."""
+    def accumulators_name(self, s: Reduce) -> str:
+        """``b_lanes``, the array of a thread's accumulators for the reduction ``b``."""
         return f"{self.name_of(s.result)}_lanes"
 
     def accumulate_in(self, s: Reduce, register: str) -> None:
-        """Accumulate the current element into a partial result of ``s``.
+        """Accumulate the current element in the accumulator of ``s`` for ``register``.
 
-        Prints, with one partial result, or with one for each of four lanes:
+        Prints, with one accumulator, or with one for each of four lanes:
 
             b = accumulate_add_f32(b, x)
 
@@ -78,7 +79,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         Args:
             s: The reduction.
             register: The element's index among those that the thread has in an
-                iteration, here ``lane``. It selects the partial result, modulo their
+                iteration, here ``lane``. It selects the accumulator, modulo their
                 number.
         """
         if self.accumulators == 1:
@@ -86,14 +87,14 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             return
         if self.accumulators < self.schedule.lanes * self.schedule.tiles:
             register = f"remainder({register}, {self.accumulators})"
-        part = f"{self.parts_of(s)}[{register}]"
+        part = f"{self.accumulators_name(s)}[{register}]"
         element = self.scalar(s.argument)
         self.line(f"{part} = {s.function}({part}, {element})", s.source)
 
     def combine_lanes(self, stage: int) -> None:
-        """Combine a thread's partial results of each reduction of ``stage``, in a tree.
+        """Combine a thread's accumulators of each reduction of ``stage``, in a tree.
 
-        Prints, for a sum in two partial results:
+        Prints, for a sum in two accumulators:
 
             for slot in range(1):
                 b_lanes[slot] = accumulate_add_f32(b_lanes[slot], b_lanes[slot + 1])
@@ -105,9 +106,9 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         while half:
             with self.open(f"for slot in range({half}):"):
                 for s in reduces:
-                    parts, function = self.parts_of(s), s.function
+                    parts, function = self.accumulators_name(s), s.function
                     terms = f"{parts}[slot], {parts}[slot + {half}]"
                     self.line(f"{parts}[slot] = {function}({terms})")
             half //= 2
         for s in reduces:
-            self.line(f"{self.name_of(s.result)} = {self.parts_of(s)}[0]")
+            self.line(f"{self.name_of(s.result)} = {self.accumulators_name(s)}[0]")

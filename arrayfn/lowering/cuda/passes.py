@@ -8,7 +8,7 @@ from typing import Final
 from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.positions import extremum_positions_in_one
-from arrayfn.lowering.cuda.products.names import PRODUCTS, along_contracted
+from arrayfn.lowering.cuda.products.names import PRODUCTS, contracts_contiguously
 from arrayfn.lowering.cuda.solvers.guards import with_lapack_guards
 from arrayfn.lowering.cuda.windows.convolutions import (
     for_library,
@@ -26,12 +26,16 @@ from arrayfn.passes.small import with_sums
 from arrayfn.transforms.dce import dce
 
 VECTOR_BYTES: Final = 16  # of the widest access
-MAX_SUM_PAIRS: Final = 1 << 23  # multiply-adds of a product in a persistent kernel
-MAX_LOOP_PAIRS: Final = 1 << 20  # and of one that a loop computes without a library
+MAX_PERSISTENT_MULTIPLY_ADDS: Final = 1 << 23
+"""Multiply-adds of a product, up to which a persistent kernel computes it."""
+MAX_LOOP_MULTIPLY_ADDS: Final = 1 << 20
+"""Multiply-adds of a product, up to which a loop computes it without a library."""
 
 
-def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
-    """``program`` rewritten for NVIDIA's libraries and the kernels beside them."""
+def _rewrite_for_libraries(
+    program: Program, gpu: GpuConfig, options: Options
+) -> Program:
+    """Rewrite ``program`` for NVIDIA's libraries and the handwritten kernels."""
     program = with_lapack_guards(program)
     program = windows_as_sums(with_padded_windows(program))
     program = extremum_positions_in_one(program)
@@ -39,7 +43,7 @@ def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Pro
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    """The passes that ``lower`` runs, in order; the last assigns layouts."""
+    """The passes that ``lower`` runs, in order; the last one assigns layouts."""
 
     def operator_kernel(equation: Equation) -> OperatorKernel | None:
         """The kernel that is registered for an operator's equation."""
@@ -58,13 +62,17 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     *passes, layouts = pipeline(
         PRODUCTS,
         stays_whole,
-        partial(_in_library_terms, gpu=gpu, options=options),
-        max_summed=MAX_LOOP_PAIRS,
+        partial(_rewrite_for_libraries, gpu=gpu, options=options),
+        max_summed=MAX_LOOP_MULTIPLY_ADDS,
         cuts_transforms=False,  # cuFFT has every processor do a transform
-        layout_rules=LayoutRules(takes_view, along_contracted, VECTOR_BYTES),
+        layout_rules=LayoutRules(takes_view, contracts_contiguously, VECTOR_BYTES),
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
         # Kernels stay, and small products are theirs: a library's would end them.
-        passes += [partial(with_sums, limit=MAX_SUM_PAIRS), simplify, dce]
+        passes += [
+            partial(with_sums, limit=MAX_PERSISTENT_MULTIPLY_ADDS),
+            simplify,
+            dce,
+        ]
     return *passes, layouts

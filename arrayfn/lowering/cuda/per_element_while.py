@@ -1,9 +1,9 @@
-"""A while loop per element, in place of a ``while_loop`` that ``vmap`` has mapped.
+"""Turns a ``while_loop`` that ``vmap`` has mapped into a while loop per element.
 
-The mapped loop iterates until all elements are done, and keeps the values of those that
-are: ``select(goes_on, following, current)``. If the body is elementwise, each element
-gets a thread with a loop of its own, which ends when that element is done: no thread
-waits for another, and the reduction of the condition goes.
+The mapped loop iterates until all elements have finished, and keeps the values of those
+that have: ``select(goes_on, following, current)``. If the body is elementwise, each
+element gets a thread with a loop of its own, which ends when that element has finished:
+no thread waits for another, and the condition need not be reduced over all elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PerElementWhile:
 
 
 def per_element_while(equation: Equation) -> PerElementWhile | None:
-    """``equation`` as a while loop per element; None if it is not of this form."""
+    """Rewrite ``equation`` as a while loop per element; None if it has another form."""
     if equation.primitive.name != "while_loop":
         return None
     body: Program = equation.params["body_program"]
@@ -52,7 +52,7 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     if current_mask not in combined.inputs:
         return None  # an element that is done might go on
     if any(var.type.shape != mask.type.shape for var in current) or not all(
-        k == number or _stays(value, current_mask, current[k], definitions)
+        k == number or _keeps_finished(value, current_mask, current[k], definitions)
         for k, value in enumerate(following)
     ):
         return None
@@ -63,12 +63,13 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     return PerElementWhile(rest, number)
 
 
-def _stays(
+def _keeps_finished(
     value: object, mask: object, current: Var, definitions: dict[Var, Equation]
 ) -> bool:
-    """Whether ``value`` is ``current`` wherever ``mask`` is False.
+    """Whether ``value`` equals ``current`` for elements that have finished.
 
-    ``definitions`` has the equation that makes each Var of the loop's body.
+    For those ``mask`` is False. ``definitions`` has the equation that makes each Var of
+    the loop's body.
     """
     if value is current:
         return True
@@ -85,7 +86,7 @@ def loop_of(
     storage: Storage,
     block: Callable[[Program], list[PlanStep]],
 ) -> LoopStep:
-    """The step of a loop per element, whose predicate is one element's condition.
+    """Make the step of a loop per element, whose predicate is one element's condition.
 
     Args:
         equation: The ``while_loop``.
@@ -116,7 +117,7 @@ def loop_of(
 def without_unread(
     steps: Sequence[PlanStep], outputs: Sequence[Var], storage: Storage
 ) -> list[PlanStep]:
-    """``steps`` without the nests whose results neither steps nor ``outputs`` need.
+    """Drop the nests whose results neither another step nor ``outputs`` needs.
 
     ``storage`` says which array's memory an array has.
     """

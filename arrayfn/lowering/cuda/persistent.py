@@ -1,7 +1,8 @@
-"""Which steps of a plan are composed into one persistent kernel.
+"""Chooses the steps of a plan that are composed into one persistent kernel.
 
-All kernels of such steps are scheduled for blocks of ``THREADS`` threads. The kernel
-ends at library calls, and at steps so large that a launch costs little in comparison.
+All kernels of such steps are scheduled for blocks of ``THREADS`` threads. A persistent
+kernel ends before a library call, and before a step so large that a launch costs little
+in comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, Pla
 THREADS: Final = 256
 """Threads of a block, in persistent kernels and in those composed into them."""
 MAX_BYTES: Final = 8 << 20
-"""Bytes that a step may read and write: for more, threads matter, launches do not."""
+"""Bytes that a step may access. With more, its time exceeds a launch's by far."""
 MAX_POINTERS: Final = 400
 MAX_SHARED: Final = 48 << 10  # bytes of shared memory of all kernels in one
 _MAX_TILES: Final = 16
@@ -39,7 +40,7 @@ Kernels = Mapping[str, Kernel | LibraryKernel]
 
 
 def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
-    """``schedule`` of ``nest`` with blocks of ``THREADS``; None if impossible."""
+    """Change ``schedule`` to blocks of ``THREADS``; None if that is impossible."""
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
@@ -59,7 +60,7 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
 
 
 def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
-    """``schedule`` with a row, or 32 columns, for each block of ``THREADS``.
+    """Give each block of ``THREADS`` one row, or 32 columns.
 
     None if a thread would have too many vectors.
     """
@@ -75,36 +76,37 @@ def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
     return Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
 
 
-def launches(steps: Iterable[PlanStep]) -> float:
-    """About how many launches ``steps`` take, with those of all iterations.
+def estimate_launches(steps: Iterable[PlanStep]) -> float:
+    """Estimate how many launches ``steps`` take, with all iterations of their loops.
 
     A loop counts as two iterations at least, also if their number is unknown. So a loop
-    of a single launch reaches the two launches that a persistent kernel is made for.
+    of a single launch reaches the two launches from which on a persistent kernel is
+    made.
     """
     total = 0.0
     for step in steps:
         if isinstance(step, CallStep):
             total += 1
         elif isinstance(step, LoopStep):
-            total += max(2, step.count or 2) * launches(step.body)
+            total += max(2, step.count or 2) * estimate_launches(step.body)
         elif isinstance(step, BranchStep):
-            total += 1 + max(map(launches, step.branches), default=0)
+            total += 1 + max(map(estimate_launches, step.branches), default=0)
     return total
 
 
 def can_join(step: PlanStep, kernels: Kernels) -> bool:
-    """Whether ``step`` can be composed with others, and is small enough for it.
+    """Whether ``step`` can be part of a persistent kernel, and is small.
 
     ``kernels`` has the kernels that it calls, by name.
     """
     if isinstance(step, CallStep):
         nbytes = sum(var.type.nbytes for var in step.arrays())
-        return nbytes <= MAX_BYTES and _can_be_part(kernels[step.kernel])
-    inner = _inner(step)
+        return nbytes <= MAX_BYTES and _can_be_device_function(kernels[step.kernel])
+    inner = _inner_steps(step)
     return not isinstance(step, NestStep) and all(can_join(s, kernels) for s in inner)
 
 
-def _inner(step: PlanStep) -> list[PlanStep]:
+def _inner_steps(step: PlanStep) -> list[PlanStep]:
     """The steps of a loop's body, or of all branches."""
     if isinstance(step, LoopStep):
         return step.body
@@ -112,7 +114,7 @@ def _inner(step: PlanStep) -> list[PlanStep]:
     return [inner for branch in branches for inner in branch]
 
 
-def _can_be_part(kernel: Kernel | LibraryKernel) -> bool:
+def _can_be_device_function(kernel: Kernel | LibraryKernel) -> bool:
     """Whether the text of ``kernel`` can be a device function of another kernel.
 
     It must have blocks of ``THREADS`` without clusters and dynamic shared memory, or
@@ -138,12 +140,12 @@ def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
     """The calls among ``steps``, and in their loops and branches."""
     calls: list[CallStep] = []
     for step in steps:
-        calls += [step] if isinstance(step, CallStep) else calls_of(_inner(step))
+        calls += [step] if isinstance(step, CallStep) else calls_of(_inner_steps(step))
     return calls
 
 
-def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
-    """Whether one kernel of ``steps`` has few enough pointers and shared memory.
+def fits_limits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
+    """Whether one kernel of ``steps`` keeps the limits for pointers and shared memory.
 
     ``kernels`` has the kernels that they call, by name.
     """

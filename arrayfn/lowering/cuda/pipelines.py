@@ -27,7 +27,11 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
+from arrayfn.lowering.cuda.dynamic_rows import (
+    ROW_NUMBER_BYTES,
+    ROW_NUMBER_SLOTS,
+    DynamicRowScheduler,
+)
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.cuda.stages import Memory
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
@@ -36,7 +40,7 @@ from arrayfn.lowering.kernel_ir import Load, Value
 
 @dataclass
 class PipelinePrinter(DynamicRowScheduler):
-    """Prints the loop over rows. The blocks of a cluster each have slices of a row."""
+    """Prints a kernel whose clusters loop over rows; blocks share a row by slices."""
 
     shared_declarations: list[str] = field(default_factory=list[str])
     """Lines that allocate shared memory; they go before the loop."""
@@ -67,7 +71,7 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("iteration = iteration + 1")
             # It has arrived: the producer has waited for it, before a barrier.
             self.line(f"item = numbers[{self.slot_of('iteration')}]")
-        with self.open(f"if {self.claims_rows}:"):
+        with self.open(f"if {self.row_claim_condition}:"):
             clusters = self.integer("clusters", schedule.clusters)
             self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
         self.lines[loop_start:loop_start] = self.shared_declarations
@@ -93,7 +97,7 @@ class PipelinePrinter(DynamicRowScheduler):
         only one, and ``numbered`` one for each row number. In ragged rows ``size`` is
         the number of elements that this block has.
         """
-        schedule, first = self.schedule, self.first_rows
+        schedule, first = self.schedule, self.static_rows
         if schedule.cluster > 1:
             self.name_cluster_threads(schedule.cluster, schedule.threads)
         else:
@@ -110,9 +114,12 @@ class PipelinePrinter(DynamicRowScheduler):
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are assigned statically: their numbers are not sent.
-            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (SLOTS - first)]
+            mbarriers["numbered"] = [
+                *[0] * first,
+                *[ROW_NUMBER_BYTES] * (ROW_NUMBER_SLOTS - first),
+            ]
         self.make_mbarriers(**mbarriers)
-        count = SHARED_LINE // NUMBER_BYTES
+        count = SHARED_LINE // ROW_NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
         part = schedule.tiles * schedule.slice
         self.dynamic_shared_arrays(schedule.row_operands, schedule.prefetch_rows * part)
@@ -153,9 +160,9 @@ class PipelinePrinter(DynamicRowScheduler):
             following = start + clusters * 1
             cluster_wait()
 
-        The rows come first because they are needed first. ``following`` is the last of
-        these rows, in all threads. The barrier of the block or cluster comes last:
-        mbarriers are initialized then.
+        The rows come first because they are needed first. ``following``, the last of
+        these rows, is set in all threads. The barrier of the block or cluster comes
+        last: after it mbarriers are initialized.
         """
         schedule = self.schedule
         clusters = self.integer("clusters", schedule.clusters)
@@ -166,7 +173,7 @@ class PipelinePrinter(DynamicRowScheduler):
         self.line("griddepcontrol_launch_dependents()")
         with self.open("if member == 0:"):
             self.line("following = start")
-            for iteration in range(self.first_rows):
+            for iteration in range(self.static_rows):
                 self.line(f"numbers[{iteration}] = following")
                 if iteration < schedule.prefetch_rows:
                     self.copy_row("following", str(iteration))
@@ -205,7 +212,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.copy_slice(operand, row, target, mbarrier)
 
     def register_elements(self, operand: int) -> int:
-        """Elements of a broadcast ``operand`` that a block's threads have in registers.
+        """How many elements of a broadcast operand a block's threads keep in registers.
 
         0 for all but the first broadcast operand.
         """
@@ -215,7 +222,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return schedule.broadcast_register_tiles * schedule.slice
 
     def register_name(self, operand: int) -> str:
-        """``w_registers``, for the vectors of a broadcast operand that stay there."""
+        """``w_registers``, the elements of operand ``w`` that stay in registers."""
         return f"{self.array_name(operand)}_registers"
 
     def load_register_tiles(self) -> None:
@@ -345,11 +352,11 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @cached_property
     def float32_rows(self) -> frozenset[int]:
-        """The fp16 and bf16 row operands that a thread keeps in float32.
+        """The fp16 and bf16 row operands that a thread converts to float32 and keeps.
 
-        Those that several stages read, not counting stages that only take maxima or
-        minima, which is done in 16 bits. Rows that are written over are not among them:
-        the result needs registers of the stored dtype.
+        They are those that several stages read. Stages that only take maxima or minima
+        do not count, as they compute in 16 bits. Rows that are overwritten are left
+        out: the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.keeps_float32 or schedule.lanes == 1:
@@ -357,7 +364,7 @@ class PipelinePrinter(DynamicRowScheduler):
         read = [
             {s.operand for s in body if isinstance(s, Load)}
             for body in self.plan.bodies
-            if not self.takes_extremes_alone(body)
+            if not self.only_takes_extremes(body)
         ]
         return frozenset(
             k
@@ -385,9 +392,10 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @cached_property
     def plan(self) -> StagePlan:
-        """As usual, but fp16 exponentials are kept, too.
+        """The usual plan, but fp16 exponentials are kept instead of computed again.
 
-        No other block of the multiprocessor hides the time of computing them again.
+        There is one block a multiprocessor, so no other block hides the time of
+        computing them.
         """
         return plan_stages(self.nest, keep=True, merges=self.merges, keep_half_exp=True)
 

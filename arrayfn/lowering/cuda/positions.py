@@ -1,9 +1,10 @@
-"""argmax and argmin of elements of up to 32 bits as one reduction of 64-bit integers.
+"""Rewrites argmax and argmin of long rows as one reduction of 64-bit integers.
 
-Such an integer has an element's rank in its high half and its position in its low half,
-so the minimum is the first position of the extremum. The usual form, an extremum and
-then the position of what equals it, reads long rows and columns twice. Shorter rows
-stay in registers meanwhile, and keep that form.
+Such an integer has the rank of an element of up to 32 bits in its high half and the
+element's position in its low half, so the minimum is the first position of the
+extremum. The usual form, an extremum and then the position of what equals it, reads
+long rows and columns twice. Shorter rows stay in registers in between, and keep that
+form.
 """
 
 from __future__ import annotations
@@ -18,18 +19,14 @@ from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
-MAX_REGISTER_ROW: Final = (
-    1 << 14
-)  # elements of a row that registers hold, so it is read once
+MAX_REGISTER_ROW: Final = 1 << 14
+"""Elements of the longest row that registers hold, so that it is read once."""
 _POSITION_BITS: Final = 32
 _MAX: Final = 2**31 - 1
 
 
 def extremum_positions_in_one(program: Program) -> Program:
-    """``program`` with argmax and argmin of long rows and columns as one reduction.
-
-    Each becomes a ``reduce_min`` of int64 keys. Others stay as they are.
-    """
+    """Rewrite argmax and argmin of long rows and columns as ``reduce_min`` of keys."""
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         """The rewritten argmax or argmin of ``operands``; None for other equations."""
@@ -48,8 +45,7 @@ def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
 
     Elements and positions must fit into 64 bits. Rows that registers hold (an innermost
     ``axis`` of up to ``MAX_REGISTER_ROW`` elements) keep the usual form. ``dtype``,
-    that of the result, is given with the equation's parameters and does not matter
-    here.
+    that of the result, is a parameter of the equation that is not used here.
     """
     kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= MAX_REGISTER_ROW
     return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept
@@ -65,7 +61,7 @@ def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
     def word(value: int) -> Atom:
         return conversion.literal(value, dtypes.int64)
 
-    order = _order(x, maximum)
+    order = _order_keys(x, maximum)
     high = discrete.shift_left(
         conversion.convert(order, dtypes.int64), word(_POSITION_BITS)
     )
@@ -76,10 +72,10 @@ def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
     return conversion.convert(low, dtype)
 
 
-def _order(x: Atom, backwards: bool) -> Atom:
-    """int32 keys of which the smallest is that of the extremum of ``x``.
+def _order_keys(x: Atom, backwards: bool) -> Atom:
+    """Map the elements of ``x`` to int32 keys; the extremum has the smallest key.
 
-    Their order is that of ``x``, or the reverse if ``backwards``. A NaN has the
+    Keys have the order of ``x``, or the reverse order if ``backwards``. A NaN has the
     smallest key of all, equal numbers have equal keys, and 0.0 equals -0.0.
     """
 

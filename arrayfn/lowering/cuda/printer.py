@@ -1,8 +1,8 @@
-"""What the printers of all CUDA schedules share.
+"""The base of the printers of all CUDA schedules.
 
 A kernel is a function ``name(pointers, integers)`` that every thread of every block
-runs. Its statements are those of a CPU kernel. A printer adds the lines that say which
-thread has which elements, and how threads combine their results.
+runs. Its statements are those of a CPU kernel. A printer adds the lines that assign
+elements to threads, and those that combine the threads' results.
 
 The names of arrays follow from their operands: ``x_in`` and ``y_out`` are parameters,
 ``x_tile`` is a thread's registers, ``x_shared`` is in shared memory.
@@ -51,10 +51,11 @@ class CudaPrinter(VectorPrinter[S]):
 
     own_names = RESERVED
     live: str = ""
-    """The variable that is True if this thread has a row or column of its own.
+    """The variable that is False in threads without a row or column; empty if there are
+    none.
 
-    Threads of the last block that have none compute the last row again, so that
-    barriers and shuffles find all threads. Empty if every thread has one.
+    Those threads, in the last block, compute the last row again and do not store it, so
+    that barriers and shuffles find all threads.
     """
     dynamic_shared: int = 0
     """Bytes of dynamic shared memory that arrays have been given so far."""
@@ -184,7 +185,7 @@ class CudaPrinter(VectorPrinter[S]):
             source: Gives the index of an operand's first element in global memory.
             target: The index in each shared array.
             size: The number of elements.
-            mbarrier: The index of the mbarrier that completes when all have arrived.
+            mbarrier: The index of the mbarrier, which completes when all have arrived.
         """
         self.expect_bytes(operands, size, mbarrier)
         for operand in operands:
@@ -193,7 +194,7 @@ class CudaPrinter(VectorPrinter[S]):
     def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
-        """Print ``mbarrier_expect_tx(mbarriers, 0, 4096 * 4)``: bytes to come.
+        """Print ``mbarrier_expect_tx(mbarriers, 0, 4096 * 4)``: the bytes of copies.
 
         Args:
             operands: The operands that are copied.
@@ -255,7 +256,7 @@ class CudaPrinter(VectorPrinter[S]):
 
     @override
     def finish(self) -> None:
-        """Set ``source``: title, imports, ``def``, docstring and lines.
+        """Compose ``source`` of the title, imports, ``def``, docstring and lines.
 
         ``parameters`` are a pointer for each operand, the flag buffer if there is one,
         then the integers.

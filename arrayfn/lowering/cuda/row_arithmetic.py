@@ -1,6 +1,6 @@
 """Arithmetic of row elements that is cheaper than the scalar functions.
 
-* Divisions of many elements by a *number of the row*, a value that is the same for all
+* Divisions of many elements by a *row scalar*, a value that is the same for all
   elements of a row, multiply by its inverse and correct the result. That is exact for
   all but very small and very large elements.
 * fp16 and bf16 values are computed in float32, but not to all of its bits: products
@@ -39,12 +39,12 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 @dataclass
 class RowArithmetic(RowLoops[T]):
-    """Prints divisions by a number of the row, and half-precision arithmetic."""
+    """Prints divisions by row scalars, and half-precision arithmetic."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
-    """The variable of each divisor's inverse, in a loop that uses inverses."""
+    """The variable of each divisor's inverse, in a loop that divides by row scalars."""
     accumulators: int = 1
-    """How many partial results a thread keeps of each reduction of the stage."""
+    """How many partial results a thread has for each reduction of the stage."""
     widened: set[int] = field(default_factory=set[int])
     """Operands whose current vector is in float32 registers."""
 
@@ -53,7 +53,7 @@ class RowArithmetic(RowLoops[T]):
     def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The numbers of the row that a stage divides by, and variables of inverses.
+        """The row scalars that a stage divides by, and the variables of their inverses.
 
         ``{"e": "e_inverse"}`` for a softmax. Empty if the stage cannot be printed twice
         (see ``StagedPrinter.repeat_with_divisions``): it must only store vectors, over
@@ -84,10 +84,10 @@ class RowArithmetic(RowLoops[T]):
         """Whether ``s`` computes a value that is fp16 or bf16 in the Program."""
         return isinstance(s, Compute) and s.result.half
 
-    def invert_halves(self, body: Sequence[Statement]) -> None:
-        """Define reciprocals of the numbers that fp16 or bf16 values are divided by.
+    def define_reciprocals(self, body: Sequence[Statement]) -> None:
+        """Define reciprocals of row scalars that half-precision values divide by.
 
-        Prints, for ``x / f`` in bfloat16, where f is a number of the row:
+        Prints, for ``x / f`` in bfloat16, where f is a row scalar:
 
             f_reciprocal = div_f32(f32(1), f)
 
@@ -98,7 +98,7 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{name}_reciprocal = {self.divide_half()}(f32(1), {name})")
 
     def divisor(self, s: Statement) -> str:
-        """The variable of the number of the row that ``s`` divides by; else empty."""
+        """The variable of the row scalar that ``s`` divides by; else empty."""
         if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
             return ""
         y = s.arguments[1]
@@ -110,7 +110,7 @@ class RowArithmetic(RowLoops[T]):
 
     @override
     def compute(self, s: Compute) -> None:
-        """Print ``s``; nothing if it is a product that a fused multiply-add contains.
+        """Print ``s``, unless it is a product that a fused multiply-add contains.
 
         Divisions and half-precision functions have cheaper expressions.
         """
@@ -125,14 +125,14 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{self.name_of(s.result)} = {text}", s.source)
 
     def cheaper_expression(self, s: Compute) -> str | None:
-        """What ``s`` computes, as a cheaper expression than its function; else None.
+        """A cheaper expression for what ``s`` computes; None if there is none.
 
-        * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits.
-        * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for numbers
-          of the row that only such results need.
-        * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits.
-        * ``divide_f32(x, e, e_inverse)`` for other divisions by a number of the row,
-          after lines that update the ``smallest`` and ``largest`` magnitude of x:
+        * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits. *
+        ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row scalars
+          that only such results need.
+        * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits. *
+        ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar, after lines
+          that update the ``smallest`` and ``largest`` magnitude of x:
 
             smallest = accumulate_min_f32(smallest, abs_f32(x))
             largest = accumulate_max_f32(largest, abs_f32(x))
@@ -164,7 +164,7 @@ class RowArithmetic(RowLoops[T]):
         return users
 
     def may_approximate(self, s: Compute) -> bool:
-        """Whether ``s`` is a number of the row that only fp16 or bf16 results need.
+        """Whether ``s`` is a row scalar that only fp16 or bf16 results need.
 
         Only in pipelines: their one block a multiprocessor waits for such numbers.
         """
@@ -175,25 +175,25 @@ class RowArithmetic(RowLoops[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function that divides numbers of the row for fp16 and bf16 results."""
+        """The function that divides row scalars for fp16 and bf16 results."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
 
     def fma_of(self, s: Statement) -> Compute | Reduce | None:
-        """The addition that contains the product ``s`` as an FMA (fused multiply-add).
+        """The addition that is printed with the product ``s`` as one FMA.
 
-        None if ``s`` is no half-precision product, or has to be printed by itself. An
-        FMA rounds once less than a product and a sum.
+        None if ``s`` is no half-precision product, or has to be printed by itself. A
+        fused multiply-add rounds once less than a product and a sum.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The addition that alone reads the product ``value``, through identities.
+        """The addition that is the only reader of the product ``value``.
 
-        None if there is none. Of two products that are added, only the first becomes
-        part of the FMA.
+        Identities in between are followed. None if there is no such addition. Of two
+        products that are added, only the first becomes part of the fused multiply-add.
         """
         readers = self.users.get(value.name, [])
         if len(readers) != 1:
@@ -251,13 +251,13 @@ class RowArithmetic(RowLoops[T]):
             super().accumulate(s)
 
     def print_half_extremes(self, body: Sequence[Statement]) -> bool:
-        """Print ``body`` for the current vector, if it only takes extremes of 16 bits.
+        """Print ``body`` for the current vector, if it only takes 16-bit extremes.
 
         Prints, for the maximum of 8 float16: ``a = max_f16x8(x_tile, 0, a)``, which
         compares two elements at a time. ``body`` are a stage's statements. Returns
         whether it was printed.
         """
-        if self.accumulators > 1 or not self.takes_extremes_alone(body):
+        if self.accumulators > 1 or not self.only_takes_extremes(body):
             return False
         loads = {s.result: s for s in body if isinstance(s, Load)}
         lines: list[str] = []
@@ -274,8 +274,8 @@ class RowArithmetic(RowLoops[T]):
             self.line(text)
         return bool(lines)
 
-    def takes_extremes_alone(self, body: Sequence[Statement]) -> bool:
-        """Whether ``body`` only loads elements, and takes maxima and minima of them."""
+    def only_takes_extremes(self, body: Sequence[Statement]) -> bool:
+        """Whether ``body`` only loads elements and computes their extremes."""
         reduces = [s for s in body if isinstance(s, Reduce)]
         only = len(reduces) + sum(isinstance(s, Load) for s in body) == len(body)
         return only and all(s.function in _EXTREMES for s in reduces)
@@ -292,8 +292,8 @@ class RowArithmetic(RowLoops[T]):
     def staged_vector(self, operand: int) -> tuple[str, str]:
         """Where an operand's current vector is: ``("x_tile", "vector * 8")``.
 
-        The name of the register array, and the index of the vector's first element
-        there.
+        The first is the name of the register array, the second the index of the
+        vector's first element there.
         """
         tile, element = self.staged[operand].removesuffix("]").split("[", 1)
         return tile, element.removesuffix("lane").removesuffix(" + ") or "0"

@@ -31,7 +31,7 @@ _NONE: Final = -1
 
 @dataclass
 class RowCopiesPrinter(RowArithmetic[T]):
-    """Prints a thread's copies to shared memory, and its accesses there."""
+    """Prints a thread's copies to shared memory, and its accesses to them."""
 
     shared_row: int = _NONE
     """The operand whose last vectors are shared tiles; -1 if there is none."""
@@ -104,9 +104,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def row_name(self, value: Value) -> str:
         """``e_row``, the registers of a value ``e`` that is kept between stages.
 
-        ``e_vector`` in the loop over shared tiles: then they hold the current vector.
-        Between the loops it replaces the row in shared memory, which is not needed any
-        more.
+        In the loop over shared tiles it is ``e_vector``, the registers of the current
+        vector. Between the stages the value then lies in shared memory, in place of the
+        row, which is not needed any more.
         """
         return f"{self.name_of(value)}_{'vector' if self.on_shared_tiles else 'row'}"
 
@@ -120,8 +120,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
             a_vector = registers_f32(4)
             load_f32x4(a_shared, shared_at, a_vector, 0)
 
-        Only one vector lies there: the row's in the first stage, afterwards that of the
-        kept value, which has overwritten it.
+        In the first stage the shared tile is the row's; afterwards it is the kept
+        value's, which has overwritten it.
 
         Args:
             loads: The operands that the stage loads; the tile is loaded if its operand

@@ -1,9 +1,9 @@
-"""The loops along a row (or column), and which elements a thread has of it.
+"""The loops along a row (or column), which assign its elements to threads.
 
-A row is cut into vectors. Each iteration of the *row loop* goes through the
+A row is cut into vectors. Each iteration of the *row loop* computes the
 ``threads_per_row * tiles`` vectors that a row group has at a time; there is no such
-loop if the group's registers hold the whole row. In it a thread loops over its
-``tiles`` vectors, which are ``threads_per_row`` vectors apart.
+loop if the group's registers hold the whole row. In an iteration a thread loops over
+its ``tiles`` vectors, which are ``threads_per_row`` vectors apart.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class RowLoops(CudaPrinter[T]):
     """Prints the loops along a row, which the threads of a row group share."""
 
     variables: AxisIndices = field(default_factory=dict[int, str])
-    """The index along each kept axis: the row's (or column's)."""
+    """The row's (or column's) index along each kept axis."""
     recompute_thread: str = ""
-    """Stands for ``member`` while vectors are loaded and computed a second time."""
+    """The expression in place of ``member`` while vectors are computed a second time.
+    """
     member: str = ""
     """The kernel's variable for the thread's number in its row group."""
     on_shared_tiles: bool = False
@@ -43,7 +44,7 @@ class RowLoops(CudaPrinter[T]):
         """The current element's index in the row's registers: ``vector * 4 + lane``.
 
         ``lane`` is the expression of its number in the vector, or empty for the first:
-        ``vector * 4``. Without ``vector`` if the registers are those of one vector.
+        ``vector * 4``. There is no ``vector`` if the registers are those of one vector.
         """
         lanes = self.schedule.lanes
         if self.register_tiles == 1 or self.on_shared_tiles:
@@ -53,7 +54,7 @@ class RowLoops(CudaPrinter[T]):
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
     def row_elements(self) -> int:
-        """How many elements of a row (or column) are reduced to one."""
+        """The number of elements of a row (or column), which are reduced to one."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def open_row_loop(self) -> AbstractContextManager[Any]:

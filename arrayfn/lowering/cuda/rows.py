@@ -1,7 +1,7 @@
 """Kernels whose innermost axis is reduced: a row group of threads shares a row.
 
-A *part* of a row is a warp's share of it or, in a cluster, a block's. Threads of a part
-combine their values first; then the parts exchange theirs through shared memory.
+A *part* of a row is what a warp or, in a cluster, a block reduces of it. The threads of
+a part combine their values first; then the parts exchange theirs through shared memory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RowsPrinter(StagedPrinter[R]):
     """
 
     exchanges: int = 0
-    """How many exchanges between the blocks of a cluster have been printed."""
+    """The number of exchanges between a cluster's blocks that have been printed."""
     exchanged: str = "mbarriers"
     """The array of mbarriers that count the bytes of these exchanges."""
 
@@ -78,7 +78,7 @@ class RowsPrinter(StagedPrinter[R]):
     # Warps.
 
     def shuffles(self, reduces: Sequence[Reduce], lanes: int) -> None:
-        """Combine the values of ``lanes`` neighbouring lanes: a butterfly of shuffles.
+        """Combine the values of ``lanes`` neighbouring lanes by a shuffle butterfly.
 
         Each lane gets the result. Prints, for a maximum ``a`` over 8 lanes (a power of
         two):
@@ -97,7 +97,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine the values of the row group's threads, for ``reduces`` of a stage.
+        """Combine a row group's partial results of ``reduces``, those of a stage.
 
         Prints, for a sum ``a`` by 8 warps (by one warp or less: the first two lines
         alone):
@@ -130,7 +130,8 @@ class RowsPrinter(StagedPrinter[R]):
         """Combine the values within each part: a warp or, in a cluster, a block.
 
         In a cluster only the first warp gets the block's values, and sends them to the
-        other blocks: they count arriving values one by one, so there should be few.
+        other blocks: an mbarrier counts arriving values one by one, so there should be
+        few.
         """
         self.combine_warp(reduces)
         if self.combines_in_block and reduces:
@@ -151,7 +152,7 @@ class RowsPrinter(StagedPrinter[R]):
     def exchange(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
         """Print the exchange of values between all parts of the row, after ``stage``.
 
-        Returns where the values are then.
+        Returns where the values then are.
 
         Args:
             stage: The stage whose results are exchanged.
@@ -192,21 +193,21 @@ class RowsPrinter(StagedPrinter[R]):
         return Exchanged(warps, "warps", lane_part, offset, elements)
 
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """Where warps exchange values in shared arrays, and how long these are.
+        """The offset of the warps' values in shared arrays, and the arrays' length.
 
-        The first is an offset as in ``Exchanged``: empty here, as a row uses the whole
-        array. The second is its number of elements, for ``warps`` warps.
+        The offset is as in ``Exchanged``: empty here, as a row uses the whole array.
+        The length is in elements, for ``warps`` warps.
         """
         return "", warps
 
     def after_warp_barrier(self) -> None:
-        """Print work for single threads between an exchange's barrier and its reads.
+        """Print what single threads do between an exchange's barrier and its loads.
 
-        There is none here; a pipeline's producers have some.
+        Nothing here; a pipeline's producers have some work.
         """
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Exchanged) -> None:
-        """Combine the exchanged values of all ``parts``; every warp does it for itself.
+        """Combine the exchanged values of all ``parts``, redundantly in every warp.
 
         Prints, for a sum ``g`` of a cluster's four blocks:
 
@@ -223,7 +224,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     @override
     def after_first_loads(self) -> None:
-        """Initialize a cluster's mbarriers while the loads of its row are under way."""
+        """Initialize a cluster's mbarriers while the loads of its row are in flight."""
         if self.schedule.cluster > 1 and self.schedule.register_resident:
             self.init_exchange_mbarriers()
 
@@ -257,16 +258,16 @@ class RowsPrinter(StagedPrinter[R]):
         return size * self.parts
 
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """Where the exchange ``number`` of a row (0, 1, ...) takes place in a cluster.
+        """The mbarrier, its parity and the offset of exchange ``number`` in a cluster.
 
-        Returns three expressions: the index of its mbarrier, the parity to wait for,
-        and an offset as in ``Exchanged``. Here ``("0", "0", "")``: a cluster has one
-        row, and an mbarrier for each exchange.
+        ``number`` counts the exchanges of a row. Returns three expressions: the index
+        of the mbarrier, the parity to wait for, and an offset as in ``Exchanged``. Here
+        ``("0", "0", "")``: a cluster has one row, and an mbarrier for each exchange.
         """
         return str(number), "0", ""
 
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
-        """Exchange values between the blocks of a cluster, each in the memory of all.
+        """Exchange values between the blocks of a cluster; each block gets all of them.
 
         Prints, for the first value ``g`` of 8 blocks (thread k of each block sends to
         block k):
@@ -304,7 +305,7 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("cluster_wait()")
 
     def after_exchange(self, stage: int, mbarrier: str) -> None:
-        """Print what makes ``mbarrier`` ready for the next row: nothing, for one row.
+        """Prepare ``mbarrier`` for the next row: nothing here, as there is one row.
 
         A pipeline announces the bytes of the next row's exchange after ``stage``.
         """

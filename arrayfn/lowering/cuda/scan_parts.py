@@ -1,19 +1,20 @@
 """Scans along rows that are too long for a block: decoupled look-back over parts.
 
 A block reduces one part of a row, publishes its total, and scans another part, which
-lies ``lag`` parts before: the totals before that one are published by then, so blocks
-hardly wait, and its elements are still in the L2 cache, so memory is read once. Totals
-of groups of 512 parts are published, too, half way between. The prefix of a part is the
-sum of up to 511 totals of its own group and of the totals of the groups before; a
-thread reads eight of them at once. The order of the sums follows from the shapes alone.
+lies ``lag`` parts before. By then the totals before that part have been published, so
+blocks hardly wait, and its elements are still in the L2 cache, so memory is read once.
+Totals of groups of 512 parts are also published, half a ``lag`` later. The prefix of a
+part is the sum of up to 511 totals of its own group and of the totals of the groups
+before; a thread reads eight of them at once. The order of the sums follows from the
+shapes alone.
 
 The kernel's variable ``tile`` is a part's number among those of all rows, ``part`` its
 number in its row, ``start`` the row. The flag buffer has a slot for the total of each
 ``tile``, and after these one for the total of each group of parts.
 
-Blocks have dynamic ids, and wait for lower ids only. (Merrill and Garland, Single-pass
-parallel prefix scan with decoupled look-back, 2016, keep the part in the block
-meanwhile, and use whichever prefix is there when they look.)
+Blocks have dynamic ids, and wait for lower ids only. (Merrill and Garland, "Single-pass
+parallel prefix scan with decoupled look-back", 2016, keep the part in the block while
+they look back, and use whichever prefix is there.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing_extensions import override
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-AT_ONCE: Final = 8
+FLAGS_AT_ONCE: Final = 8
 """Flags that a thread loads at once."""
 
 
@@ -44,7 +45,8 @@ class PartsPrinter(ScanPrinter[S]):
     * ``before``: the total of parts before, or of a group of parts.
     """
 
-    summing: bool = False  # whether lines are of the part that is reduced
+    reduces_part: bool = False  # whether lines are of the part that is reduced
+    """Whether the lines being printed are for the part that is reduced."""
 
     @override
     def body(self) -> None:
@@ -58,20 +60,20 @@ class PartsPrinter(ScanPrinter[S]):
         self.flag_words = 1 + words * (self.all_parts + self.rows * self.groups)
         self.has_begin = True
         self.line("thread = thread_index()")
-        self.number_lanes("thread")
+        self.define_lane_and_warp("thread")
         self.declare()
-        self.summing = True
+        self.reduces_part = True
         self.declare_tiles(self.loads, schedule.lanes * schedule.tiles)
-        self.registers(f"{self.total}_totals", self.dtype, AT_ONCE)
+        self.registers(f"{self.total}_totals", self.dtype, FLAGS_AT_ONCE)
         for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
-        self.summing = False
+        self.reduces_part = False
         count = self.part_count
         # All loads are on their way before the first is waited for.
         with self.open_scanned_part():
             self.begin_part()
             self.load_all()
-        self.summing = True
+        self.reduces_part = True
         self.line("tile = block_index()")
         with self.open(f"if tile < {count}:"):
             self.begin_part()
@@ -81,8 +83,8 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"number = dynamic_block_id(flag_buffer, {blocks})")
         with self.open(f"if tile < {count}:"):
             self.begin_part()
-            self.sum_part()
-        self.summing = False
+            self.reduce_part()
+        self.reduces_part = False
         with self.open_scanned_part():
             self.begin_part()
             self.scan_threads()
@@ -113,7 +115,7 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def part_count(self) -> str:
-        """The parameter with the number of parts of all rows, which ``tile`` is below.
+        """The parameter with the number of parts of all rows; ``tile`` is below it.
 
         It is also the flag buffer's slot of the first group of parts.
         """
@@ -126,8 +128,8 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def group(self) -> int:
-        """Parts of a group, whose total is published, too."""
-        return self.schedule.threads // 2 * AT_ONCE
+        """Parts in a group, whose total is also published."""
+        return self.schedule.threads // 2 * FLAGS_AT_ONCE
 
     @property
     def groups(self) -> int:
@@ -146,7 +148,7 @@ class PartsPrinter(ScanPrinter[S]):
         return f"remainder(part + 1, {self.group}) == 0"
 
     def open_scanned_part(self) -> Self:
-        """Open what a block does with the part that it scans, if there is one.
+        """Open the block of lines for the part that is scanned, if there is one.
 
         Prints:
 
@@ -157,7 +159,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"tile = block_index() - {lag}")
         return self.open("if tile >= 0:")
 
-    def number_part(self) -> str:
+    def define_part(self) -> str:
         """Define ``part``, the number of ``tile`` in its row; return the row's text.
 
         Prints, where rows have groups of parts:
@@ -165,8 +167,8 @@ class PartsPrinter(ScanPrinter[S]):
             part = remainder(tile, parts)
             start = quotient(tile, parts)
 
-        The row is ``start`` then. Otherwise its text is the quotient, or 0 if there is
-        but one row.
+        The row is ``start`` then. Otherwise its expression is the quotient, or 0 if
+        there is only one row.
         """
         row = "0"
         if self.kept_axes:
@@ -183,13 +185,13 @@ class PartsPrinter(ScanPrinter[S]):
     def begin_part(self) -> None:
         """Define ``begin``, the first element of ``tile`` in its row, and its indices.
 
-        Prints, for parts of 4096 elements, after the lines of ``number_part``:
+        Prints, for parts of 4096 elements, after the lines of ``define_part``:
 
             begin = part * 4096
             i0 = start
             row = i0 * n1
         """
-        row = self.number_part()
+        row = self.define_part()
         self.line(f"begin = part * {self.tile_elements}")
         self.row = self.decompose(row, self.kept_axes)
         self.offsets, self.offset_axes = {}, frozenset()
@@ -199,11 +201,11 @@ class PartsPrinter(ScanPrinter[S]):
     def tile_name(self, operand: int) -> str:
         """The registers of the part that is scanned, or of the one that is reduced."""
         name = super().tile_name(operand)
-        return f"{name.removesuffix('_tile')}_next" if self.summing else name
+        return f"{name.removesuffix('_tile')}_next" if self.reduces_part else name
 
     # Totals that are published, and read.
 
-    def sum_part(self) -> None:
+    def reduce_part(self) -> None:
         """Store the total of each warp's elements of the part in shared memory."""
         total = self.total
         self.line(f"{total} = {self.identity}")
@@ -213,7 +215,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.store_warp_total("parts")
 
     def publish_part(self) -> None:
-        """Publish the total of the part that the block reduces, from its first warp.
+        """Publish the total of the part that the block reduces, by its first warp.
 
         Prints, for four warps:
 
@@ -271,10 +273,11 @@ class PartsPrinter(ScanPrinter[S]):
             self.publish("number", "before")
 
     def sum_predecessors(self) -> None:
-        """Set ``before`` to the total of all parts of the row before this one.
+        """Set ``before`` to the total of all earlier parts of the row.
 
-        Half of the threads look at parts of its group, the others at groups before.
-        Prints, for 128 threads and groups of 512 parts, before the sum of totals:
+        Half of the threads read totals of parts of its group, the others of earlier
+        groups. Prints, for 128 threads and groups of 512 parts, before the sum of
+        totals:
 
             at = tile - remainder(part, 512) + thread
             end = tile
@@ -304,19 +307,19 @@ class PartsPrinter(ScanPrinter[S]):
         The thread combines every ``apart``-th total, beginning with its own ``at``.
         """
         totals, identity = f"{self.total}_totals", self.identity
-        read = f"wait_for_{self.dtype}x{AT_ONCE}"
+        read = f"wait_for_{self.dtype}x{FLAGS_AT_ONCE}"
         self.print_lines(f"""
             before = {identity}
-            for item in range(at, end, {apart * AT_ONCE}):
-                for slot in range({AT_ONCE}):
+            for item in range(at, end, {apart * FLAGS_AT_ONCE}):
+                for slot in range({FLAGS_AT_ONCE}):
                     {totals}[slot] = {identity}
                 {read}(flag_buffer, item, {apart}, end, {totals})
-                for slot in range({AT_ONCE}):
+                for slot in range({FLAGS_AT_ONCE}):
                     before = {self.combined("before", f"{totals}[slot]")}
             """)
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """Combine ``lanes`` neighbouring lanes' values of the variable ``name``.
+        """Combine the variable ``name`` of ``lanes`` neighbouring lanes.
 
         Each lane gets the result. ``lanes`` is a power of two.
         """
@@ -345,7 +348,7 @@ class PartsPrinter(ScanPrinter[S]):
     def publish(self, slot: str, value: str, member: str = "lane") -> None:
         """Publish ``value`` in ``slot`` of the flag buffer, by one thread.
 
-        It is the thread whose ``member`` is 0. All three are expressions.
+        That is the thread whose ``member`` is 0. All three are expressions.
         """
         with self.open(f"if {member} == 0:"):
             self.line(f"publish_{self.dtype}(flag_buffer, {slot}, {value})")

@@ -2,12 +2,12 @@
 
 A block claims parts of rows from a work queue and copies them to shared memory while it
 computes others. It reduces a part in one iteration and publishes its total. Two
-iterations later it reads the totals of earlier parts, which are published by then, and
-scans the part. So blocks hardly wait for each other, and memory is read once.
+iterations later it reads the totals of earlier parts, which have been published by
+then, and scans the part. So blocks hardly wait for each other, and memory is read once.
 
 There is no deadlock, however many blocks run at once. A block publishes its total
-before it waits for others, and claims the next part after that; and it waits only for
-parts that were claimed before all that it has not reduced yet.
+before it waits for others, and claims the next part after that; and it only waits for
+parts that were claimed before all parts that it has not reduced yet.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Final
 from typing_extensions import override
 
 from arrayfn.lowering.cuda.printer import AxisIndices
-from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
+from arrayfn.lowering.cuda.scan_parts import FLAGS_AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
 
 _OLDER: Final = ("second", "oldest")
-"""The parts of a block that were reduced in the iterations before."""
+"""Names of the parts of a block that were reduced one and two iterations before."""
 _BEHIND: Final = len(_OLDER)
+"""Iterations from the reduction of a part to its scan."""
 
 
 @dataclass
@@ -37,8 +38,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
     warp within the part (``ahead``, ``ahead_second``, ``ahead_oldest``) and prefixes of
-    a thread's vectors within the warp (``a_sums``, ``a_second``, ``a_oldest`` for
-    ``a = cumsum(x)``), which are handed from iteration to iteration. Further variables:
+    a thread's vectors within the warp (``a_sums``, ``a_second``, ``a_oldest`` for ``a =
+    cumsum(x)``), which are passed on from iteration to iteration. Further variables:
 
     * ``numbers`` and ``mbarriers`` (shared memory): the number of the part in each
       slot, and the barrier of the copies to it.
@@ -59,7 +60,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         slots_words = words * (self.all_parts + self.rows * self.groups)
         self.flag_words, self.has_begin = 2 + slots_words, True
         self.line("thread = thread_index()")
-        self.number_lanes("thread")
+        self.define_lane_and_warp("thread")
         count = self.part_count
         self.part_counter = self.integer("counter", 1 + slots_words)
         self.declare()
@@ -74,10 +75,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line(f"end_work_queue(flag_buffer, {self.part_counter}, {blocks})")
 
     def print_iteration(self) -> None:
-        """Print an iteration: reduce a part, scan another one, fetch a third."""
+        """Print an iteration: reduce a part, scan another, begin to copy a third."""
         count, slots = self.part_count, self.schedule.slots
         with self.open(f"if newest < {count}:"):
-            self.sum_newest()
+            self.reduce_newest()
         self.line("barrier()")
         with self.open(f"if newest < {count}:"):
             self.scan_totals()
@@ -86,7 +87,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.sum_group()
         with self.open(f"if oldest < {count}:"):
             self.line("tile = oldest")
-            self.number_part()
+            self.define_part()
             self.sum_predecessors()
         # Not before: others would wait for the part as long as this block waits.
         self.line("taken = i64(0)")
@@ -112,7 +113,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.declare_tiles(self.in_registers, schedule.lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
-        self.registers(f"{total}_totals", self.dtype, AT_ONCE)
+        self.registers(f"{total}_totals", self.dtype, FLAGS_AT_ONCE)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
@@ -123,9 +124,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     # Iterations.
 
     def begin_parts(self) -> None:
-        """Begin to copy the first parts; none is reduced yet.
+        """Begin to copy the first parts, before any is reduced.
 
-        A part whose number is the count of all parts stands for none.
+        Where there is no part, its number is the count of all parts.
         """
         slots = self.schedule.slots
         with self.open("if thread == 0:"):
@@ -146,8 +147,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line(f"ahead_{name} = {self.identity}")
         self.line("iteration = i64(0)")
 
-    def sum_newest(self) -> None:
-        """Reduce the newest part: the warp's total, and prefixes of its vectors."""
+    def reduce_newest(self) -> None:
+        """Reduce the newest part: the warp's total, and the prefixes of its vectors."""
         slots = self.schedule.slots
         self.line(f"ring = remainder(iteration, {slots})")
         parity = f"remainder(quotient(iteration, {slots}), 2)"
@@ -218,7 +219,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def sum_group(self) -> None:
         """Publish the total of a group of parts, if the part ``second`` is its last.
 
-        That part was reduced in the iteration before.
+        That part was reduced one iteration before.
         """
         parts = self.parts
         self.line("tile = second")
@@ -277,5 +278,5 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
 
 def _from_oldest(*names: str) -> list[tuple[str, str]]:
-    """Pairs of a name and the one after it, the last pair first."""
+    """Pairs of successive names, the last pair first."""
     return list(reversed(list(pairwise(names))))

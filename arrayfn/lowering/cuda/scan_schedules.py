@@ -1,4 +1,4 @@
-"""The schedules of scans: by a row group, by a pipeline of parts, or by parts."""
+"""Chooses schedules of scans: by a row group, by a pipeline of parts, or by parts."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def is_scan(nest: Nest) -> bool:
 
 
 def scan(nest: Nest, gpu: GpuConfig) -> Scan:
-    """The schedule of a scan along the innermost axis, of any length.
+    """Choose the schedule of a scan along the innermost axis, of any length.
 
-    A row has as many threads as it has work for: a warp, a block, or a cluster. Longer
-    rows than a cluster can keep in registers are cut into parts.
+    A row has as many threads as it has work for: a warp, a block, or a cluster. Rows
+    that are too long for the registers of a cluster are cut into parts.
     """
     row = _ScannedRow.of(nest, gpu)
     room = gpu.scan_words // row.vector_words
@@ -68,7 +68,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
 
 @dataclass(frozen=True, slots=True)
 class _ScannedRow:
-    """The numbers of a scan's rows.
+    """The sizes of a scan's rows.
 
     Args:
         count: How many rows there are.
@@ -86,7 +86,7 @@ class _ScannedRow:
 
     @classmethod
     def of(cls, nest: Nest, gpu: GpuConfig) -> _ScannedRow:
-        """The rows of the scan ``nest``."""
+        """Compute the sizes of the rows of the scan ``nest``."""
         length = nest.axes[-1].extent
         lanes = divisor_lanes(length, widest_lanes(nest, gpu))
         (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
@@ -100,7 +100,8 @@ class _ScannedRow:
 def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
     """The schedule in which a block reduces one part of a row, and scans another.
 
-    The second is ``lag`` parts before the first: by then its predecessors are reduced.
+    The scanned part is ``lag`` parts before the reduced one: its predecessors have been
+    reduced by then.
     """
     threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // row.vector_words)
     parts = -(-row.vectors // (threads * tiles))
@@ -110,9 +111,9 @@ def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
-    """A scan that prefetches parts of rows, as vectors of ``lanes`` elements.
+    """Choose a scan that prefetches parts of rows, as vectors of ``lanes`` elements.
 
-    None where there are too few parts for it to pay, or no operand can be prefetched.
+    None where there are too few parts to gain by it, or no operand can be prefetched.
     """
     loaded = {
         s.operand: nest.operands[s.operand]

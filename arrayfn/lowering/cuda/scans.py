@@ -1,8 +1,9 @@
 """Kernels of scans: a group of threads shares a row, or loops along it.
 
-The warps of a row group have neighbouring parts of the row, as vectors: each thread
-scans its own, the lanes of a warp the totals of these, then the warps of a block and
-the blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
+The warps of a row group have neighbouring parts of the row, as vectors. Each thread
+scans its own elements, the lanes of a warp scan the threads' totals, then the warps of
+a block and the blocks of a cluster scan theirs. Longer rows are in parts: see
+``scan_parts``.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ S = TypeVar("S", bound=Scan)
 class ScanPrinter(CudaPrinter[S]):
     """Prints the kernel of a scan: of a reduction whose running value is stored.
 
-    Prefixes are exclusive: that of an element is the total of those before it. The
-    kernel of ``a = cumsum(x)`` has these variables, which methods below define:
+    Prefixes are exclusive: that of an element is the total of the elements before it.
+    The kernel of ``a = cumsum(x)`` has these variables, which methods below define:
 
     * ``x_tile`` and ``a_tile``: registers for a thread's vectors of elements.
     * ``a_scanned``: running values of each vector, one for each element.
@@ -39,7 +40,7 @@ class ScanPrinter(CudaPrinter[S]):
     * ``a``: a running value, or the total of a warp, of a block or of the row.
     * ``a_warps`` (shared memory): the totals of a block's warps.
     * ``ahead``: the prefix of the warp in its block, later in the row.
-    * ``a_carried``: the total of what a loop along the row has scanned before.
+    * ``a_carried``: the total of the earlier iterations of a loop along the row.
     """
 
     reduce: Reduce = field(init=False)
@@ -50,7 +51,7 @@ class ScanPrinter(CudaPrinter[S]):
     loads: list[int] = field(default_factory=list[int])  # operands loaded as vectors
     stores: list[int] = field(default_factory=list[int])  # those stored as vectors
     row: AxisIndices = field(default_factory=dict[int, str])
-    """The indices of the row: variables by kept axis."""
+    """The row's index along each kept axis, as variables."""
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
     @override
@@ -69,7 +70,7 @@ class ScanPrinter(CudaPrinter[S]):
         else:
             self.row = self.begin_rows(schedule.threads, schedule.threads_per_row)
         self.hoist_offsets(self.row)
-        self.number_lanes("member" if schedule.cluster > 1 else "thread")
+        self.define_lane_and_warp("member" if schedule.cluster > 1 else "thread")
         self.declare()
         if schedule.cluster > 1:
             shared = f"shared_{self.dtype}"
@@ -91,7 +92,7 @@ class ScanPrinter(CudaPrinter[S]):
                 self.line("barrier()")
 
     def read_nest(self) -> None:
-        """Note the nest's one reduction, its one store and the operands of vectors."""
+        """Set the fields: the nest's reduction, its store, its vector operands."""
         statements, lanes = self.nest.statements, self.schedule.lanes
         (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
         (self.result_store,) = (s for s in statements if isinstance(s, Store))
@@ -103,7 +104,7 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def tile_elements(self) -> int:
-        """Elements that a row group has at a time."""
+        """Elements that a row group computes at a time."""
         schedule = self.schedule
         return schedule.threads_per_row * schedule.lanes * schedule.tiles
 
@@ -117,8 +118,8 @@ class ScanPrinter(CudaPrinter[S]):
         """The operands that are loaded or stored as vectors, without repetition."""
         return tuple(dict.fromkeys((*self.loads, *self.stores)))
 
-    def number_lanes(self, thread: str) -> None:
-        """Define ``lane`` and ``warp``.
+    def define_lane_and_warp(self, thread: str) -> None:
+        """Define ``lane``, a thread's number in its warp, and ``warp``, its warp's.
 
         ``thread`` is the variable with the thread's number in its block.
         """
@@ -163,7 +164,7 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def vector_exists(self) -> str:
-        """The condition that the row has the current vector; empty if it has all."""
+        """The condition that the current vector is in the row; empty if all are."""
         n = self.extent(self.inner)
         ragged = self.nest.axes[self.inner].extent % self.tile_elements
         return f"first < {n}" if ragged else ""
@@ -174,7 +175,7 @@ class ScanPrinter(CudaPrinter[S]):
     def open_vectors(self) -> Generator[None]:
         """Open the loop over a thread's vectors.
 
-        Prints, for four vectors of four elements, which the row may not have:
+        Prints, for four vectors of four elements, some of which may be beyond the row:
 
             for vector in range(4):
                 first = ((warp * 4 + vector) * 32 + lane) * 4
@@ -193,7 +194,7 @@ class ScanPrinter(CudaPrinter[S]):
     def open_elements(self) -> Generator[AxisIndices]:
         """Open the loop over a vector's elements; yield an element's indices.
 
-        Meanwhile statements use the registers of ``in_registers``, not memory.
+        Inside it, statements access the registers of ``in_registers``, not memory.
         """
         lanes, index = self.schedule.lanes, f"i{self.inner}"
         if lanes == 1:
@@ -227,7 +228,7 @@ class ScanPrinter(CudaPrinter[S]):
             yield indices
 
     def load_all(self) -> None:
-        """Load all vectors, before the first is waited for."""
+        """Load all vectors, so that all loads are in flight before one is used."""
         if not self.loads:
             return
         first = {**self.row, self.inner: "first"}
@@ -269,7 +270,7 @@ class ScanPrinter(CudaPrinter[S]):
     # Threads, warps and blocks.
 
     def scan_threads(self) -> None:
-        """Scan the elements of each vector: ``scanned``, and its total in ``sums``.
+        """Scan the elements of each vector into ``scanned``, its total in ``sums``.
 
         Prints, besides the loops of ``open_vectors`` and ``open_accumulation``:
 
@@ -300,9 +301,10 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_warps(self) -> None:
         """Scan the totals of a warp's vectors, in the order of the row.
 
-        The vectors with one number lie side by side, a lane each; the lanes scan these
-        by shuffles, then each lane adds the totals of the numbers before. ``sums``
-        become the vectors' prefixes in the warp, and ``total`` the warp's total.
+        For each ``vector``, those of the 32 lanes are neighbours; the lanes scan these
+        by shuffles, then each lane adds the totals of the vectors with lower numbers.
+        ``sums`` become the vectors' prefixes in the warp, and ``total`` the warp's
+        total.
         """
         total, sums = self.total, f"{self.total}_sums[vector]"
         tiles, identity = self.schedule.tiles, self.identity
@@ -325,8 +327,7 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_blocks(self, loops: bool) -> None:
         """Set ``ahead`` to the prefix of the warp's elements in the row.
 
-        ``loops`` says that a loop goes along the row: its earlier iterations count,
-        too.
+        With ``loops`` it includes the earlier iterations of a loop along the row.
         """
         total = self.total
         if self.warps > 1:
@@ -348,15 +349,15 @@ class ScanPrinter(CudaPrinter[S]):
         return f"remainder(warp, {self.warps})"
 
     def store_warp_total(self, suffix: str) -> None:
-        """Put the warp's total into the shared array with ``suffix``."""
+        """Store the warp's total in the shared array with ``suffix``."""
         with self.open("if lane == 0:"):
             self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
 
     def scan_totals(self) -> None:
         """Scan the totals of a block's warps.
 
-        Each warp scans all of them, a lane each. ``ahead`` becomes the warp's prefix in
-        its block, ``total`` the total of the block.
+        Each warp scans all of them, one in each lane. ``ahead`` becomes the warp's
+        prefix in its block, ``total`` the total of the block.
         """
         total, warps, number = self.total, self.warps, self.warp_of_block
         self.line(f"ahead = {self.identity}")

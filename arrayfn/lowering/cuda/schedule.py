@@ -60,8 +60,9 @@ class Rows:
     """``threads_per_row`` threads share a row, each with ``tiles`` vectors at a time.
 
     Args:
-        threads: Of a block.
-        threads_per_row: Of a row group: a part of a warp, a warp, a block or a cluster.
+        threads: Threads of a block.
+        threads_per_row: Threads of a row group: a part of a warp, a warp, a block or a
+            cluster.
         lanes: Elements of a vector.
         tiles: Vectors that a thread has at a time.
         register_resident: The threads have the whole row at once and keep it in
@@ -100,13 +101,14 @@ class Pipeline(Rows):
 
     Args:
         clusters: How many run at once. Each claims one row after the other.
-        row_operands: Numbers of the operands with another row each time. Bulk copies
-            bring their rows to shared memory, from where they go to registers.
+        row_operands: Numbers of the operands that have different values for each row.
+            Bulk copies bring their rows to shared memory; from there they are loaded to
+            registers.
         broadcast_operands: Numbers of the operands that are the same for all rows, such
             as weights. They are copied to shared memory once and stay there.
         prefetch_rows: Rows that shared memory has room for.
         broadcast_register_tiles: How many vectors of the first broadcast operand each
-            thread has in registers instead, where shared memory is full.
+            thread keeps in registers instead, where shared memory is full.
         keeps_float32: fp16 and bf16 rows that are read twice are converted to float32
             once and stay so in registers. Otherwise each read converts them.
         shared: Bytes of shared memory of a block.
@@ -133,11 +135,11 @@ class Pipeline(Rows):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The warps of a block stride over the rows of its 32 columns, a lane for each.
+    """The warps of a block stride over the rows of its 32 columns, one in each lane.
 
     ``threads_per_row``, the number of warps, is how many threads share a column; each
     has ``tiles`` of its elements at a time. ``register_resident`` is as in ``Rows``.
-    The other two fields of ``Rows`` that printers ask for are constants here.
+    Other fields of ``Rows`` that printers read are constants here.
     """
 
     stem: ClassVar[str] = "columns"
@@ -171,7 +173,7 @@ class Transpose:
 
     @property
     def side(self) -> int:
-        """Elements along a tile."""
+        """Elements along each side of a tile."""
         return WARP * self.pack
 
 
@@ -250,11 +252,12 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
-    """Whether vectors of ``lanes`` elements along ``axis`` begin at multiples of them.
+    """Whether vectors of ``lanes`` elements along ``axis`` begin at aligned addresses.
 
     The first element's offset, the strides of all other axes and the distance between
     the slices of a loop (``operand.moves``) must be multiples of ``lanes``. The memory
-    of an array begins aligned; with negative strides its first element is not there.
+    of an array begins aligned; with negative strides its first element is not at the
+    beginning.
     """
     lowest, _ = operand.array.type.span()
     steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])

@@ -1,6 +1,6 @@
-"""Schedules of long rows: a cluster of blocks shares them, or a pipeline prefetches.
+"""Chooses schedules of long rows: clusters of blocks share them, or pipelines prefetch.
 
-Also which stages of rows merge (``row_merges``), which both kinds ask.
+``row_merges`` chooses the stages of rows that merge.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
 _FIXED_LINES: Final = 4
-"""Lines of shared memory for a pipeline's mbarriers (three arrays) and row numbers."""
+"""Lines of shared memory for a pipeline's three arrays of mbarriers and row numbers."""
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
-    """A cluster of blocks for each long row; None if one block is enough, or too few.
+    """Choose clusters of blocks for long rows; None if a block does, or no cluster.
 
     Rows of several stages stay in registers: each thread has up to
     ``gpu.cluster_words`` of them, half as many if there are fewer rows than
@@ -72,7 +72,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
 
 
 def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
-    """Clusters for rows of one stage that are fewer than the multiprocessors.
+    """Choose clusters for rows of one stage that are fewer than the multiprocessors.
 
     Vectors have ``lanes`` elements. None if clusters do not fill the GPU and a row is
     too long for one cluster: a split reduction is faster then.
@@ -80,7 +80,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     rows = math.prod(_kept_extents(nest))
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
-    if rows >= gpu.multiprocessors or length < 2 * gpu.chunk:
+    if rows >= gpu.multiprocessors or length < 2 * gpu.split_chunk:
         return None
     cluster = 2
     while cluster < gpu.max_cluster and rows * cluster < 2 * gpu.multiprocessors:
@@ -93,20 +93,20 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 
 def _kept_extents(nest: Nest) -> list[int]:
-    """The extents of the axes that are not reduced: how many rows there are."""
+    """The extents of the axes that are not reduced: of the rows."""
     return [a.extent for a in nest.axes if not a.reduced]
 
 
 def _can_exchange(nest: Nest) -> bool:
-    """Whether ``dsmem_store`` has the dtypes of all reductions' results."""
+    """Whether ``dsmem_store`` supports the dtypes of all reductions' results."""
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     return all(s.result.dtype.itemsize in DSMEM_BYTES for s in reduces)
 
 
 def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
-    """The pairs of stages of ``nest`` that share an exchange under ``schedule``.
+    """Find the pairs of stages of ``nest`` that share an exchange under ``schedule``.
 
-    Sums of squares do so only in a pipeline whose threads all have as many elements:
+    Sums of squares merge only in a pipeline whose threads all have as many elements:
     elsewhere rescaling them takes longer than an exchange.
     """
     length = math.prod(a.extent for a in nest.axes if a.reduced)
@@ -119,7 +119,7 @@ class _PrefetchableRow:
     """A row whose operands bulk copies can bring to shared memory.
 
     Args:
-        row_operands: Numbers of the operands with another row each time.
+        row_operands: Numbers of the operands with different values for each row.
         broadcast_operands: Numbers of those that are the same for all rows.
         row_bytes: Bytes of an element of all row operands.
         broadcast_bytes: Bytes of an element of each broadcast operand.
@@ -136,9 +136,10 @@ class _PrefetchableRow:
 
 
 def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
-    """The row of ``nest``; None if it is of several axes, or cannot be prefetched.
+    """The row of ``nest``, if bulk copies can prefetch it; else None.
 
-    A bulk copy takes multiples of 16 bytes.
+    It must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
+    multiples of 16 bytes.
     """
     operands = _classified_loads(nest)
     reduced = [a.extent for a in nest.axes if a.reduced]
@@ -156,9 +157,9 @@ def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
-    """A pipeline for long rows; None if rows are short, or cannot be prefetched.
+    """Choose a pipeline for long rows; None if rows are short, or cannot be prefetched.
 
-    It takes the smallest cluster whose blocks' parts of a row fit into registers and
+    It has the smallest cluster whose blocks' shares of a row fit into registers and
     shared memory.
     """
     row = _prefetchable_row(nest, gpu)
@@ -190,9 +191,9 @@ def _pipeline_of_clusters(
     room: int,
     gpu: GpuConfig,
 ) -> Pipeline | None:
-    """The pipeline with clusters of ``cluster`` blocks, if their parts of a row fit.
+    """The pipeline with clusters of ``cluster`` blocks, if their shares of a row fit.
 
-    Parts should also be small, unless clusters cannot be larger: blocks then finish
+    Shares should also be small, unless clusters cannot be larger: blocks then finish
     their last rows at about the same time. There is one large block a multiprocessor.
     Each of several would hold the weights, and some would have claimed further rows
     when others have none left.
@@ -203,7 +204,7 @@ def _pipeline_of_clusters(
         rows: How many rows there are.
         tile_words: 32-bit registers that a vector of the row takes up.
         room: Bytes of shared memory for rows and broadcast operands.
-        gpu: The numbers of the GPU.
+        gpu: The GPU.
     """
     threads, lanes = gpu.pipeline_threads, row.lanes
     tiles = -(-row.length // (cluster * threads * lanes))
@@ -239,7 +240,7 @@ def _pipeline_of_clusters(
 
 @dataclass(frozen=True, slots=True)
 class _SharedMemory:
-    """What a pipeline's block has in its ``nbytes`` of shared memory.
+    """What a pipeline's block keeps in its ``nbytes`` of shared memory.
 
     Args:
         prefetch_rows: How many rows it has room for.
@@ -261,16 +262,16 @@ def _shared_memory(
     room: int,
     gpu: GpuConfig,
 ) -> _SharedMemory | None:
-    """What shared memory has room for: as many rows, and as many weights, as possible.
+    """Fit as many rows, then as many weights as possible, into shared memory.
 
     Args:
-        part: Elements of a row that a block has.
+        part: Elements of a block's share of a row.
         tile: Elements of one vector of each thread; 0 if some threads have fewer
             vectors, as then none can be in registers.
         row_bytes: Bytes of an element of all row operands.
         broadcast_bytes: Bytes of an element of each broadcast operand.
         room: Bytes of shared memory.
-        gpu: Says how many rows and vectors there may be at most.
+        gpu: Limits the numbers of rows and vectors.
 
     Returns:
         None if there is no room for a single row.
@@ -287,7 +288,7 @@ def _shared_memory(
 
 
 def _exchange_bytes(nest: Nest, threads: int) -> int:
-    """Bytes of shared memory of a pipeline's block for mbarriers and exchanges.
+    """Bytes of shared memory that a pipeline's block needs for mbarriers and exchanges.
 
     The block has ``threads`` threads. Each reduction has an array for its warps and one
     for the blocks of the cluster, both double-buffered at most, in lines of their own.
@@ -301,7 +302,7 @@ def _exchange_bytes(nest: Nest, threads: int) -> int:
 
 
 def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
-    """How many clusters of ``cluster`` blocks run at once: they do not span GPCs."""
+    """How many clusters of ``cluster`` blocks run at once; each stays in one GPC."""
     usable = gpu.multiprocessors if cluster <= 2 else gpu.clustered_multiprocessors
     return max(1, usable // cluster)
 
@@ -309,7 +310,7 @@ def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
 def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The numbers of row operands and of broadcast operands of ``nest``.
 
-    None if a loaded operand is neither, or there is no row operand.
+    None if a loaded operand is neither of them, or if there is no row operand.
     """
     if not nest.axes:
         return None

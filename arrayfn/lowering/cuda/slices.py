@@ -1,9 +1,9 @@
-"""Bulk copies of rows to shared memory, in slices: what a block copies, and where to.
+"""Bulk copies of rows to shared memory, slice by slice.
 
 A slice is one vector for each thread of a block. The slices of a cluster's blocks
 interleave, so that the blocks move along the row together. Shared memory has
-``prefetch_rows`` slots for rows, which iterations use round-robin; a slot's slices
-follow each other there.
+``prefetch_rows`` slots for rows, which iterations use round-robin; the slices of a slot
+are contiguous there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
 
     @property
     def size(self) -> str:
-        """The expression of how many elements of a row this block has."""
+        """The expression of the number of elements of a row that this block has."""
         full = self.schedule.tiles * self.schedule.slice
         return "size" if self.is_ragged else str(full)
 
@@ -45,9 +45,9 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
     def open_slices(self, first: int = 0) -> Generator[None]:
         """Open the loop over the block's slices, from the ``first`` on.
 
-        Defines ``vector``, the slice's number, and ``begin``, its first element's in
-        the row. In ragged rows also ``count``, its elements: slices without any are
-        skipped.
+        Defines ``vector``, the slice's number, and ``begin``, the index of its first
+        element in the row. In ragged rows it also defines ``count``, the slice's
+        elements, and skips slices without any.
         """
         schedule, slice_ = self.schedule, self.schedule.slice
         span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
@@ -105,7 +105,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         return iteration if iteration.isdigit() else "ring"
 
     def slice_offset(self, slot: str) -> str:
-        """The index of the current slice in shared memory, of the row in ``slot``.
+        """The index in shared memory of the current slice of the row in ``slot``.
 
         ``slot`` is the expression of the slot's number. ``vector`` is the variable of
         the printed loop.

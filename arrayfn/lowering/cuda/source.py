@@ -51,11 +51,11 @@ def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
-    """The kernel of ``nest``, called ``name``, and what one call of it needs.
+    """Print ``nest`` as a kernel with this name, and collect what one call of it needs.
 
-    A work item of it is a block. ``schedule`` is what ``choose`` gives unless it is
-    said. The nest is printed twice: as the text for people, and with neutral names as
-    the key by which compiled kernels are found.
+    A work item is a block. ``choose`` gives the schedule if there is none. The nest is
+    printed twice: as the text for people, and with neutral names as the key by which
+    compiled kernels are found.
     """
     schedule = choose(nest) if schedule is None else schedule
     printer = _printer_of(schedule)

@@ -1,6 +1,6 @@
-"""Split reductions: a nest for partial results of chunks, and one that combines them.
+"""Split reductions: a nest for partial results of chunks, and a nest to combine them.
 
-That is for rows that are few, or long. Chunks depend on the shapes alone.
+They serve rows that are few, or long. Chunks depend on the shapes alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
@@ -39,20 +39,23 @@ from arrayfn.lowering.split import (
 )
 from arrayfn.lowering.titles import computed
 
-_MIN_PARTS: Final = 4  # chunks that are worth a second launch
-_MAX_TERMS: Final = 512  # terms of a chain of additions, about: more lose precision
-_COLUMN_SUMS: Final = 4  # partial sums that a thread has of a column
+_MIN_CHUNKS: Final = 4
+"""Chunks that are worth a second launch."""
+_MAX_TERMS: Final = 512
+"""Terms of a chain of additions, about. More of them lose precision."""
+_COLUMN_SUMS: Final = 4
+"""Partial sums that a thread has of a column at most."""
 
 
 def block_count(nest: Nest, schedule: Rows | Columns) -> int:
-    """How many blocks ``nest`` would have with ``schedule``."""
+    """The number of blocks of ``nest`` with ``schedule``."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.threads_per_row // schedule.threads
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
 
 
-def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
+def min_chunks(nest: Nest, schedule: Rows | Columns) -> int:
     """The fewest chunks of a row for which no chain of additions is too long.
 
     1 if ``schedule`` keeps rows in registers.
@@ -72,7 +75,7 @@ def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     Rows of several stages that stay in registers are read only once, so they may leave
     most of the GPU idle. A nest with too long chains of additions is split in any case.
     """
-    if parts_for_sums(nest, schedule) > 1:
+    if min_chunks(nest, schedule) > 1:
         return False
     kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
     times = IDLE_SHARE if kept else 1
@@ -82,7 +85,7 @@ def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     """Split a single-stage nest along its longest reduced axis; ``[nest]`` if small.
 
-    The result are nests of partial results, then the nest that combines them.
+    Returns nests of partial results, then the nest that combines them.
     """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     length = math.prod(nest.axes[k].extent for k in reduced)
@@ -90,10 +93,13 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     assert isinstance(schedule, (Rows, Columns))
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     blocks = max(1, block_count(nest, schedule))
-    target = min(-(-gpu.multiprocessors * gpu.waves // blocks), per_block // gpu.chunk)
-    fewest = parts_for_sums(nest, schedule)
+    target = min(
+        -(-gpu.multiprocessors * gpu.split_blocks // blocks),
+        per_block // gpu.split_chunk,
+    )
+    fewest = min_chunks(nest, schedule)
     target = max(target, fewest)
-    if target < (_MIN_PARTS if fewest == 1 else 2):
+    if target < (_MIN_CHUNKS if fewest == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
@@ -108,15 +114,15 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     if chunks < 2:
         return [nest]
     parts = part_arrays(nest, chunks + (rest > 0))
-    pieces = [partial(nest, axis, 0, size, chunks, parts, strided=strided)]
+    pieces = [partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
-        pieces.append(partial(nest, axis, chunks, rest, 1, parts, size * chunks))
+        pieces.append(partial_nest(nest, axis, chunks, rest, 1, parts, size * chunks))
     sums = chunk_sums([part.reduce for part in parts])
     return [*pieces, combine_parts(nest, parts, chunks + (rest > 0), sums)]
 
 
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
-    """Whether rows are so short that a warp should have columns of several rows.
+    """Whether rows are so short that a warp should compute columns of several rows.
 
     ``axis`` is the reduced axis that is cut. Chunk c then has its indices c, c +
     chunks, and so on, so that the chunks of neighbouring rows become neighbouring
@@ -129,34 +135,39 @@ def has_narrow_rows(nest: Nest, axis: int) -> bool:
     return all(o.strides[-1] == 1 and o.strides[axis] == width for o in loaded)
 
 
-def even_chunks(extent: int, count: int) -> tuple[int, int, int]:
-    """Size and number of equal chunks, up to ``count`` of them, and the rest.
+class ChunkSizes(NamedTuple):
+    """How elements are cut into ``chunks`` of ``size`` elements, and a rest."""
 
-    ``extent`` elements are cut. The rest is 0 if ``extent`` has a divisor near
-    ``count``.
+    size: int
+    chunks: int
+    rest: int
+    """Elements of the last, shorter chunk, which ``chunks`` leaves out; 0 for none."""
+
+
+def even_chunks(extent: int, count: int) -> ChunkSizes:
+    """Cut ``extent`` elements into up to ``count`` equal chunks, and perhaps a rest.
+
+    There is no rest if ``extent`` has a divisor near ``count``.
     """
     for chunks in range(count, count // 2, -1):
         if extent % chunks == 0:
-            return extent // chunks, chunks, 0
+            return ChunkSizes(extent // chunks, chunks, 0)
     return uneven_chunks(extent, count)
 
 
-def uneven_chunks(extent: int, count: int) -> tuple[int, int, int]:
-    """Size and number of equal chunks, ``count`` or more of them, and the rest.
-
-    ``extent`` elements are cut.
-    """
+def uneven_chunks(extent: int, count: int) -> ChunkSizes:
+    """Cut ``extent`` elements into ``count`` or more equal chunks, and a rest."""
     size = -(-extent // count)
     # Chunks begin at multiples of 16, so that vectors are aligned.
     size = max(1, size // 16 * 16) if size >= 64 else size
-    return size, extent // size, extent % size
+    return ChunkSizes(size, extent // size, extent % size)
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialResults:
     """The array of partial results of one reduction: [kept axes, chunks].
 
-    For neighbouring columns it is [outer kept axes, chunks, last axis].
+    If neighbouring columns are contiguous, it is [outer kept axes, chunks, last axis].
 
     Args:
         reduce: The reduction.
@@ -171,11 +182,13 @@ class Part:
     stride: int
 
 
-def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
-    """Arrays for partial results, one for each reduction of ``nest``.
+def part_arrays(
+    nest: Nest, chunks: int, chunks_innermost: bool = False
+) -> list[PartialResults]:
+    """Make arrays for partial results, one for each reduction of ``nest``.
 
-    A result has ``chunks`` partial results. They are contiguous if
-    ``chunks_innermost``. Otherwise, if the nest has columns, neighbouring columns are.
+    A result has ``chunks`` partial results. They are contiguous with
+    ``chunks_innermost``; otherwise, if the nest has columns, neighbouring columns are.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     columns = not nest.axes[-1].reduced and not chunks_innermost
@@ -190,7 +203,7 @@ def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list
         if k is not None:
             strides[k] = stride
     return [
-        Part(
+        PartialResults(
             s,
             Var(ArrayType(tuple(shape), s.result.dtype)),
             tuple(strides),
@@ -200,17 +213,17 @@ def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list
     ]
 
 
-def partial(
+def partial_nest(
     nest: Nest,
     axis: int,
     first_chunk: int,
     size: int,
     chunks: int,
-    parts: Sequence[Part],
+    parts: Sequence[PartialResults],
     start: int = 0,
     strided: bool = False,
 ) -> Nest:
-    """The nest that computes the partial results of some chunks.
+    """Build the nest that computes the partial results of some chunks.
 
     Axis ``axis`` becomes two: the chunk, which is kept, and the index within it.
 
@@ -220,7 +233,7 @@ def partial(
         first_chunk: The number of the first chunk in the arrays of partial results.
         size: Elements of a chunk.
         chunks: How many chunks the nest has.
-        parts: Where partial results go.
+        parts: The arrays of partial results.
         start: The index along ``axis`` at which the first chunk begins.
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
@@ -274,10 +287,10 @@ def partial(
 
 
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
-    """Statements for the index ``s`` after axis ``axis`` has become two.
+    """Statements that compute the index ``s`` after axis ``axis`` has become two.
 
-    ``steps`` are the distances of neighbouring chunks, and of a chunk's indices, along
-    ``axis``; chunk 0 begins at index ``start``.
+    ``steps`` are the distances along ``axis`` of neighbouring chunks, and of a chunk's
+    neighbouring indices; chunk 0 begins at index ``start``.
     """
     assert s.axis is not None
     if s.axis != axis:
@@ -301,9 +314,12 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
 
 
 def combine_parts(
-    nest: Nest, parts: Sequence[Part], chunks: int, combined: Sequence[Statement]
+    nest: Nest,
+    parts: Sequence[PartialResults],
+    chunks: int,
+    combined: Sequence[Statement],
 ) -> Nest:
-    """The nest that combines ``parts``, and does what ``nest`` does once a row.
+    """Build the nest that combines ``parts``, and computes what is once a row.
 
     ``parts`` are its first operands. Each result has ``chunks`` partial results, and
     ``combined`` are the statements that combine them.

@@ -2,12 +2,13 @@
 
 How a nest is split depends on its shapes alone:
 
-* the reduction of one stage becomes partial results of chunks, and their combination
+* a reduction of one stage becomes partial results of chunks, and their combination
   (``split``);
 * so do two stages that merge, as in ``logsumexp`` and variances: the chunks compute
   both, with a shift each (``merged_parts``);
 * a nest of other stages becomes nests of fewer stages by loop distribution
-  (``distribute``): reductions are written to memory, and read by the nests that follow.
+  (``distribute``): results of reductions are written to memory, and read by the nests
+  that follow.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from arrayfn.lowering.titles import computed
 
 
 def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
-    """The nests, in order, that replace ``nest`` to use more of the GPU.
+    """Replace ``nest`` by nests that use more of the GPU, in order.
 
-    ``nest`` alone if it fills the GPU, or cannot be split.
+    ``[nest]`` if it fills the GPU, or cannot be split.
     """
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
@@ -60,16 +61,17 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     if nest.stages == 1:
         return split(nest, gpu)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    if length < 4 * gpu.chunk:
+    if length < 4 * gpu.split_chunk:
         return [nest]
     return [part for piece in distribute(nest) for part in split_nest(piece, gpu)]
 
 
 def distribute(nest: Nest) -> list[Nest]:
-    """Loop distribution: nests for the reductions, then one for the elements.
+    """Distribute the stages of ``nest`` over several nests (loop distribution).
 
     Each stage becomes a nest, or each two stages that merge (unless these are all of
-    ``nest``). Statements once a row become a last nest.
+    ``nest``). A further nest computes the elements, and the last one what is once a
+    row.
     """
     merges = () if whole_merge(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
@@ -103,7 +105,7 @@ def distribute(nest: Nest) -> list[Nest]:
 
 
 def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
-    """A new array for the result of the reduction ``s``, as an operand of ``nest``.
+    """Make an array for the result of the reduction ``s``, as an operand of ``nest``.
 
     It has an element for each tuple of indices along the ``kept`` axes.
     """
@@ -123,7 +125,7 @@ def _piece(
     level: Callable[[Load | Compute | Count | Store], Level],
     first: int | None = None,
 ) -> Nest:
-    """The nest of ``roots`` and what they need.
+    """Build the nest of ``roots`` and of the statements that they need.
 
     Args:
         nest: The nest that is distributed.

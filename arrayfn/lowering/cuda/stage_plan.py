@@ -1,4 +1,4 @@
-"""What each stage of a nest computes, and which values are kept for later stages.
+"""Plans what each stage of a nest computes, and which values later stages reuse.
 
 A softmax has three stages: the maximum, the sum of exponentials, the quotients. Its
 second stage computes the exponentials and keeps them in registers for the third.
@@ -24,8 +24,11 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-KEEP_COST: Final = 4  # values that cost more are kept, not computed again
-HALF_EXP_COST: Final = 2  # a product, and one instruction of the special function unit
+KEEP_COST: Final = 4
+"""Cost in additions, above which a value is kept, not computed again."""
+HALF_EXP_COST: Final = 2
+"""Cost of a half-precision exponential: a product and a special-function instruction.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class StagePlan:
     Args:
         bodies: The statements of each stage, in order.
         kept: Names of the values that stay in registers for a later stage.
-        first: The stage in which a value is computed, by name.
-        last: The stage in which a kept value is last read, by name.
+        first_stage: The stage in which a value is computed, by name.
+        last_stage: The stage in which a kept value is last read, by name.
     """
 
     bodies: tuple[tuple[Statement, ...], ...]
     kept: frozenset[str]
-    first: dict[str, int]
-    last: dict[str, int]
+    first_stage: dict[str, int]
+    last_stage: dict[str, int]
 
     def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
         """The statements of ``nest`` that compute the kept values, in order."""
@@ -60,7 +63,7 @@ def plan_stages(
     *,
     keep_half_exp: bool = False,
 ) -> StagePlan:
-    """The plan of a nest of rows or columns: each stage's statements, and what is kept.
+    """Plan the stages of a nest of rows or columns.
 
     A stage's statements are its reductions and stores of elements, and what these need.
 
@@ -72,9 +75,11 @@ def plan_stages(
         merges: Pairs of stages that share an exchange. Values that a part computes
             relative to its own shift are kept if a factor rescales them later; others
             are computed again.
-        keep_half_exp: Whether half-precision exponentials count as expensive, too.
+        keep_half_exp: Whether half-precision exponentials also count as expensive.
     """
-    producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
+    definitions = {
+        s.result.name: s for s in nest.statements if not isinstance(s, Store)
+    }
     recomputed = {
         (name, m.stage + 1) for m in merges for name in m.provisional - set(m.scaled)
     }
@@ -87,11 +92,11 @@ def plan_stages(
         pending = [v for s in roots for v in names_of(s)]
         while pending:
             name = pending.pop()
-            s = producers[name]
+            s = definitions[name]
             if name in needed or isinstance(s, Reduce) or s.level != "element":
                 continue
             needed.add(name)
-            can_keep = keep and is_expensive(producers, name, keep_half_exp)
+            can_keep = keep and is_expensive(definitions, name, keep_half_exp)
             if (name, first.get(name)) in recomputed:
                 first[name] = stage
             elif name in first and can_keep:
@@ -112,7 +117,7 @@ def plan_stages(
 def _is_result_of_stage(s: Statement, stage: int) -> bool:
     """Whether ``s`` is a reduction or a store of elements that belongs to ``stage``.
 
-    Stores of level "outer" happen once a row, outside of the stage's loop.
+    Stores of level "outer" are done once a row, outside of the stage's loop.
     """
     if isinstance(s, Store) and s.level == "outer":
         return False
@@ -120,24 +125,24 @@ def _is_result_of_stage(s: Statement, stage: int) -> bool:
 
 
 def is_expensive(
-    producers: Mapping[str, Statement], name: str, keep_half_exp: bool
+    definitions: Mapping[str, Statement], name: str, keep_half_exp: bool
 ) -> bool:
-    """Whether a later stage reads the value ``name`` from registers, not computes it.
+    """Whether later stages read the value ``name`` from registers, not compute it.
 
-    It does if the value is loaded, or costs more than ``KEEP_COST`` operations.
+    They do if the value is loaded, or costs more than ``KEEP_COST`` operations.
 
     Args:
-        producers: The statement that computes each value, by the value's name.
+        definitions: The statement that computes each value, by the value's name.
         name: An element value: one that differs along the row.
         keep_half_exp: Count a half-precision exponential as others, not as cheap.
     """
-    if isinstance(producers[name], Load):
+    if isinstance(definitions[name], Load):
         return True
     seen: set[str] = set()
     pending, cost = [name], 0
     while pending:
         current = pending.pop()
-        s = producers[current]
+        s = definitions[current]
         if current in seen or not isinstance(s, Compute) or s.level != "element":
             continue
         seen.add(current)
@@ -149,7 +154,7 @@ def is_expensive(
 def is_half_exp(s: Statement) -> bool:
     """Whether ``s`` is an exponential whose result is rounded to fp16 or bf16.
 
-    One instruction, ``ex2.approx``, is exact to more than that.
+    One instruction, ``ex2.approx``, is more exact than these.
     """
     return isinstance(s, Compute) and s.function == "exp_f32" and s.result.half
 
@@ -162,8 +167,9 @@ def names_of(s: Statement) -> list[str]:
 def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     """32-bit registers that ``lanes`` elements of a row take up between stages.
 
-    The most between any two stages, and at least 1. Vectors stay as in memory: two
-    16-bit values share a register. ``keep_half_exp`` is as in ``plan_stages``.
+    It is the maximum over all pairs of successive stages, and at least 1. Vectors stay
+    as in memory: two 16-bit values share a register. ``keep_half_exp`` is as in
+    ``plan_stages``.
     """
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
@@ -178,14 +184,14 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
         live = [
             words(s)
             for s in plan.kept_statements(nest)
-            if plan.first[s.result.name] < stage <= plan.last[s.result.name]
+            if plan.first_stage[s.result.name] < stage <= plan.last_stage[s.result.name]
         ]
         needed = max(needed, sum(live))
     return needed
 
 
 def has_single_stage_loads(nest: Nest) -> bool:
-    """Whether a stage of ``nest`` loads elements that no other stage reads: weights."""
+    """Whether only one stage of ``nest`` reads some elements, such as weights."""
     kept = plan_stages(nest, keep=True).kept
     return any(
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
@@ -194,9 +200,9 @@ def has_single_stage_loads(nest: Nest) -> bool:
 
 
 def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """The loads of ``stage`` alone that are the same for all rows: weights.
+    """The loads of ``stage`` alone that are the same for all rows, such as weights.
 
-    They can be loaded or prefetched late. None in the first stage, which loads
+    They can be loaded or prefetched late. Empty in the first stage, which loads
     everything at once. ``plan`` is the plan of ``nest``.
     """
     return [
@@ -205,7 +211,7 @@ def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
         if isinstance(s, Load)
         and s.level == "element"
         and stage
-        and plan.first[s.result.name] == stage
+        and plan.first_stage[s.result.name] == stage
         and s.result.name not in plan.kept
         and not nest.operands[s.operand].written
         and not any(row_strides(nest, s.operand))
@@ -217,7 +223,7 @@ def can_split_row(nest: Nest, lanes: int) -> bool:
 
     The nest must keep one row, which ``cp.async`` can copy by vectors of ``lanes``
     elements; values that are computed from it and kept must have its dtype, as they
-    take its place; and results must be stored.
+    overwrite it; and the nest must store results of elements.
     """
     plan = plan_stages(nest, keep=True)
     kept = plan.kept_statements(nest)
@@ -234,8 +240,8 @@ def can_split_row(nest: Nest, lanes: int) -> bool:
 def keeps_one_word(nest: Nest) -> bool:
     """Whether ``nest`` has one row operand and keeps one register for each element.
 
-    Then it is known well enough how many registers a thread needs to limit them (see
-    ``Rows.blocks_per_multiprocessor``).
+    Then the number of registers that a thread needs can be estimated well enough to
+    limit it (see ``Rows.blocks_per_multiprocessor``).
     """
     rows = {
         s.operand
@@ -249,7 +255,7 @@ def keeps_one_word(nest: Nest) -> bool:
 def row_strides(nest: Nest, operand: int) -> list[int]:
     """The strides of operand number ``operand`` from row to row (or column to column).
 
-    All are 0 for weights, which are the same for all rows.
+    All are 0 for an operand such as weights, which is the same for all rows.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [nest.operands[operand].strides[k] for k in kept]

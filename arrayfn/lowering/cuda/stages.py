@@ -1,4 +1,4 @@
-"""Kernels of stages: passes over rows (or columns), shared by a group of threads."""
+"""Prints kernels in stages: passes over rows or columns that threads share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Memory(Enum):
 
 @dataclass(frozen=True)
 class StageVectors:
-    """The statements of a stage's loop along the row, and which operands are vectors.
+    """The statements of a stage's loop along the row, and its vector operands.
 
     A thread loads the vectors of an operand in one of three ways: all before it
     computes anything (``preloaded``), or one by one as it goes along its row, from
@@ -81,14 +81,14 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables that rescale kept values from a part's shift to the row's, by name."""
+    """The variable that rescales each kept value to the row's shift, by name."""
 
     @abstractmethod
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine the partial results of the group's threads.
 
-        Before, the variable of each reduction's result holds the thread's; afterwards
-        it holds the row's, in all threads.
+        Before, the variable of each reduction's result holds the thread's result;
+        afterwards it holds the row's, in all threads.
         """
 
     def stages(self, variables: AxisIndices, member: str) -> None:
@@ -104,7 +104,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     @cached_property
     def plan(self) -> StagePlan:
-        """Which statements each stage has, and which values are kept between stages."""
+        """The statements of each stage, and the values kept between stages."""
         return plan_stages(
             self.nest, keep=self.schedule.register_resident, merges=self.merges
         )
@@ -112,8 +112,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def stage(self, stage: int) -> None:
         """Print stage number ``stage``.
 
-        First the statements that run once a row, then the loop along the row, then the
-        combination of the threads' partial results.
+        First come the statements that run once a row, then the loop along the row, then
+        the combination of the threads' partial results.
         """
         self.outer_stage(stage)
         if stage < self.nest.stages and self.plan.bodies[stage]:
@@ -151,15 +151,15 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     x = x_tile[vector * 4 + lane]
                     a = accumulate_max_f32(a, x)
 
-        Divisions by a number of the row become products with its inverse; then the loop
-        is printed again with divisions (see ``repeat_with_divisions``).
+        Divisions by row scalars become products with their inverses; then the loop is
+        printed again with divisions (see ``repeat_with_divisions``).
         """
         vectors = self.stage_vectors(stage)
         self.declare_stage(vectors)
         divisors = self.row_divisors(vectors.body, vectors.stores, vectors.loads)
         for name, inverse in divisors.items():
             self.line(f"{inverse} = inverse_f32({name})")
-        self.invert_halves(vectors.body)
+        self.define_reciprocals(vectors.body)
         with self.open_row_loop():
             self.preload(vectors)
             if divisors:
@@ -173,7 +173,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.combine_lanes(stage)
 
     def stage_vectors(self, stage: int) -> StageVectors:
-        """The operands that ``stage`` loads and stores as vectors, by how it does."""
+        """Classify the operands that ``stage`` loads and stores as vectors."""
         body, lanes = self.plan.bodies[stage], self.schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
@@ -268,7 +268,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
             if isinstance(s, Load)
             and self.is_staged_load(s)
             and self.memory_of(s.operand) is Memory.GLOBAL
-            and (not keeps_row or self.plan.first[s.result.name] == stage)
+            and (not keeps_row or self.plan.first_stage[s.result.name] == stage)
         ]
         can_stream = keeps_row and len(self.reduced_axes) == 1
         weights = late_broadcast_loads(self.nest, self.plan, stage)
@@ -291,7 +291,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """Values that ``stage`` computes for later ones, and those of earlier stages.
+        """Values that ``stage`` computes for later stages, and those of earlier.
 
         Loads that are read from their operand's registers are in neither list.
         """
@@ -302,7 +302,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
             and s.result.name in self.plan.kept
             and not self.is_staged_load(s)
         ]
-        new = [value for value in kept if self.plan.first[value.name] == stage]
+        new = [value for value in kept if self.plan.first_stage[value.name] == stage]
         return new, [value for value in kept if value not in new]
 
     def vector_loop(self, vectors: StageVectors) -> None:
@@ -391,7 +391,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
     # What a pipeline does in other ways.
 
     def after_first_loads(self) -> None:
-        """Print what can be done while the first stage's loads are under way."""
+        """Print what can be done while the first stage's loads are in flight."""
 
     def memory_of(self, operand: int) -> Memory:
         """Where the elements of operand number ``operand`` are before a stage."""
@@ -431,13 +431,15 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.line(f"{self.tile_name(operand)}[{register}] = {element}")
 
     def declare_rows(self, stage: int) -> None:
-        """Declare registers for values that ``stage`` computes for later ones.
+        """Declare registers for the values that ``stage`` computes for later stages.
 
         Prints, for exponentials ``d``: ``d_row = registers_f32(32)``.
         """
         count = self.schedule.lanes * self.register_tiles
         for s in self.plan.kept_statements(self.nest):
-            if self.plan.first[s.result.name] == stage and not self.is_staged_load(s):
+            if self.plan.first_stage[
+                s.result.name
+            ] == stage and not self.is_staged_load(s):
                 dtype = short_name(s.result.dtype)
                 self.registers(self.row_name(s.result), dtype, count)
 
@@ -453,7 +455,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> None:
         """Print the statement ``s`` for one element of the row.
 
-        A value ``d`` that is kept is computed and put into registers by its first
+        A value ``d`` that is kept is computed and stored in registers by its first
         stage, and read from there by later ones:
 
             d = exp_f32(c)
@@ -480,10 +482,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         else:
             name, variable = s.result.name, self.name_of(s.result)
             row = f"{self.row_name(s.result)}[{register}]"
-            if self.plan.first[name] < stage:
+            if self.plan.first_stage[name] < stage:
                 factor = f" * {self.factors[name]}" if name in self.factors else ""
                 self.line(f"{variable} = {row}{factor}")
             else:
                 self.emit(s, at)
-                if self.plan.first[name] == stage:
+                if self.plan.first_stage[name] == stage:
                     self.line(f"{row} = {variable}")

@@ -1,4 +1,4 @@
-"""Elementwise kernels of operands in transposed order: tiles through shared memory."""
+"""Elementwise kernels with operands in transposed order: tiles in shared memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
     the variables of an element's indices, by axis.
 
     In the kernel of ``b = x.T + y``, ``x_tile`` is the tile of the transposed operand
-    in shared memory, ``x_lines`` what a thread has loaded of it, and ``y_tile`` what
-    it has loaded of the other one. Lanes are neighbours along ``across`` when they load
-    ``x``, and along ``inner`` when they compute and store.
+    in shared memory, ``x_lines`` are the registers with a thread's elements of it, and
+    ``y_tile`` those with its elements of the other operand. Lanes are neighbours along
+    ``across`` when they load ``x``, and along ``inner`` when they compute and store.
     """
 
     def __post_init__(self) -> None:
-        """Note the axes of the tile, and which operands are transposed."""
+        """Determine the axes of the tile, and the operands that are transposed."""
         super().__post_init__()
         axes = self.nest.axes
         self.across, self.inner = self.schedule.axis, len(axes) - 1
@@ -91,7 +91,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         return self.tile_name(operand).removesuffix("_tile") + "_words"
 
     def exists(self, indices: AxisIndices) -> str:
-        """The condition that the element at ``indices`` exists; empty if all do."""
+        """The condition that the element at ``indices`` is inside; empty if all are."""
         axes = self.across, self.inner
         tests = [f"{indices[k]} < {self.extent(k)}" for k in axes]
         return "" if self.is_whole else " and ".join(tests)
@@ -179,11 +179,11 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def move_words(self) -> None:
         """Print a tile whose elements of 8 or 16 bits move as words of 32 bits.
 
-        Words of ``pack`` elements along one axis become such along the other. A thread
-        has ``pack`` of them, one above the other, and transposes them in registers. In
-        shared memory each line is padded by a word, and every 32 lines by one more. So
-        neither the words that a warp writes, ``pack`` lines apart, nor those of a line,
-        which it reads, have bank conflicts.
+        A word has ``pack`` elements along one axis when it is loaded, and along the
+        other when it is stored. A thread loads ``pack`` words one above the other, and
+        transposes them in registers. In shared memory each line is padded by a word,
+        and every 32 lines by one more. So neither the words that a warp writes,
+        ``pack`` lines apart, nor those of a line, which it reads, have bank conflicts.
         """
         nest, pack, side = self.nest, self.schedule.pack, self.schedule.side
         size = side * (side + pack) + pack * pack
@@ -220,8 +220,8 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def load_words(self, words: int) -> None:
         """Load a thread's ``words`` words of each transposed operand into registers.
 
-        All loads are on their way before the first word is waited for. Prints, for two
-        fp16 numbers a word:
+        All loads are in flight before the first word is used. Prints, for two fp16
+        numbers a word:
 
             i0 = tile0 + lane * 2
             for part in unrolled(4):
@@ -275,7 +275,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         """Print the statements for each element of the current word.
 
         Words of the operands ``read`` are in registers already; those of the operands
-        ``written`` are put there. Prints, for ``b = x.T + y``:
+        ``written`` are computed into registers. Prints, for ``b = x.T + y``:
 
             load_u16x2(x_tile, line * 66 + (quotient(line, 32) + lane) * 2, x_words, 0)
             for slot in range(2):

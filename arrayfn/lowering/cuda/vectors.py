@@ -1,4 +1,4 @@
-"""What vector accesses of CUDA kernels share: names, index arithmetic, tiles.
+"""The base of CUDA printers for vector accesses: names, index arithmetic, tiles.
 
 A *tile* is the array of a thread's registers for vectors of an operand. For the operand
 that is the parameter ``x_in``, or ``x_out``, it is called ``x_tile``.
@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.schedule import Schedule, is_vector
 from arrayfn.lowering.kernel_ir import Count, Load, Statement, Store
 from arrayfn.lowering.kernel_printer import KernelPrinter
 
-_SMALL: Final = 2**31
+_MAX_32_BIT_INDEX: Final = 2**31
 S = TypeVar("S", bound=Schedule)
 AxisIndices = dict[int, str]
 """The expression of the index along each axis of the nest, by axis number."""
@@ -29,8 +29,8 @@ AxisIndices = dict[int, str]
 class VectorPrinter(KernelPrinter, Generic[S]):
     """Prints index arithmetic, and accesses of vectors of neighbouring elements.
 
-    Methods append lines to the kernel; one that returns a ``str`` returns an expression
-    of the kernel's source, or a variable.
+    Methods append lines to the kernel. A method that returns a ``str`` returns an
+    expression or a variable of the kernel's source.
     """
 
     schedule: S = field(kw_only=True)
@@ -43,7 +43,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     # Text.
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
-        """The number of index tuples along ``axes``: ``n1`` for axis 1.
+        """The expression of the product of the extents of ``axes``: ``n1`` for axis 1.
 
         For several axes it is an integer parameter of the kernel, called ``name``.
         """
@@ -57,13 +57,13 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         ``quotient(x, y)``, a 32-bit division, if ``limit`` is below 2**31: it is
         faster. Else ``(x) // y``.
         """
-        if limit < _SMALL:
+        if limit < _MAX_32_BIT_INDEX:
             return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
     def remainder(self, x: str, y: str, limit: int) -> str:
         """The expression ``x % y`` for ``0 <= x <= limit``, as in ``quotient``."""
-        if limit < _SMALL:
+        if limit < _MAX_32_BIT_INDEX:
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
@@ -148,9 +148,9 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` accesses by vectors of ``lanes`` elements.
+        """The operands that ``body`` loads, or stores, in vectors of ``lanes``.
 
-        ``kind`` says whether its loads or its stores are meant.
+        ``kind`` is ``Load`` or ``Store``.
         """
         return [
             s.operand
@@ -162,7 +162,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         """Whether ``s`` is one vector access for ``lanes`` neighbouring elements.
 
         It is not if the operand is not contiguous and aligned, if indices are computed,
-        or if it stores conditionally or adds.
+        or if it is a store that is conditional or adds.
         """
         conditional = isinstance(s, Store) and s.where is not None
         return (
@@ -202,22 +202,22 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         )
 
     def move_vector(
-        self, way: str, operand: int, name: str, at: str, register: str
+        self, direction: str, operand: int, name: str, at: str, register: str
     ) -> None:
         """Print one vector access: ``load_f32x4(x_in, row + first, x_tile, 0)``.
 
         Args:
-            way: "load" or "store".
+            direction: "load" or "store".
             operand: The number of the operand, here ``x``.
             name: The suffix of the function: ``f32x4``.
             at: The index of the vector's first element in memory: ``row + first``.
             register: The index of its first element in the tile: ``0``.
         """
         arrays = f"{self.pointer(operand)}, {at}, {self.tile_name(operand)}"
-        self.line(f"{way}_{name}({arrays}, {register})")
+        self.line(f"{direction}_{name}({arrays}, {register})")
 
     def declare_result_tiles(self, operands: Iterable[int], count: int) -> None:
-        """Declare tiles of ``count`` registers for results that are stored by vectors.
+        """Declare tiles of ``count`` registers for results that are stored as vectors.
 
         Tiles of fp16 and bf16 results are float32, as they are computed;
         ``store_vector`` rounds them. Prints, for a bfloat16 result: ``y_tile =
@@ -240,11 +240,11 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def store_vector(
         self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
-        """Store a vector from the operand's tile to memory: ``load_vector`` reversed.
+        """Store a vector from the operand's tile to memory.
 
         Prints, for four lanes: ``store_f32x4(y_out, row + first, y_tile, 0)``. The
         suffix is ``bf16x8`` if float32 registers are rounded to bfloat16, ``u16x8`` if
-        they hold bits.
+        they hold bits. The arguments are those of ``load_vector``.
         """
         name = self.vector_name(operand, lanes)
         if operand in self.result_tiles:
@@ -253,7 +253,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         self.move_vector("store", operand, name, at, register)
 
     def declare_tiles(self, operands: Iterable[int], count: int) -> None:
-        """Declare a tile of ``count`` registers of its memory dtype per operand.
+        """Declare for each operand a tile of ``count`` registers of its memory dtype.
 
         Prints, for a bool operand: ``x_tile = registers_u8(8)``.
         """

@@ -128,16 +128,16 @@ MEMORY_DTYPES: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 SHARED_LINE: Final = 128
 """Bytes of a line of shared memory.
 
-mbarriers and arrays of at least a line begin at a line; a smaller array lies within
-one.
+mbarriers and arrays of at least a line begin at a line; a smaller array lies within one
+line.
 """
 DSMEM_DTYPES: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
 """The dtypes that blocks of a cluster store in each other's shared memory."""
 DSMEM_BYTES: Final = (4, 8, 16)
-"""Their sizes in bytes."""
+"""The sizes of these dtypes in bytes."""
 MIN_DIVIDEND: Final = 2.0**-90
 MIN_DIVISOR: Final = 2.0**-30
-"""``divide_f32`` is exact for magnitudes from these up to their inverses."""
+"""``divide_f32`` is exact for magnitudes of x and y from these up to their inverses."""
 LANES: Final = (2, 4, 8, 16)
 KEY_DTYPES: Final = ("u32", "i64")
 """The dtypes of radix-sort keys."""
@@ -214,10 +214,10 @@ SHUFFLES: Final[tuple[Kind, ...]] = get_args(_Shuffle)
 
 
 class Thread(Protocol):
-    """A thread of an emulated launch: what device functions act on."""
+    """A thread of an emulated launch, for which device functions are executed."""
 
     def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
-        """Do what ``function`` does with these arguments; return its result."""
+        """Execute ``function`` with these arguments; return its result."""
         ...
 
 
@@ -226,7 +226,7 @@ class DeviceFunction:
     """A function that kernels call and that the CUDA backend compiles to instructions.
 
     Args:
-        name: As in kernels, such as ``load_f32x4``.
+        name: The name in kernels, such as ``load_f32x4``.
         kind: The name without its dtype and number of lanes: ``load``.
         dtype: The dtype in the name, or empty.
         lanes: The number of elements in the name, or 1.
@@ -238,7 +238,7 @@ class DeviceFunction:
     lanes: int = 1
 
     def __call__(self, *arguments: Any) -> Any:
-        """Do what the function does, for the emulator's current thread; its result.
+        """Execute the function for the emulator's current thread; return its result.
 
         Raises RuntimeError outside of an emulated launch.
         """
@@ -258,7 +258,7 @@ _current: Thread | None = None
 
 
 def set_current(thread: Thread | None) -> None:
-    """Make ``thread`` the one that device functions act for; None after a launch."""
+    """Set the thread that device functions are executed for; None after a launch."""
     global _current  # noqa: PLW0603 - one thread runs at a time
     _current = thread
 
@@ -268,15 +268,15 @@ _COPIED: Final = {
     **dict.fromkeys(("i32", "u32", "f32"), (1, 2, 4)),
     **dict.fromkeys(("i64", "u64", "f64"), (1, 2)),
 }
-"""The elements of one ``cp.async``: 4 to 16 bytes."""
+"""The numbers of elements that one ``cp.async`` can copy: 4 to 16 bytes."""
 _TRANSPOSED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
-"""How many elements of a dtype fill 32 bits."""
+"""The elements of each dtype that fill 32 bits."""
 
 
 def _typed(
     kinds: Iterable[Kind], dtypes: Iterable[str], lanes: Iterable[int] = ()
 ) -> Iterator[DeviceFunction]:
-    """One function for each of ``kinds``, ``dtypes`` and ``lanes``.
+    """Make a function for each of ``kinds``, ``dtypes`` and ``lanes``.
 
     Its name is ``kind_T``, or ``kind_TxN`` if ``lanes`` are given.
     """
@@ -287,7 +287,7 @@ def _typed(
 
 
 def _functions() -> Iterator[DeviceFunction]:
-    """All functions of the vocabulary, by the dtypes that each kind has."""
+    """Make all functions of the vocabulary, with the dtypes that each kind has."""
     untyped: tuple[Kind, ...] = get_args(_Untyped)
     for kind in untyped:
         yield DeviceFunction(kind, kind)
@@ -335,21 +335,21 @@ COLLECTIVE: Final = frozenset(
 
 
 class DeviceHelper:
-    """A function of a kernel's text that the kernel calls.
+    """A helper function in a kernel's text, which the kernel calls.
 
-    Compiled, it becomes a part of the kernel. Called in an emulator, it runs as Python.
+    Compiled, it becomes part of the kernel. In an emulator it runs as Python.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the function's text for the emulator's current thread."""
+        """Run the helper as Python, for the emulator's current thread."""
         return self.function(*arguments)
 
 
 def device_function(function: Callable[..., Any]) -> DeviceHelper:
-    """The decorator of functions in a kernel's text that the kernel calls."""
+    """Mark a helper function in a kernel's text, as a decorator."""
     return DeviceHelper(function)
 
 

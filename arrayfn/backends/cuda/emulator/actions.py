@@ -1,7 +1,7 @@
-"""The actions of single threads at device functions: a registry.
+"""What each device function does in the emulator, for one thread: a registry.
 
 An action is called as ``action(thread, function, *arguments)``. ``copies``,
-``lookback`` and ``threads`` register those that access memory.
+``lookback`` and ``threads`` register the actions that access memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from arrayfn.lowering.cuda.vocabulary import MIN_DIVIDEND, MIN_DIVISOR
 Action = Callable[..., Any]
 
 ACTIONS: Final[dict[str, Action]] = {}
-"""By the kinds of device functions."""
+"""The action of each kind of device functions."""
 
 
-def acts(*kinds: str) -> Callable[[Action], Action]:
+def emulates(*kinds: str) -> Callable[[Action], Action]:
     """Register a function as the action of ``kinds``."""
 
     def registered(action: Action) -> Action:
@@ -32,10 +32,7 @@ def acts(*kinds: str) -> Callable[[Action], Action]:
 
 
 def _divides(minimum: Any, maximum: Any, y: Any) -> bool:
-    """Whether dividends and the divisor ``y`` lie where a kernel may use a reciprocal.
-
-    The dividends lie between ``minimum`` and ``maximum``.
-    """
+    """Whether ``divide`` is exact for the divisor ``y`` and a range of dividends."""
     small, large = MIN_DIVIDEND, 1 / MIN_DIVIDEND
     divisors = MIN_DIVISOR <= abs(y) <= 1 / MIN_DIVISOR
     return bool(minimum >= small and maximum <= large and divisors)
@@ -70,4 +67,4 @@ PLAIN: Final[dict[str, Callable[..., Any]]] = {
         ("griddepcontrol_wait", "griddepcontrol_launch_dependents"), _nothing
     ),
 }
-"""Functions of their arguments alone, by the kinds of device functions."""
+"""What device functions without effects compute, by their kinds."""

@@ -1,4 +1,4 @@
-"""The emulator's copies: of vectors, and asynchronous ones to shared memory."""
+"""Emulated copies: of vectors, and asynchronous ones to shared memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulator.actions import acts
+from arrayfn.backends.cuda.emulator.actions import emulates
 from arrayfn.backends.cuda.emulator.matrices import rounded, widened
 from arrayfn.backends.cuda.emulator.memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
@@ -14,7 +14,7 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
-    """EmulationError unless a vector of ``lanes`` elements at ``at`` is aligned."""
+    """Raise EmulationError unless a vector at element ``at`` is aligned."""
     address = memory.array.ctypes.data + memory.offset(at) * memory.array.itemsize
     if address % min(16, lanes * memory.array.itemsize):
         raise EmulationError(
@@ -25,10 +25,10 @@ def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
 def check_unread(
     thread: Any, shared: SharedMemory, at: int, count: int, what: str
 ) -> None:
-    """EmulationError if another thread has read elements since the last barrier.
+    """Raise EmulationError if another thread has read elements since the last barrier.
 
-    These are ``count`` elements of ``shared`` from ``at`` on. ``what`` is the message's
-    verb: what ``thread`` does to them.
+    They are ``count`` elements of ``shared`` from ``at`` on. ``what`` is the verb of
+    the message: what ``thread`` does to them.
     """
     for k in range(at, at + count):
         other = shared.reader(k)
@@ -48,7 +48,7 @@ def _write(memory: Any, at: int, values: Any) -> None:
         memory[at + k] = value
 
 
-@acts("load")
+@emulates("load")
 def _load(
     thread: Any, f: DeviceFunction, array: Any, at: int, tile: Any, to: int
 ) -> None:
@@ -57,7 +57,7 @@ def _load(
     _write(tile, to, _read(array, at, f.lanes))
 
 
-@acts("store")
+@emulates("store")
 def _store(
     thread: Any, f: DeviceFunction, array: Any, at: int, tile: Any, source: int
 ) -> None:
@@ -69,7 +69,7 @@ def _store(
     )
 
 
-@acts("cp_async")
+@emulates("cp_async")
 def _cp_async(
     thread: Any, f: DeviceFunction, array: Any, at: int, shared: Any, to: int, live: Any
 ) -> None:
@@ -85,16 +85,16 @@ def _cp_async(
     thread.copies[-1].append((shared, int(to), values))
 
 
-@acts("cp_async_commit")
+@emulates("cp_async_commit")
 def _cp_async_commit(thread: Any, f: DeviceFunction) -> None:
     thread.copies.append([])
 
 
-@acts("cp_async_wait")
+@emulates("cp_async_wait")
 def _cp_async_wait(thread: Any, f: DeviceFunction, pending: int) -> None:
-    """Complete the thread's groups of copies but the last ``pending``.
+    """Complete all of the thread's groups of copies but the last ``pending``.
 
-    On a GPU those may still be under way.
+    On a GPU those may still be in flight.
     """
     done = max(0, len(thread.copies) - 1 - int(pending))
     for group in thread.copies[:done]:
@@ -103,12 +103,12 @@ def _cp_async_wait(thread: Any, f: DeviceFunction, pending: int) -> None:
     del thread.copies[:done]
 
 
-@acts("pack")
+@emulates("pack")
 def _pack(thread: Any, f: DeviceFunction, x: Any, y: Any, tile: Any, at: int) -> None:
     _write(tile, at, rounded(f.dtype, x, y))
 
 
-@acts("widen")
+@emulates("widen")
 def _widen(
     thread: Any, f: DeviceFunction, tile: Any, at: int, wide: Any, to: int
 ) -> None:
@@ -116,7 +116,7 @@ def _widen(
     _write(wide, to, widened(f.dtype, *_read(tile, at, f.lanes)))
 
 
-@acts("transpose")
+@emulates("transpose")
 def _transpose(thread: Any, f: DeviceFunction, tile: Any, at: int) -> None:
     """Transpose the square matrix of ``f.lanes`` rows at ``tile[at]`` in place."""
     n = f.lanes
@@ -124,7 +124,7 @@ def _transpose(thread: Any, f: DeviceFunction, tile: Any, at: int) -> None:
     _write(tile, at, (values[k % n * n + k // n] for k in range(n * n)))
 
 
-@acts("max", "min")
+@emulates("max", "min")
 def _extreme(thread: Any, f: DeviceFunction, tile: Any, at: int, x: Any) -> Any:
     values = np.append(widened(f.dtype, *_read(tile, at, f.lanes)), np.float32(x))
     return values.max() if f.kind == "max" else values.min()

@@ -1,14 +1,14 @@
-"""Runs CUDA kernels without a GPU: every thread a generator, one after the other.
+"""Emulates CUDA kernels: every thread is a generator, and they run one after the other.
 
 A kernel's source is parsed, and each call of a collective function (a barrier, a
-shuffle) becomes a ``yield``. The threads of a block run until all have come to one;
+shuffle) becomes a ``yield``. The threads of a block run until all have reached one;
 then the barrier opens, or lanes exchange values. Blocks run in order. The emulator is
 slow and meant for small shapes. Besides wrong numbers it finds, as errors:
 
-* threads that come to different barriers, or to none (a divergent barrier);
+* threads that reach different barriers, or none (a divergent barrier);
 * shared memory that one thread writes and another accesses with no barrier between;
 * two threads that write the same element of an array, accesses outside an array, and
-  vector accesses off their alignment;
+  unaligned vector accesses;
 * where a result lies over an operand, an element that one thread writes and another
   reads with no barrier between;
 * where all blocks run at once, an element that one block writes and another accesses
@@ -55,7 +55,7 @@ from arrayfn.lowering.cuda.vocabulary import (
 class _Collectives(ast.NodeTransformer):
     """Turns calls of collective functions into yields of a ``Wait``.
 
-    The functions of the source itself are parts of the kernel, and generators too.
+    Functions that the source itself defines (``parts``) become generators as well.
     """
 
     def __init__(self, parts: frozenset[str]) -> None:
@@ -83,7 +83,7 @@ class _Collectives(ast.NodeTransformer):
 
 
 def generator_of(source: str, name: str) -> Callable[..., Generator[Wait, Any, None]]:
-    """The kernel ``name`` of ``source`` as a generator function."""
+    """Compile the kernel ``name`` of ``source`` as a generator function."""
     tree = ast.parse(source)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     tree = _Collectives(frozenset(f.name for f in functions)).visit(tree)
@@ -110,7 +110,7 @@ def launch(
     """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
 
     ``cluster`` blocks run at a time, or all if they are ``cooperative``. Raises
-    EmulationError where the kernel does what is undefined on a GPU.
+    EmulationError where the behaviour on a GPU is undefined.
     """
     kernel = generator_of(source, name)
     # Accesses are recorded by memory, or by (argument's number, 0). The former lets the
@@ -154,8 +154,8 @@ def _run_cluster(
 ) -> None:
     """Run the blocks of a cluster to their end.
 
-    ``indices`` are the blocks' own. ``kernel(*arguments)`` makes the generator of one
-    thread. ``accesses`` records what has been accessed since the last barrier.
+    ``indices`` are the blocks' numbers. ``kernel(*arguments)`` makes the generator of
+    one thread. ``accesses`` records what has been accessed since the last barrier.
     """
     blocks = [Block(index) for index in indices]
     running: list[list[Thread]] = []
@@ -177,31 +177,28 @@ def _advance(block: Sequence[Thread]) -> bool:
     """Resume the threads of a block whose waits are over; return whether any were."""
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
-    results = [(t, _wait_result(t)) for t in block if _awaits(t)]
+    results = [(t, _wait_result(t)) for t in block if _waits_alone(t)]
     over = [(thread, value) for thread, value in results if value is not None]
     for thread, value in over:
         thread.resume(value)
     warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
-    exchanged = [_shuffle(warp) for warp in warps if not any(map(_awaits, warp))]
+    exchanged = [_shuffle(warp) for warp in warps if not any(map(_waits_alone, warp))]
     if over or any(exchanged):
         return True
-    if any(map(_awaits, block)):
+    if any(map(_waits_alone, block)):
         return False
     _open_barrier(block)
     return True
 
 
-def _awaits(thread: Thread) -> bool:
-    """Whether a thread waits by itself, for an mbarrier or for a look-back flag."""
+def _waits_alone(thread: Thread) -> bool:
+    """Whether a thread waits for an mbarrier or a flag, not for other threads."""
     waiting = thread.waiting
-    return waiting is not None and waiting.function.startswith(_BY_ITSELF)
+    return waiting is not None and waiting.function.startswith(_WAITS_ALONE)
 
 
 def _wait_result(thread: Thread) -> Any:
-    """Result of the wait that ``thread`` is in; None while it is not over.
-
-    These are waits without other threads: for an mbarrier or for look-back flags.
-    """
+    """The result of such a wait of ``thread``; None as long as it has to wait."""
     assert thread.waiting is not None
     if thread.waiting.function == "mbarrier_wait":
         return phase_is_complete(thread) or None
@@ -210,7 +207,8 @@ def _wait_result(thread: Thread) -> Any:
     return found(thread.block, function, thread.waiting.arguments)
 
 
-_BY_ITSELF = ("mbarrier_wait", "wait_for", "wait_for_many")
+_WAITS_ALONE = ("mbarrier_wait", "wait_for", "wait_for_many")
+"""Beginnings of the names of functions at which a thread waits without others."""
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
 """Barriers that all blocks of a cluster or of a grid reach."""
 
@@ -223,11 +221,11 @@ def _at_cluster_wait(block: Sequence[Thread]) -> bool:
 def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
     """Let all threads pass the cluster's barrier.
 
-    ``running`` are the threads of each block. Raises EmulationError if some do not
-    stand at the barrier.
+    ``running`` are the threads of each block. Raises EmulationError if some are not at
+    the barrier.
     """
     for thread in (thread for block in running for thread in block):
-        if _awaits(thread):
+        if _waits_alone(thread):
             assert thread.waiting is not None
             if thread.waiting.function != "mbarrier_wait":
                 function = FUNCTIONS[thread.waiting.function]
@@ -246,7 +244,7 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
 
 
 def _shuffle(warp: Sequence[Thread]) -> bool:
-    """Exchange values among the lanes if they all stand at a shuffle."""
+    """Exchange values among the lanes of a warp, if all are at a shuffle."""
     waits = [thread.waiting for thread in warp]
     if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in waits):
         return False
@@ -278,7 +276,7 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
 
 
 def _open_barrier(running: Sequence[Thread]) -> None:
-    """Let threads pass a barrier; EmulationError if they stand at different ones."""
+    """Let threads pass a barrier; EmulationError if they are at different barriers."""
     lines = {thread.waiting.line if thread.waiting else None for thread in running}
     if len(lines) != 1:
         stand = ", ".join(

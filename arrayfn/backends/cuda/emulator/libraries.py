@@ -1,7 +1,7 @@
-"""What NVIDIA's libraries compute, by NumPy and LAPACK: for plans run without a GPU.
+"""Computes NVIDIA's library calls by NumPy and LAPACK, for plans run without a GPU.
 
-As the libraries do, solvers read and write column-major matrices in place, pivots that
-count from 1, V instead of V^H, and leave alone what is not theirs.
+As in the libraries, solvers read and write column-major matrices in place, return
+pivots that count from 1 and V instead of V^H, and leave the other triangle alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from arrayfn.lowering.cuda.windows.convolution_axes import roles_of
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
 Array = np.ndarray[Any, Any]
-Given = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 
 
 class _Call:
-    """The arrays and integers of a call, whose first word has gone."""
+    """The arrays and integers of a call, by name."""
 
-    def __init__(self, dtype: str, arguments: Given) -> None:
+    def __init__(self, dtype: str, arguments: Arguments) -> None:
         self.arguments = arguments
         self.dtype = BY_SHORT_NAME[dtype]
         self.lapack: Any = importlib.import_module("scipy.linalg.lapack")
@@ -34,7 +34,7 @@ class _Call:
         return value
 
     def function(self, *names: str) -> Any:
-        """LAPACK's function; of two names the second is that for complex numbers."""
+        """LAPACK's function; of two names the second is the one for complex numbers."""
         name = names[-1] if self.dtype.kind == "c" else names[0]
         (found,) = self.lapack.get_lapack_funcs((name,), dtype=self.dtype)
         return found
@@ -47,7 +47,7 @@ class _Call:
         return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
 
     def rows(self, name: str, count: int, dtype: Any = None) -> Array:
-        """An array's vectors, [matrices, count]."""
+        """The argument ``name``: vectors, [matrices, count]."""
         return self.columns(name, count, 1, dtype=dtype)[:, :, 0]
 
     def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
@@ -124,7 +124,7 @@ def _geqrf(c: _Call) -> None:
 
 
 def _syevd(c: _Call) -> None:
-    """Eigenvalues w of Hermitian matrices; eigenvectors replace the matrices."""
+    """Compute eigenvalues w of Hermitian matrices, which eigenvectors replace."""
     n, run = c["n"], c.function("syevd", "heevd")
     a, w = c.columns("a", n, n), c.rows("w", n, real_of(c.dtype))
     status = c.status()
@@ -134,7 +134,7 @@ def _syevd(c: _Call) -> None:
 
 
 def _geev(c: _Call) -> None:
-    """Eigenvalues w, and right eigenvectors v if wanted, of general matrices."""
+    """Compute eigenvalues w, and eigenvectors v if given, of general matrices."""
     n, status = c["n"], c.status()
     a, w = c.columns("a", n, n), c.rows("w", n, complex_of(c.dtype))
     v = c.columns("v", n, n) if "v" in c.arguments else None
@@ -147,7 +147,7 @@ def _geev(c: _Call) -> None:
 
 
 def _gesvd(c: _Call) -> None:
-    """Singular values s, and singular vectors u and v if wanted."""
+    """Compute singular values s, and singular vectors u and v if asked for."""
     rows, columns, full = c["rows"], c["columns"], c["full"]
     small, run, status = min(rows, columns), c.function("gesdd"), c.status()
     a, s = c.columns("a", rows, columns), c.rows("s", small, real_of(c.dtype))
@@ -160,7 +160,7 @@ def _gesvd(c: _Call) -> None:
 
 
 def _transform(kind: str) -> Callable[[_Call], None]:
-    """cuFFT's transform of each row, which no factor is applied to.
+    """Make cuFFT's transform of each row, without any factor.
 
     ``kind`` is NumPy's function: "fft", "ifft", "rfft" or "irfft".
     """
@@ -198,12 +198,12 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
 
 
 def has_library(provider: str) -> bool:
-    """Whether ``provider`` is one of these."""
+    """Whether ``provider`` is a library call that is emulated here."""
     return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
 
 
-def call_library(provider: str, arguments: Given) -> None:
-    """Do what ``provider`` does: with arrays and integers by their names."""
+def call_library(provider: str, arguments: Arguments) -> None:
+    """Compute what ``provider`` computes, with arrays and integers by their names."""
     kind, _, dtype = provider.partition("_")
     if kind == "convolution":
         _convolve(provider, arguments)
@@ -211,10 +211,10 @@ def call_library(provider: str, arguments: Given) -> None:
         _LIBRARIES[kind](_Call(dtype, arguments))
 
 
-def _convolve(provider: str, arguments: Given) -> None:
-    """Compute the convolution kernel ``provider`` on the arguments ``arguments``.
+def _convolve(provider: str, arguments: Arguments) -> None:
+    """Compute the convolution ``provider`` with ``arguments``.
 
-    The provider's name says which of operand, kernel and output it gives, and the
+    The provider's name says which of operand, kernel and output it computes, and the
     dtype.
     """
     _, gives, name, *_ = provider.split("_")

@@ -1,8 +1,8 @@
-"""The emulator's look-back flags and work queues.
+"""Emulated look-back flags and work queues.
 
 Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.lookback``). The
-emulator runs blocks one after the other: a value that is waited for is there, or never
-comes.
+emulator runs blocks one after the other: a value that is waited for is already
+published, or never will be.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulator.actions import acts
+from arrayfn.backends.cuda.emulator.actions import emulates
 from arrayfn.backends.cuda.emulator.memory import EmulationError
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -20,7 +20,7 @@ _HALF: Final = 32
 _LOW: Final = 2**_HALF - 1
 
 
-@acts("dynamic_block_id")
+@emulates("dynamic_block_id")
 def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -> int:
     """The block's number in the order in which blocks begin.
 
@@ -38,12 +38,12 @@ def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -
     return block.dynamic_block_id
 
 
-@acts("begin_work_queue")
+@emulates("begin_work_queue")
 def _begin_work_queue(thread: Any, f: DeviceFunction, flags: Any) -> None:
     thread.block.launch = (int(flags.array[flags.offset(0)]) >> _HALF) + 1
 
 
-@acts("next_work_item")
+@emulates("next_work_item")
 def _next_work_item(
     thread: Any, f: DeviceFunction, flags: Any, at: int, count: int
 ) -> int:
@@ -53,11 +53,11 @@ def _next_work_item(
     return number
 
 
-@acts("end_work_queue")
+@emulates("end_work_queue")
 def _end_work_queue(
     thread: Any, f: DeviceFunction, flags: Any, at: int, blocks: int
 ) -> None:
-    """Say that a block is done; the last of ``blocks`` resets the queue."""
+    """Count a block as done; the last of ``blocks`` resets the queue."""
     word = int(flags.array[flags.offset(0)]) + 1
     if word & _LOW == int(blocks):
         word = ((word >> _HALF) + 1) << _HALF
@@ -72,7 +72,7 @@ def _words(function: DeviceFunction) -> int:
 def _launch(block: Any, function: DeviceFunction) -> int:
     """The number of the launch that ``block`` runs in.
 
-    Raises EmulationError if the block has not asked for it yet.
+    Raises EmulationError if the block has not yet asked for it.
     """
     if not block.launch:
         raise EmulationError(
@@ -82,9 +82,9 @@ def _launch(block: Any, function: DeviceFunction) -> int:
     return block.launch
 
 
-@acts("publish")
+@emulates("publish")
 def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) -> None:
-    """Write ``value`` and the launch's number into slot ``at``, by 16-bit parts."""
+    """Write ``value`` and the launch's number to slot ``at``, 32 bits a word."""
     launch, count = _launch(thread.block, f), _words(f)
     bits = np.array([value], DTYPES[f.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
@@ -111,7 +111,7 @@ def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
 
 
 def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
-    """Put published values in registers; None if one is not published yet.
+    """Load published values into registers; None if one is not published yet.
 
     ``arguments`` are those of the device function: flags, first slot, step, end,
     registers.
@@ -137,7 +137,7 @@ def _slots(function: DeviceFunction, arguments: Any) -> range:
 def never_published(
     block: Any, function: DeviceFunction, arguments: Any
 ) -> EmulationError:
-    """The error of ``block``, which waits for a slot that no block publishes.
+    """Make the error of ``block``, which waits for a slot that no block publishes.
 
     ``arguments`` are those of its call of ``function``.
     """

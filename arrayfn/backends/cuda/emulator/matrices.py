@@ -1,6 +1,6 @@
-"""The emulator's tensor-core functions, in which all lanes of a warp take part.
+"""Emulated tensor-core functions, in which all lanes of a warp take part.
 
-``ACTIONS[kind](function, arguments)`` is given the arguments of all 32 lanes.
+``ACTIONS[kind](function, arguments)`` gets the arguments of all 32 lanes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ROW, _COLUMN = np.divmod(np.arange(WARP), 4)  # of a lane's elements in a fragm
 
 
 def rounded(dtype: str, *values: Any) -> Array:
-    """Values rounded to ``dtype``, float16 or bfloat16, as their bits."""
+    """Round values to ``dtype``, float16 or bfloat16; return their bits."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
 
 
 def widened(dtype: str, *bits: Any) -> Array:
-    """The float32 values of float16 or bfloat16 numbers with these bits."""
+    """Convert float16 or bfloat16 numbers with these bits to float32."""
     return np.array(bits, np.uint16).view(_TYPES[dtype]).astype(np.float32)
 
 
@@ -48,7 +48,7 @@ def rsqrt(x: Any) -> Any:
 
 
 def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
-    """PTX's ldmatrix: lanes give the rows of four 8x8 matrices, and get fragments."""
+    """Emulate ldmatrix: lanes give the rows of four 8x8 matrices, and get fragments."""
     rows = np.array(
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
     )
@@ -63,7 +63,7 @@ def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
 
 
 def _matrix(parts: Array) -> Array:
-    """An 8x8 matrix from the fragments ``parts`` of a warp's lanes, [lane, 2]."""
+    """Assemble an 8x8 matrix from the fragments ``parts`` [lane, 2] of a warp."""
     made = np.empty((8, 8), parts.dtype)
     for i in range(2):
         made[_ROW, 2 * _COLUMN + i] = parts[:, i]
@@ -71,13 +71,13 @@ def _matrix(parts: Array) -> Array:
 
 
 def _fragments(values: Sequence[tuple[Any, int]], count: int) -> list[Array]:
-    """``count`` matrices from the registers of all lanes."""
+    """Assemble ``count`` matrices from the registers of all lanes."""
     parts = np.array([[tile[at + k] for k in range(2 * count)] for tile, at in values])
     return [_matrix(parts[:, 2 * k : 2 * k + 2]) for k in range(count)]
 
 
 def _mma(function: DeviceFunction, arguments: Arguments) -> None:
-    """PTX's mma.m16n8k16: add a 16x16 by 16x8 product to fragments of sums."""
+    """Emulate mma.m16n8k16: add a 16x16 by 16x8 product to fragments of sums."""
 
     def factor(first: int, count: int) -> list[Array]:
         """The 8x8 matrices whose fragments are in a pair of each lane's arguments."""
@@ -99,4 +99,4 @@ ACTIONS: Final[dict[str, Callable[[DeviceFunction, Arguments], None]]] = {
     "ldmatrix_trans": _ldmatrix,
     "mma": _mma,
 }
-"""By the kinds of functions."""
+"""What each kind of functions does."""

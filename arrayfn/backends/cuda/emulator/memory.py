@@ -1,4 +1,4 @@
-"""The emulator's memory, of a thread, a block and the grid, and its race checks."""
+"""The emulator's memory (of threads, blocks and the grid) and its checks for races."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = np.ndarray[Any, Any]
 
 
 class EmulationError(Exception):
-    """A kernel did what is undefined on a GPU."""
+    """Raised if a kernel does something that is undefined on a GPU."""
 
 
 class WrittenTwiceError(EmulationError):
-    """Two threads wrote the same element, and nothing stands between."""
+    """Raised if two threads write the same element with no barrier between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Pointer:
         shape: Sequence[int],
         steps: Sequence[int],
     ) -> Array:
-        """An array of ``dtype`` that begins here, with elements ``steps`` apart.
+        """View an array of ``dtype`` that begins here, with elements ``steps`` apart.
 
         Raises EmulationError, which calls it ``name``, if elements of the ``shape`` lie
         outside of the memory.
@@ -57,9 +57,9 @@ class Pointer:
 
 
 def unwritten(count: int, dtype: str) -> Array:
-    """Memory for ``count`` elements that nothing has written.
+    """Allocate ``count`` elements that count as unwritten.
 
-    It holds NaNs, or numbers whose bits are all 1.
+    They hold NaNs, or numbers whose bits are all 1.
     """
     kind = DTYPES[dtype]
     if dtype == "bool":
@@ -94,7 +94,7 @@ class Memory:
 
 
 class Accessor(NamedTuple):
-    """A thread that accesses memory, after so many barriers of its block.
+    """A thread that accesses memory, and how many barriers its block has passed.
 
     -1 stands for several blocks, or for several threads of a block.
     """
@@ -118,28 +118,28 @@ _ADDING_THREADS: Final = Accessor(-1, -1, -1)
 
 @dataclass
 class Accesses:
-    """The writers of elements of the grid's memory, and the blocks that read them.
+    """Who wrote elements of the grid's memory, and who read them.
 
-    Forgotten where all blocks meet. Reads are noted where blocks can meet at all.
+    It is cleared at grid barriers. Reads are recorded if there can be grid barriers.
     """
 
     writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
     readers: dict[int, int] | None = None
     last_readers: dict[int, Accessor] | None = None
-    """The last reader of each element, if several arguments are the same memory."""
+    """The last reader of each element, if several arguments have the same memory."""
 
     def clear(self) -> None:
-        """All blocks have met."""
+        """Forget all accesses: all blocks have reached a barrier."""
         self.writers.clear()
         if self.readers is not None:
             self.readers.clear()
 
 
 class GlobalMemory(Memory):
-    """Memory of the whole grid: an element is written by one thread, or added to.
+    """Memory of the grid: an element is written by one thread, or added to by many.
 
-    If blocks can meet, what one has written no other reads before they do, and what
-    one has read no other writes.
+    With grid barriers, no block may read what another has written, or write what
+    another has read, since the last barrier.
     """
 
     running: Any = None
@@ -183,7 +183,7 @@ class GlobalMemory(Memory):
         last_readers[at] = reader
 
     def _check_ordered(self, index: int, one: Accessor | None, other: Accessor) -> None:
-        """EmulationError if ``one`` and ``other`` race for an element.
+        """Raise EmulationError if ``one`` and ``other`` race for an element.
 
         They do if they are different threads with no barrier between their accesses.
         """
@@ -239,7 +239,7 @@ class GlobalMemory(Memory):
                 raise self._race(index, reader, writer.block)
 
     def _race(self, index: int, one: int, other: int) -> EmulationError:
-        """The error of two blocks that race for element ``index``; -1 is several."""
+        """Make the error of two blocks that race for an element; -1 is several."""
         blocks = f"{other} and others" if one < 0 else f"{one} and {other}"
         return EmulationError(
             f"blocks {blocks} race for {self.name}[{index}]: no grid_barrier stands "
@@ -249,7 +249,7 @@ class GlobalMemory(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Which thread accessed an element, after how many barriers of block and warp."""
+    """The thread that accessed an element, and the barriers passed before."""
 
     thread: int
     epoch: int
@@ -266,9 +266,10 @@ class _Access:
 
 
 class SharedMemory(Memory):
-    """Memory of a block. Between two barriers an element has one writer or readers.
+    """Memory of a block. Between two barriers an element has one writer, or readers.
 
-    Or threads that add. A barrier of a warp stands between accesses of its threads.
+    Or it has threads that add to it. A barrier of a warp counts for accesses of its
+    threads.
     """
 
     def __init__(self, array: Array, name: str, block: Any) -> None:
@@ -290,7 +291,7 @@ class SharedMemory(Memory):
         self.write(int(index), value, self._thread())
 
     def write(self, index: int, value: Any, thread: int) -> None:
-        """Write ``value`` to element ``index``, as the thread of that number."""
+        """Write ``value`` to element ``index``, as the thread number ``thread``."""
         access = self._access(thread)
         self._check(index, access, self.written, self.read, self.added)
         self.written[index] = access
@@ -314,7 +315,7 @@ class SharedMemory(Memory):
         return _Access(thread, self.block.epoch, warp_epoch)
 
     def _check(self, index: int, access: _Access, *earlier: dict[int, _Access]) -> None:
-        """EmulationError if ``access`` races with an earlier one of the element."""
+        """Raise EmulationError if ``access`` races with an earlier access."""
         for accesses in earlier:
             other = accesses.get(index)
             if other is not None and access.races_with(other):
@@ -331,7 +332,7 @@ class SharedMemory(Memory):
 
 @dataclass
 class Mbarrier:
-    """An mbarrier: the bytes it expects, the copies on their way, the phases passed."""
+    """An mbarrier: the bytes it expects, the copies in flight, the phases completed."""
 
     expected: int = 0
     phases: int = 0
@@ -341,5 +342,5 @@ class Mbarrier:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all copies that this mbarrier counts, arrived or not."""
+        """Bytes of all copies that this mbarrier counts, arrived or not."""
         return sum(len(v) * s.array.itemsize for s, _, v in self.arriving)

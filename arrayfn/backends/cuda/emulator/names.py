@@ -1,7 +1,7 @@
-"""What a kernel's text reads before it has surely been assigned.
+"""Finds names that a kernel may read before they are assigned.
 
-The emulator runs the branches that its arrays lead to, and a compiler gives a variable
-memory that nothing may have written. This walks all of the text.
+The emulator runs only the branches that its arrays lead to, and a compiler gives a
+variable memory that nothing may have written. This walks all of the text.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 
 def unassigned_names(source: str) -> list[str]:
-    """``"name at line n"`` for each read of ``source`` that may come too early.
+    """List each read of ``source`` that may come too early, as ``"name at line n"``.
 
-    A loop over ``range(n)`` or ``unrolled(n)``, for a number n above 0, surely runs.
+    A loop over ``range(n)`` or ``unrolled(n)``, for a number n above 0, counts as run.
     What is assigned under a condition is assigned where the same condition, of the same
     values, holds again.
     """
@@ -37,7 +37,7 @@ def unassigned_names(source: str) -> list[str]:
 
 
 class _Walk:
-    """Goes through a function in the order of its text."""
+    """Walks through a function in the order of its text."""
 
     def __init__(self, assigned: set[str]) -> None:
         self.assigned = assigned | {"range", "None"}
@@ -46,14 +46,14 @@ class _Walk:
         self.found: list[str] = []
 
     def suite(self, body: Iterable[ast.stmt]) -> bool:
-        """Walk statements; whether what follows them is reached."""
+        """Walk statements; return whether what follows them can be reached."""
         reached = True
         for node in body:
             reached &= self.statement(node)
         return reached
 
     def statement(self, node: ast.stmt) -> bool:
-        """Note what ``node`` reads and assigns.
+        """Record what ``node`` reads and assigns.
 
         Returns whether the statement after it can be reached.
         """
@@ -87,7 +87,7 @@ class _Walk:
         return True
 
     def branches(self, test: str, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        """Note what an ``if`` reads and assigns; whether what follows can be reached.
+        """Record what an ``if`` reads and assigns; return whether control leaves it.
 
         Names that are assigned under a test are known again under the same test later.
         """
@@ -106,20 +106,20 @@ class _Walk:
         return reached or reached_else
 
     def read(self, node: ast.AST) -> None:
-        """Note the names in ``node`` that may not have been assigned."""
+        """Record the names in ``node`` that may not have been assigned."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and inner.id not in self.assigned:
                 self.found.append(f"{inner.id} at line {inner.lineno}")
 
     def write(self, target: ast.expr) -> None:
-        """Note an assignment to a name, or the names in a target such as ``x[i]``."""
+        """Record an assignment to a name, or the names in a target such as ``x[i]``."""
         if isinstance(target, ast.Name):
             self.assign(target.id)
         else:
             self.read(target)
 
     def assign(self, name: str) -> None:
-        """Note that ``name`` is assigned, which makes known tests of it out of date."""
+        """Record that ``name`` is assigned; earlier tests of it are out of date."""
         self.assigned.add(name)
         for test in [t for t in self.under if name in _names(t)]:
             del self.under[test]
@@ -130,7 +130,7 @@ def _names(text: str) -> set[str]:
 
 
 def _runs(over: ast.expr) -> bool:
-    """Whether a loop ``over`` a range surely has an iteration."""
+    """Whether a loop ``over`` a range certainly has an iteration."""
     match over:
         case ast.Call(args=[ast.Constant(value=int() as stop)]):
             return stop > 0

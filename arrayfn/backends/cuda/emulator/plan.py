@@ -1,4 +1,4 @@
-"""Runs plans for a GPU without one: kernels emulated, libraries by NumPy and SciPy."""
+"""Runs GPU plans without a GPU: kernels are emulated, libraries are NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from arrayfn.backends.cuda.code import ENTRY, neutral
+from arrayfn.backends.cuda.code import ENTRY, with_neutral_name
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator.names import unassigned_names
@@ -59,11 +59,11 @@ def emulated(
 def run_plan(
     compiled: CompiledProgram, inputs: Sequence[Array], launch: Launch = emulated
 ) -> list[Array]:
-    """Run all steps of ``compiled`` on NumPy arrays: its outputs.
+    """Run all steps of ``compiled`` on NumPy arrays; return its outputs.
 
     Inputs keep their layout, as they do on their way to a GPU. An output over a donated
-    input lies where a copy of that was. Memory that nothing has written holds NaNs, or
-    large numbers. ``launch`` runs the generated kernels.
+    input is in the memory of a copy of that input. Memory that nothing has written
+    holds NaNs, or large numbers. ``launch`` runs the generated kernels.
     """
     compiled = completed(compiled, lambda once: run_plan(once, (), launch))
     buffers = allocated(compiled, inputs, _unwritten, over_donors=True)
@@ -71,14 +71,14 @@ def run_plan(
 
 
 def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
-    """A Pointer to the element ``offset`` bytes from the first of a buffer."""
+    """Make a Pointer to the element ``offset`` bytes from the first of a buffer."""
     whole = buffer.bytes.size // dtype.itemsize * dtype.itemsize
     elements = buffer.bytes[:whole].view(dtype)
     return Pointer(elements, (buffer.start + offset) // dtype.itemsize)
 
 
 class _Run(PlanInterpreter):
-    """Has kernels launched, and computes libraries' calls by NumPy and SciPy."""
+    """Launches kernels, and computes libraries' calls by NumPy and SciPy."""
 
     def __init__(
         self, compiled: CompiledProgram, buffers: list[HostBuffer], launch: Launch
@@ -130,12 +130,12 @@ class _Run(PlanInterpreter):
 
 @lru_cache(maxsize=4096)
 def checked(kernel: Kernel) -> Kernel:
-    """``kernel`` with the text that a GPU gets.
+    """Return ``kernel`` with the text that a GPU gets, after checks.
 
-    Raises EmulationError if some path of it reads what it has not assigned, or if it is
-    generated and the compiler of generated kernels, where it is installed, refuses it.
+    Raises EmulationError if some path of it reads a name that is not assigned, or if it
+    is generated and its compiler, where that is installed, refuses it.
     """
-    made = neutral(kernel)
+    made = with_neutral_name(kernel)
     unassigned = unassigned_names(made.source)
     if unassigned:
         raise EmulationError(
@@ -152,7 +152,7 @@ def checked(kernel: Kernel) -> Kernel:
 def collective(kernel: LibraryKernel, arguments: Sequence[Pointer | int]) -> None:
     """Run a collective on the host's memory.
 
-    This member's operand and result meet those of the other members, through the
+    It combines this member's operand with those of the other members, through the
     communicator of the calling thread.
     """
     step = collective_of(kernel.provider)
@@ -169,7 +169,7 @@ def _strided(pointer: Pointer, type: ArrayType) -> Array:
 
 
 def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
-    """The library's matrix product, by NumPy, and what follows it in the same call.
+    """Compute the library's matrix product and its epilogue by NumPy.
 
     ``arguments`` has the kernel's arguments by name: numbers, and Pointers for arrays.
     """
@@ -224,7 +224,7 @@ def stored_dtype(dtype: str) -> str:
 
 
 def _unwritten(nbytes: int) -> Array:
-    """``nbytes`` that nothing has written, aligned as a GPU's allocations are."""
+    """Allocate ``nbytes`` that count as unwritten, aligned as on a GPU."""
     memory = np.full(nbytes + 256, 0xFF, np.uint8)
     start = -memory.ctypes.data % 256
     return memory[start : start + nbytes]

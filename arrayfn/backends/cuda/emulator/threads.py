@@ -1,4 +1,4 @@
-"""The threads and blocks of an emulated kernel, and the actions of single threads."""
+"""The threads and blocks of an emulated kernel, and what functions do for a thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from arrayfn.backends.cuda.emulator import lookback
-from arrayfn.backends.cuda.emulator.actions import ACTIONS, PLAIN, acts
+from arrayfn.backends.cuda.emulator.actions import ACTIONS, PLAIN, emulates
 from arrayfn.backends.cuda.emulator.copies import check_unread
 from arrayfn.backends.cuda.emulator.memory import (
     EmulationError,
@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A collective function that a thread has come to, its line and its arguments."""
+    """A collective function that a thread has reached, its line and its arguments."""
 
     function: str
     line: int
@@ -35,12 +35,15 @@ REGISTERED: Final = (lookback,)
 """Other modules that register actions when they are imported."""
 
 Mbarriers = dict[int, Mbarrier]
-"""The initialized mbarriers of an array, by number."""
+"""The initialized mbarriers of an array, by index."""
 
 
 @dataclass
 class Block:
-    """A block: the memory that its threads share, and the blocks of its cluster."""
+    """A block: the memory that its threads share, and the blocks of its cluster.
+
+    ``epoch`` counts the barriers that it has passed, ``warps`` those of each warp.
+    """
 
     index: int
     epoch: int = 0
@@ -55,7 +58,7 @@ class Block:
     def shared_array(
         self, key: tuple[str, int], function: DeviceFunction, name: str, count: int
     ) -> SharedMemory:
-        """The shared array of ``key``, made when it is first asked for.
+        """Return the shared array of ``key``, made at the first call.
 
         ``key`` is the device function's name and the line that declares the array; for
         dynamic shared memory, -1 minus its byte offset. The array has ``count``
@@ -69,7 +72,7 @@ class Block:
 
 @dataclass
 class Thread:
-    """One thread: its generator, and what it waits at."""
+    """A thread: its generator, and the function that it waits at."""
 
     block: Block
     index: int
@@ -80,14 +83,14 @@ class Thread:
     )
 
     def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
-        """Do what a device function does for this thread; the value, if it has one."""
+        """Execute a device function for this thread; return its value, if any."""
         plain = PLAIN.get(function.kind)
         if plain is not None:
             return plain(*arguments)
         return ACTIONS[function.kind](self, function, *arguments)
 
     def resume(self, value: Any) -> None:
-        """Go on, with ``value``, to the next wait or the end."""
+        """Continue, with ``value``, to the next wait or the end."""
         vocabulary.set_current(self)
         GlobalMemory.running = self
         try:
@@ -103,30 +106,30 @@ class Thread:
 _FRAMES_TO_KERNEL: Final = 3  # an action's, the thread's, the device function's
 
 
-@acts("shared")
+@emulates("shared")
 def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
-    """The static shared array that the kernel's current line declares."""
+    """Declare the static shared array of the kernel's current line."""
     # Each line of the text has its array, also when a function calls it again.
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.shared_array((f.name, line), f, f.name, count)
 
 
-@acts("dynamic_shared")
+@emulates("dynamic_shared")
 def _dynamic_shared(
     thread: Thread, f: DeviceFunction, offset: int, count: int
 ) -> SharedMemory:
-    """The dynamic shared memory from byte ``offset`` on, as ``count`` elements."""
+    """Return the dynamic shared memory from byte ``offset`` on, ``count`` elements."""
     key = f.name, -1 - int(offset)
     return thread.block.shared_array(key, f, f"{f.name} at {offset}", int(count))
 
 
-@acts("mbarriers")
+@emulates("mbarriers")
 def _mbarriers(thread: Thread, f: DeviceFunction, count: int) -> Mbarriers:
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.mbarriers.setdefault(line, {})
 
 
-@acts("registers")
+@emulates("registers")
 def _registers(thread: Thread, f: DeviceFunction, count: int) -> Memory:
     return Memory(unwritten(count, f.dtype), f.name)
 
@@ -141,7 +144,7 @@ ACTIONS.update(
 )
 
 
-@acts("dsmem_store")
+@emulates("dsmem_store")
 def _dsmem_store(
     thread: Thread,
     f: DeviceFunction,
@@ -171,7 +174,7 @@ def _dsmem_store(
     mbarrier_of(peers, k).arriving.append((target, int(at), [value]))
 
 
-@acts("mbarrier_init")
+@emulates("mbarrier_init")
 def _mbarrier_init(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, count: int
 ) -> None:
@@ -186,11 +189,11 @@ def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
     return mbarriers[int(k)]
 
 
-@acts("mbarrier_expect_tx")
+@emulates("mbarrier_expect_tx")
 def _mbarrier_expect_tx(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, k: int, nbytes: int
 ) -> None:
-    """Arrive at mbarrier ``k``, which then expects ``nbytes``."""
+    """Arrive at mbarrier ``k``, which then expects ``nbytes`` in this phase."""
     mbarrier = mbarrier_of(mbarriers, k)
     if mbarrier.expected:
         raise EmulationError(f"mbarrier {k} expects something already")
@@ -199,7 +202,7 @@ def _mbarrier_expect_tx(
         mbarrier.phases += 1  # nothing is to arrive
 
 
-@acts("bulk_copy")
+@emulates("bulk_copy")
 def _bulk_copy(
     thread: Thread,
     f: DeviceFunction,

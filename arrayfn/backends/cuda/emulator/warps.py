@@ -1,4 +1,4 @@
-"""What the lanes of an emulated warp get from each other."""
+"""Emulated exchange of values between the lanes of a warp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 
 
 def exchanged(function: DeviceFunction, arguments: Sequence[tuple[Any, ...]]) -> Any:
-    """The value of ``function`` for each lane, of the arguments of all."""
+    """The result of ``function`` for each lane, from the arguments of all."""
     if function.kind == "ballot":
         return [_lanes(truth for (truth,) in arguments)] * len(arguments)
     if function.kind in ("match_any_byte", "match_any_u32"):
@@ -31,6 +31,6 @@ def exchanged(function: DeviceFunction, arguments: Sequence[tuple[Any, ...]]) ->
 
 
 def _lanes(truths: Any) -> Any:
-    """The i32 whose bits are the lanes with a true value in ``truths``."""
+    """The i32 mask of the lanes whose value in ``truths`` is true."""
     bits = sum(1 << lane for lane, truth in enumerate(truths) if truth)
     return np.uint32(bits).astype(np.int32)

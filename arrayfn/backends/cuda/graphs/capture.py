@@ -1,4 +1,4 @@
-"""Stream capture: which steps of a captured stream wait for which.
+"""Stream capture with the dependencies that steps really have.
 
 Steps that one stream captures would run one after the other. ``ConcurrentCapture`` sets
 the dependencies of each step instead: it waits only for earlier steps that access the
@@ -14,12 +14,13 @@ from typing import Final
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.plan_nodes import Access
 
-MAX_STEPS: Final = 64  # that are compared with each other
+MAX_STEPS: Final = 64
+"""Steps that are compared with each other at most."""
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 
 
 def capture_info(stream: int) -> tuple[int, list[int]]:
-    """The graph that ``stream`` is captured into, and what a next node depends on."""
+    """The graph that ``stream`` is captured into, and what its next node depends on."""
     gpu = device()
     state, number = ctypes.c_int(), ctypes.c_uint64()
     graph, nodes = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_void_p)()
@@ -38,7 +39,7 @@ def capture_info(stream: int) -> tuple[int, list[int]]:
 
 
 def set_dependencies(stream: int, nodes: Sequence[int]) -> None:
-    """Make what ``stream`` captures next depend on ``nodes``, and nothing else."""
+    """Make what ``stream`` captures next depend on ``nodes`` only."""
     gpu = device()
     status = gpu.library.cuStreamUpdateCaptureDependencies_v2(
         ctypes.c_void_p(stream),
@@ -61,7 +62,9 @@ class Hazards:
         return len(self._accesses)
 
     def add(self, accesses: Sequence[Access]) -> list[int]:
-        """Add a step. The numbers of its dependencies, without those of these.
+        """Add a step; return the numbers of the earlier steps that it depends on.
+
+        Dependencies that follow from others are left out.
 
         >>> hazards = Hazards()
         >>> steps = [(0, 8, True)], [(8, 16, True)], [(4, 12, False)]
@@ -89,14 +92,14 @@ def conflict(first: Sequence[Access], second: Sequence[Access]) -> bool:
 
 
 class ConcurrentCapture:
-    """Captures the steps of one ``stream``, each after its dependencies only."""
+    """Captures the steps of ``stream``, each after its own dependencies only."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
         self.restart()
 
     def restart(self) -> None:
-        """Make all further steps depend on what was captured so far."""
+        """Make all further steps depend on everything captured so far."""
         _, self._begin = capture_info(self._stream)
         self._hazards = Hazards()
         self._ends: list[list[int]] = []
@@ -105,8 +108,8 @@ class ConcurrentCapture:
     def add(self, accesses: Sequence[Access], enqueue: Callable[[], None]) -> None:
         """Capture a step, which ``enqueue`` enqueues on the stream.
 
-        In the graph it waits for the earlier steps that access the same memory, if one
-        of both writes it; ``accesses`` are the step's.
+        In the graph it waits for earlier steps that access the same memory, if one of
+        the two writes it; ``accesses`` are the step's.
         """
         if len(self._hazards) == MAX_STEPS:
             self.join()

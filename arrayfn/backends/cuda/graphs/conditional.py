@@ -34,7 +34,7 @@ Enqueue = Callable[[int], None]
 """Enqueues work on the stream that it is given."""
 
 Scalar = tuple[str, int]
-"""A scalar in the GPU's memory: its kind, "u8" or "i32", and its address."""
+"""A scalar in the GPU's memory: its dtype, "u8" or "i32", and its address."""
 
 StridedAddress = tuple[int, int]
 """An address in iteration 0 of a graph's loop, and its stride in bytes."""
@@ -44,6 +44,7 @@ _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
 
 _MOVE_THREADS: Final = 256
+"""Threads of a block of the kernel that copies slices."""
 
 
 class _NodeParams(ctypes.Structure):
@@ -72,11 +73,11 @@ class ConditionalNodes:
         self._depth = 0
 
     def concurrent(self, stream: int) -> ConcurrentCapture:
-        """Captures steps into a stream, each after its dependencies only."""
+        """Begin to capture steps into a stream, each after its dependencies only."""
         return ConcurrentCapture(stream)
 
     def create_handle(self, stream: int) -> int:
-        """A new conditional handle of the graph that ``stream`` is captured into."""
+        """Create a conditional handle of the graph that ``stream`` is captured into."""
         graph, _ = capture_info(stream)
         handle = ctypes.c_uint64()
         status = self._library.cuGraphConditionalHandleCreate(
@@ -101,9 +102,10 @@ class ConditionalNodes:
         self._launch(stream, text, "set_condition", (handle, address, last))
 
     def while_node(self, stream: int, handle: int, body: Enqueue) -> None:
-        """Add a loop: ``body``, which sets the condition, while that is not 0.
+        """Add a loop that runs ``body`` while the condition is not 0.
 
-        ``handle`` is the condition's; ``stream`` is being captured.
+        ``body`` sets the condition, whose handle is ``handle``; ``stream`` is being
+        captured.
         """
         (graph,) = self._add(stream, handle, _WHILE, 1)
         with self._capture_to(graph) as inner:
@@ -112,7 +114,7 @@ class ConditionalNodes:
     def switch_node(
         self, stream: int, handle: int, branches: Sequence[Enqueue]
     ) -> None:
-        """Add a branch: the one of ``branches`` that the condition selects.
+        """Add a branch that runs the one of ``branches`` that the condition selects.
 
         ``handle`` is the condition's; ``stream`` is being captured.
         """
@@ -199,7 +201,7 @@ class ConditionalNodes:
     def _add(
         self, stream: int, handle: int, kind: int, size: int
     ) -> list[ctypes.c_void_p]:
-        """Add a conditional node after what ``stream`` has captured: its bodies.
+        """Add a conditional node after what ``stream`` has captured; return its bodies.
 
         ``handle`` is its condition's, ``kind`` a CUgraphConditionalNodeType, ``size``
         the number of bodies.
@@ -223,7 +225,7 @@ class ConditionalNodes:
 
     @contextmanager
     def _capture_to(self, graph: ctypes.c_void_p) -> Generator[int]:
-        """A stream whose work is captured into ``graph``."""
+        """Yield a stream whose work is captured into ``graph``."""
         if self._depth == len(self._streams):
             self._streams.append(self._gpu.new_stream())
         stream = self._streams[self._depth]
@@ -243,5 +245,5 @@ class ConditionalNodes:
 
 @per_device
 def conditional_nodes() -> ConditionalNodes:
-    """Those of the GPU. Captures are made one at a time, under the device's lock."""
+    """The GPU's conditional nodes; captures are made under the device's lock."""
     return ConditionalNodes(device())

@@ -1,4 +1,4 @@
-"""Runs a plan segment by segment, each as its ``Strategy`` says.
+"""Runs a plan segment by segment, each by its ``Strategy``.
 
 ``SegmentDispatch`` holds all that changes from call to call: the plan that serves any
 addresses, the plans for single sets of addresses (``AddressCache``), and what the
@@ -69,13 +69,13 @@ class Dispatch:
         segment.attach(entry)
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the plan; ``addresses`` are those that the buffers have now."""
+        """Enqueue the plan; ``addresses`` are the current ones of the buffers."""
         for segment in self._segments:
             segment.enqueue(addresses)
 
 
 class SegmentDispatch:
-    """Runs one segment of a plan as its strategy says."""
+    """Runs one segment of a plan by its strategy."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SegmentDispatch:
         strategy: Strategy,
         staging: Staging | None,
     ) -> None:
-        """Prepare what ``strategy`` says; nothing is captured yet.
+        """Prepare to run by ``strategy``; nothing is captured yet.
 
         ``addresses`` is the array of all buffers' addresses, which is written before
         each run. ``staging`` has the buffers of a ``STAGED`` graph.
@@ -116,7 +116,9 @@ class SegmentDispatch:
                 staging.capture, addresses, encoded.plan, capture
             )
             if encoded.has_collectives:
-                self._capture_plan = partial(_together, encoded, self._capture_plan)
+                self._capture_plan = partial(
+                    _capture_with_members, encoded, self._capture_plan
+                )
         if strategy.by_address:
             make = partial(
                 graph_or_launches,
@@ -127,13 +129,13 @@ class SegmentDispatch:
             self._plans = AddressCache(make, strategy.direct_runs)
 
     def attach(self, entry: CallEntry) -> None:
-        """Keep ``entry`` informed of what it may run without entering Python."""
+        """Tell ``entry``, from now on, what it may run without entering Python."""
         self._entry = entry
         if self._plans is not None:
             self._plans.on_change = self._publish
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the segment; ``addresses`` are those that the buffers have now."""
+        """Enqueue the segment; ``addresses`` are the current ones of the buffers."""
         self._runs += 1
         plan = self._plans.find(addresses) if self._plans is not None else None
         if plan is None:
@@ -148,7 +150,7 @@ class SegmentDispatch:
             self._allow(self._entry, self._plan)
 
     def _allow(self, entry: CallEntry, plan: Plan) -> None:
-        """Let the entry run ``plan`` for a number of calls, or always if it stays.
+        """Let the entry run ``plan`` for a number of calls, or always if it is final.
 
         The number grows from call to call: addresses that repeat are seen soon, and if
         none repeat, looking for them costs little.
@@ -225,10 +227,10 @@ def _capture(
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
-def _together(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
-    """The graph of ``capture``, which all members of a mesh capture now.
+def _capture_with_members(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
+    """Capture a graph at the same time as all other members of a mesh.
 
-    NCCL asks that a collective is captured by all members or by none.
+    NCCL requires that a collective is captured by all members or by none.
     """
     encoded.meet()
     plan = capture()

@@ -1,7 +1,7 @@
-"""The kernels that only CUDA graphs need, as PTX.
+"""The PTX of the kernels that only CUDA graphs need.
 
 They set the conditions of loops and branches, copy a loop's slices, and copy arguments
-and results to staging buffers and back. ``loaded`` gives one ready to launch.
+and results to staging buffers and back. ``loaded`` loads one of them.
 """
 
 from __future__ import annotations
@@ -170,18 +170,18 @@ BYTES_LEFT:
 
 @per_device
 def loaded(text: str, entry: str) -> LoadedKernel:
-    """The kernel that is called ``entry`` in the PTX ``text``, loaded once per GPU."""
+    """Load the kernel ``entry`` of the PTX ``text``, once for each GPU."""
     return load(text.encode() + b"\0", entry)
 
 
 def set_condition_ptx(kind: str) -> str:
-    """The kernel that sets a condition to a scalar of ``kind``: "u8" or "i32"."""
+    """The kernel that sets a condition to a scalar of ``kind``, "u8" or "i32"."""
     load = _SCALAR.replace("LOAD", _LOADS[kind])
     return _HEAD + _EXTERN + load + _SET_CONDITION
 
 
 def count_iteration_ptx() -> str:
-    """The kernel that counts an iteration, and sets the condition for another one."""
+    """The kernel that counts an iteration, and sets the condition for another."""
     return _HEAD + _EXTERN + _COUNT + _SET_CONDITION
 
 
@@ -193,6 +193,6 @@ def copy_ptx(unit: int) -> str:
 
 
 def copy_parts_ptx(parts: int) -> str:
-    """The kernel that copies so many buffers."""
+    """The kernel that copies ``parts`` buffers in one launch."""
     text = _COPY_PARTS.replace("[BYTES]", f"[{24 * parts}]")
     return _HEAD + text.replace("UNIT;", f"{COPY_UNIT};")

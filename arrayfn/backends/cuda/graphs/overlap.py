@@ -7,7 +7,7 @@ has run, and the first later segment that accesses its arrays waits for it. All 
 of a mesh decide alike, as they have the same plan.
 
 In the first run each node is enqueued by all members together, once nothing runs on
-their GPUs: what is done for the first time may wait for a GPU (see
+their GPUs: work that is done for the first time may wait for a GPU (see
 ``EncodedPlan.meet``).
 """
 
@@ -60,7 +60,7 @@ class Launch:
 
 
 class OverlappingLaunches:
-    """Enqueues ``nodes`` of a plan with collectives, as ``walk`` does one of them."""
+    """Enqueues ``nodes`` of a plan with collectives, each by ``walk``."""
 
     def __init__(self, encoded: EncodedPlan, nodes: Sequence[Node], walk: Walk) -> None:
         self._gpu = device()
@@ -97,7 +97,7 @@ class OverlappingLaunches:
                 gpu.wait_for_event(stream, self._events[launch.waits_for][1])
             if launch.concurrent:
                 before, after = next(events)
-                collectives = _stream_of_collectives()
+                collectives = collective_stream()
                 gpu.record(before, stream)
                 gpu.wait_for_event(collectives, before)
                 self._enqueue_group(launch.nodes, collectives)
@@ -121,7 +121,7 @@ class OverlappingLaunches:
             self._walk.enqueue(node, stream)
         self._encoded.meet()
         addresses = self._walk.addresses
-        self._launches = overlapping(self._encoded, self._nodes, addresses)
+        self._launches = plan_launches(self._encoded, self._nodes, addresses)
         count = sum(launch.concurrent for launch in self._launches)
         new = self._gpu.new_event
         self._events = [(new(), new()) for _ in range(count)]
@@ -137,18 +137,18 @@ class OverlappingLaunches:
 
 
 @per_device
-def _stream_of_collectives() -> int:
-    """The GPU's stream for collectives that run beside other steps."""
+def collective_stream() -> int:
+    """The GPU's stream for collectives that run concurrently with other steps."""
     return int(device().new_stream().value or 0)
 
 
-def overlapping(
+def plan_launches(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any
 ) -> list[Launch]:
     """The segments and groups of ``nodes``, in the order in which they are enqueued.
 
     ``addresses`` are those of the buffers in one call: which of them overlap is the
-    same in all.
+    same in all calls.
     """
     steps = list(one_by_one(nodes))
     accesses = [_accesses(encoded, step, addresses) for step in steps]
@@ -275,7 +275,7 @@ def _is_large(encoded: EncodedPlan, step: Node) -> bool:
 
 
 def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access, ...]:
-    """The memory that ``step`` accesses; all memory for a loop or a branch."""
+    """The memory that ``step`` accesses; all of it for a loop or a branch."""
     if isinstance(step, (NativeRun, HostCall)):
         return encoded.accesses(step, addresses)
     return (ALL_MEMORY,)

@@ -45,13 +45,14 @@ MEMSET_NODE: Final = 2
 LAUNCH_ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 """The attributes that a recorded launch keeps, each a CUlaunchAttributeID.
 
-The access policy window of the L2 cache, cooperative launch, cluster dimensions, the
-scheduling policy of clusters, the priority, and the carve-out for shared memory.
+They are the access policy window of the L2 cache, cooperative launch, cluster
+dimensions, the scheduling policy of clusters, the priority, and the carve-out for
+shared memory.
 """
 
 
 class KernelNodeParams(Struct):
-    """CUDA_KERNEL_NODE_PARAMS."""
+    """The driver's struct CUDA_KERNEL_NODE_PARAMS."""
 
     function: int
     blocks: Annotated[Array[u32], 3]
@@ -64,7 +65,7 @@ class KernelNodeParams(Struct):
 
     @classmethod
     def of(cls, step: runner.Kernel) -> KernelNodeParams:
-        """The parameters of a kernel's step of the runner."""
+        """The parameters of a kernel step of the runner."""
         return cls(
             function=step.function,
             blocks=(step.blocks, 1, 1),
@@ -74,7 +75,7 @@ class KernelNodeParams(Struct):
         )
 
     def capture(self, stream: int) -> int:
-        """Capture a launch of the kernel into a stream: its node."""
+        """Capture a launch of the kernel into a stream; return its node."""
         sizes = self.blocks[0], self.threads[0]
         launch_kernel(stream, self.function, *sizes, self.parameters)
         _, (node,) = capture_info(stream)
@@ -82,7 +83,7 @@ class KernelNodeParams(Struct):
 
 
 class MemsetNodeParams(Struct):
-    """CUDA_MEMSET_NODE_PARAMS."""
+    """The driver's struct CUDA_MEMSET_NODE_PARAMS."""
 
     target: int
     pitch: int
@@ -93,7 +94,7 @@ class MemsetNodeParams(Struct):
 
 
 class CapturedGraph:
-    """A graph that was captured, and its executable graph, which ``launch`` makes.
+    """A captured graph, and its executable graph, which ``launch`` makes.
 
     ``code`` are the kernels of its nodes, loaded until it is destroyed.
     """
@@ -128,10 +129,10 @@ class CapturedGraph:
 
 
 def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -> Plan:
-    """A plan that updates the kernel nodes of a graph of ``nodes``, and launches it.
+    """Make a plan that updates the kernel nodes of a graph, and launches it.
 
-    ``nodes`` are ordinary kernels of ``encoded``. Which buffers overlap each other is
-    taken from ``addresses``.
+    ``nodes`` are ordinary kernels of ``encoded``. ``addresses`` show which buffers
+    overlap each other.
     """
     rows = encoded.kernels(nodes)
     assert rows is not None
@@ -158,12 +159,12 @@ def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -
 def graph_or_launches(
     plan: Plan, enqueue: Callable[[int], None], max_launches: int
 ) -> Plan:
-    """A variant of ``plan`` that replays what ``enqueue`` puts into a stream.
+    """Make a variant of ``plan`` that replays what ``enqueue`` puts into a stream.
 
     Up to ``max_launches`` kernels and fills with zeros, each dependent on the one
-    before, are launched one by one as they were captured; all else as a graph. Between
-    two graphs the GPU idles for 1 to 2 us (H200), between two kernels of a stream it
-    does not.
+    before, are launched one by one as they were captured; otherwise the whole is a
+    graph. Between two graphs the GPU idles for 1 to 2 us (H200), between two kernels of
+    a stream it does not.
     """
     graph = CapturedGraph(device().capture(enqueue), plan.code)
     launches = _RecordedLaunches()
@@ -174,10 +175,10 @@ def graph_or_launches(
 
 
 def _chain(graph: int, most: int) -> list[int]:
-    """The nodes of ``graph``; empty if they are more than ``most``, or not a chain.
+    """The nodes of ``graph``, if they form a chain of at most ``most``; else empty.
 
     An edge of programmatic dependent launch, whose second node may begin before the
-    first one has ended, is not one of a chain.
+    first one has ended, does not count.
     """
     gpu = device()
     nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()
@@ -202,7 +203,7 @@ def _two() -> ctypes.c_size_t:
 
 
 class _RecordedLaunches:
-    """The runner's steps that launch nodes of a graph, and what they point to."""
+    """The runner's steps that launch nodes of a graph, and their arguments."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -218,14 +219,14 @@ class _RecordedLaunches:
         return kind.value == MEMSET_NODE and self._zeros(node)
 
     def _query(self, name: str, node: int, *arguments: Any) -> None:
-        """Call the driver's ``name`` on a node; the last argument is its result."""
+        """Call the driver's ``name`` for a node; the last argument is its result."""
         *numbers, result = arguments
         function = getattr(device().library, name)
         status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(result))
         device().check(status, "in a graph")
 
     def _kernel(self, node: int) -> Recorded:
-        """The launch of the kernel that is ``node`` of the graph."""
+        """The step that launches the kernel of ``node``."""
         kernel = KernelNodeParams()
         self._query("cuGraphKernelNodeGetParams_v2", node, kernel)
         attributes = (LaunchAttribute * len(LAUNCH_ATTRIBUTES))()
@@ -250,7 +251,7 @@ class _RecordedLaunches:
         return Recorded(StepKind.RECORDED, *launch)
 
     def _zeros(self, node: int) -> bool:
-        """Append the memset that is ``node``; False unless it sets zeros."""
+        """Append the memset of ``node``; False unless it sets zeros."""
         memset = MemsetNodeParams()
         self._query("cuGraphMemsetNodeGetParams", node, memset)
         if memset.value or memset.height != 1:

@@ -1,7 +1,7 @@
 """Staging buffers: one graph for calls whose arrays are at other addresses each time.
 
-A graph has fixed addresses. If a call's arrays are small, beside what the graph takes,
-one graph is captured on staging buffers of its own. Its first kernel copies the
+A graph has fixed addresses. If a call's arrays are small, compared with the work of the
+graph, one graph is captured on staging buffers of its own. Its first kernel copies the
 arguments there, and its last one copies the results to the call's arrays. Only the
 parameters of these two kernel nodes are updated before each launch.
 """
@@ -22,17 +22,21 @@ from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
-_MAX_BYTES: Final = 16 << 20  # of arguments and results
+_MAX_BYTES: Final = 16 << 20
+"""Bytes of arguments and results at most."""
 _MAX_BYTES_OF_MEMBERS: Final = 64 << 20
-"""The same, of a plan with collectives.
+"""The same for a plan with collectives.
 
 Threads take some 100 us to launch it directly, three times as long as these copies.
 """
 _MAX_TEMPORARY: Final = 32 << 20
+"""Bytes of temporaries at most, which the graph keeps allocated."""
 _MAX_BUFFERS: Final = 64
+"""Arguments, or results, at most."""
 _THREADS: Final = 256
 _BLOCK_BYTES: Final = 4 * COPY_UNIT * _THREADS
-_MAX_BLOCKS: Final = 264  # per buffer
+_MAX_BLOCKS: Final = 264
+"""Blocks that copy one buffer at most."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class StagedBuffer:
     """An argument or a result of a plan, which has a staging buffer.
 
     ``buffer`` is the number of its buffer in the plan. It shares the staging buffer of
-    the buffer ``root``: itself, or the donated argument that the result is over.
+    the buffer ``root``: itself, or the donated argument that the result overwrites.
     """
 
     buffer: int
@@ -57,10 +61,10 @@ def staged_buffers(
     *,
     has_collectives: bool = False,
 ) -> tuple[list[StagedBuffer], list[StagedBuffer]] | None:
-    """The arguments and the results of a plan; None if it is not to be staged.
+    """The arguments and results of a plan that are staged; None if it should not be.
 
-    It is not if that would copy too much, or if the first element of an argument is not
-    at its lowest address. ``inputs`` and ``outputs`` are numbers of ``buffers``,
+    That is so if too much would be copied, or if the first element of an argument is
+    not at its lowest address. ``inputs`` and ``outputs`` are numbers of ``buffers``,
     ``types`` those of the inputs, and ``arena`` the bytes of temporaries.
     """
     arguments = [StagedBuffer(b, buffers[b].nbytes, b) for b in inputs]
@@ -89,7 +93,7 @@ class Staging:
         results: Sequence[StagedBuffer],
         arena: int,
     ) -> None:
-        """``arena`` is the bytes of temporaries."""
+        """``arena`` is the size of the temporaries in bytes."""
         self._arguments = arguments
         self._results = results
         self._arena = arena
@@ -98,10 +102,11 @@ class Staging:
     def capture(
         self, addresses: Any, plan: Plan, enqueue: Callable[[Any, int], None]
     ) -> Plan:
-        """A variant of ``plan`` that launches a graph of ``enqueue(staged, stream)``.
+        """Make a variant of ``plan`` that launches a graph on staging buffers.
 
-        ``staged`` are ``addresses`` with those of arguments, results and temporaries
-        replaced by staging buffers.
+        ``enqueue(addresses, stream)`` enqueues the plan's work. It is given
+        ``addresses`` with those of arguments, results and temporaries replaced by
+        staging buffers.
         """
         staged = self._allocate(addresses)
         slots: list[tuple[int, int, int]] = []
@@ -121,7 +126,7 @@ class Staging:
         return plan.variant(graph.launch(updates), slots, self)
 
     def _allocate(self, addresses: Any) -> Any:
-        """Allocate the staging buffers: the addresses of all buffers."""
+        """Allocate the staging buffers; return the addresses of all buffers."""
         gpu = device()
         buffers = *self._arguments, *self._results
         staged = type(addresses)(*addresses)
@@ -143,7 +148,7 @@ class Staging:
         *,
         to_staging: bool,
     ) -> KernelNodeParams:
-        """The kernel that copies ``buffers`` to staging, or from it.
+        """Make the kernel that copies ``buffers`` to staging, or from it.
 
         ``staged`` has the addresses of their staging buffers, by number. The slots for
         a call's own addresses are appended to ``slots``.

@@ -43,23 +43,30 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     Node,
     calls_host,
+    count_launches,
     has_collectives,
     has_partly_unrolled_loops,
     is_capturable,
-    launches,
     one_by_one,
     synchronizes,
 )
 
-# All but the last are numbers of launches in a segment.
-_MIN_GRAPH: Final = 4  # Python enqueues fewer in the time that a graph's launch takes
+_MIN_GRAPH: Final = 4
+"""Launches from which on a graph is faster than launches by Python."""
 _MAX_GRAPH: Final = 1 << 14
+"""Launches that a graph holds at most."""
 _MAX_UPDATED: Final = 32
-_MIN_STAGED: Final = 4  # fewer take no longer than the copies of staging and a graph
-_MIN_STAGED_ONLY: Final = 64  # beside so many, the copies of staging cost nothing
-_MAX_LONG: Final = 4  # of which each is long
-_LAUNCHES_PER_RUN: Final = 64  # so many delay the capture by one run
-_MAX_DELAY: Final = 16  # runs: a capture takes about as long as so many
+"""Kernel nodes whose parameters are updated at most."""
+_MIN_STAGED: Final = 4
+"""Launches from which on the copies to and from staging buffers pay."""
+_MIN_STAGED_ONLY: Final = 64
+"""Launches beside which the time of these copies does not matter."""
+_MAX_LONG: Final = 4
+"""Launches of a segment whose kernels may count as long."""
+_LAUNCHES_PER_RUN: Final = 64
+"""Launches that delay a capture by one run."""
+_MAX_DELAY: Final = 16
+"""Runs before a capture at most: it takes about as long as so many runs."""
 
 
 class AnyAddress(Enum):
@@ -72,16 +79,16 @@ class AnyAddress(Enum):
 
 @dataclass(frozen=True)
 class Strategy:
-    """The choice, made when a plan is loaded, of how one segment of it runs.
+    """How one segment of a plan runs, chosen when the plan is loaded.
 
     Attributes:
-        nodes: the segment, nodes that follow each other in the plan.
-        any_address: what serves calls at any addresses, after ``direct_runs`` calls.
-        by_address: whether addresses that repeat get a capture of their own, after
+        nodes: The segment: successive nodes of the plan.
+        any_address: How calls at any addresses run, after ``direct_runs`` calls.
+        by_address: Whether addresses that repeat get a capture of their own, after
             ``direct_runs`` calls with the same addresses.
-        direct_runs: more for a longer capture; 0 if direct launches would synchronize
-            or take longer than the capture.
-        max_recorded: a capture for one set of addresses that has at most so many
+        direct_runs: Direct launches before a capture: more for a longer one; 0 if they
+            would synchronize or take longer than the capture.
+        max_recorded: A capture for one set of addresses that has at most so many
             launches in a row is replayed launch by launch; all others as a graph.
     """
 
@@ -93,16 +100,15 @@ class Strategy:
 
     @property
     def captures(self) -> bool:
-        """Whether anything of the segment is ever captured."""
+        """Whether any graph of the segment is ever captured."""
         return self.by_address or self.any_address is not AnyAddress.DIRECT
 
 
 def strategies(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
-    """The strategies of a plan's segments, in the order of its nodes.
+    """Choose the strategies of a plan's segments, in the order of its nodes.
 
     ``can_stage`` says whether the plan's arrays are small enough for staging buffers.
-    The segments are as few and as long as possible: direct launches that follow each
-    other are one.
+    The segments are as few and as long as possible: successive direct launches are one.
     """
     if encoded.has_collectives:
         return [_strategy_of_members(encoded.nodes, can_stage)]
@@ -123,12 +129,12 @@ def strategies(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
 def _strategy(
     encoded: EncodedPlan, nodes: tuple[Node, ...], is_whole: bool, can_stage: bool
 ) -> Strategy:
-    """The strategy of ``nodes``, which a graph can hold.
+    """Choose the strategy of ``nodes``, which a graph can hold.
 
     ``is_whole`` says whether they are the whole plan. A whole plan is a graph even if
     it has few launches: then a call launches it without entering Python.
     """
-    count = launches(nodes)
+    count = count_launches(nodes)
     at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
     few = count < _MIN_GRAPH and not calls_host(nodes)
     duration = _duration_of_long_kernels(encoded, nodes)
@@ -154,7 +160,7 @@ def _strategy(
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
     """The strategy of a plan with collectives: they must not depend on addresses."""
-    count = launches(nodes)
+    count = count_launches(nodes)
     if count > _MAX_GRAPH:
         return Strategy(nodes)
     if not can_stage or not all(map(is_capturable, nodes)):
@@ -171,23 +177,23 @@ def is_worth_a_graph(nodes: Sequence[Node]) -> bool:
     Not if there are few, or if there are collectives in their loops and branches.
     """
     return (
-        launches(nodes) >= _MIN_GRAPH
+        count_launches(nodes) >= _MIN_GRAPH
         and all(map(is_capturable, nodes))
         and not has_collectives(nodes)
     )
 
 
 def _delay(count: int) -> int:
-    """The direct runs before the capture of a graph of ``count`` launches."""
+    """The number of direct runs before a graph of ``count`` launches is captured."""
     return 1 + min(count // _LAUNCHES_PER_RUN, _MAX_DELAY)
 
 
 def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> int:
     """The duration of a few long kernels, in launches; 0 unless all are long.
 
-    As many launches as that take no longer than the kernels, which hide them.
+    So many launches take no longer than the kernels, which hide them.
     """
-    if launches(nodes) > _MAX_LONG:
+    if count_launches(nodes) > _MAX_LONG:
         return 0
     times = [
         0 if isinstance(step, (LoopNode, BranchNode)) else encoded.duration(step)

@@ -69,12 +69,12 @@ class Walk:
             self.counted_loop(node, stream)
 
     def wait_for_collectives(self, node: Node) -> None:
-        """Wait for what runs on the GPU, before ``node`` is enqueued the first time.
+        """Wait for all work on the GPU before ``node`` is enqueued the first time.
 
-        The first launch of a library's kernel loads it, and may wait for the GPU with a
-        lock of the process held. If a collective ran meanwhile, it could wait for a
-        member whose thread waits for that lock. A node that is not in a loop or branch
-        is enqueued the first time by all members together (see ``overlap``).
+        The first launch of a library's kernel loads it, and may wait for the GPU while
+        it holds a lock of the process. If a collective ran at that time, it could wait
+        for a member whose thread waits for that lock. A node that is not in a loop or
+        branch is enqueued the first time by all members together (see ``overlap``).
         """
         key = node if isinstance(node, NativeRun) else id(node)
         if key not in self._enqueued:
@@ -111,7 +111,7 @@ class Walk:
         """Enqueue iterations of a loop; return the addresses of the carries' results.
 
         ``values`` are the addresses of the carries before the first of ``iterations``.
-        Iteration k writes them to the first (k even) or second buffer of each carry.
+        Iteration k writes to the first (k even) or second buffer of each carry.
         ``origins`` are the addresses of the slices in iteration 0, even if that is not
         one of ``iterations``.
         """
@@ -129,9 +129,9 @@ class Walk:
     def set_carries(
         self, loop: Loop, values: Sequence[int], following: Sequence[int]
     ) -> None:
-        """Set the carries' addresses, which an iteration reads and writes.
+        """Set the addresses of the carries that an iteration reads and writes.
 
-        They are read at ``values``; the next values are written at ``following``.
+        It reads them at ``values``, and writes the next values at ``following``.
         """
         for carry, value, later in zip(loop.carries, values, following, strict=True):
             self.addresses[carry.current] = value
@@ -148,7 +148,7 @@ class Walk:
             self.addresses[s.buffer] = 0
 
     def while_loop(self, node: LoopNode, stream: int) -> None:
-        """Enqueue a loop that ends by its predicate, which the host reads."""
+        """Enqueue a loop with a predicate, which the host reads in each iteration."""
         loop = node.loop
         assert loop.predicate is not None
         pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
@@ -163,7 +163,7 @@ class Walk:
         self.finish(loop, values, stream)
 
     def branch(self, node: BranchNode, stream: int) -> None:
-        """Enqueue the branch that its index selects, which the host reads."""
+        """Enqueue the branch that the index selects, which the host reads."""
         index = _read(self.address(node.branch.index), ctypes.c_int32)
         last = len(node.branches) - 1
         self.run(node.branches[min(max(index, 0), last)], stream)
@@ -171,7 +171,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A conditional handle, and the scalar from 0 to ``last`` that it is set to."""
+    """A conditional handle, and the scalar, clamped to ``last``, that sets it."""
 
     handle: int
     scalar: Scalar
@@ -189,7 +189,7 @@ class CapturingWalk(Walk):
 
     @override
     def wait_for_collectives(self, node: Node) -> None:
-        """Nothing runs: ``SegmentDispatch`` waits before a capture."""
+        """Do nothing: ``SegmentDispatch`` waits before a capture."""
 
     @override
     def run(
@@ -197,7 +197,8 @@ class CapturingWalk(Walk):
     ) -> None:
         """Enqueue ``nodes``; small steps that are independent run concurrently.
 
-        ``condition`` is set at the end, and waits only for what writes its scalar.
+        ``condition`` is set at the end, and waits only for the step that writes its
+        scalar.
         """
         steps = self.graph.concurrent(stream)
         for node in one_by_one(nodes):
@@ -218,7 +219,7 @@ class CapturingWalk(Walk):
     def _set(
         self, condition: _Condition, stream: int, steps: ConcurrentCapture
     ) -> None:
-        """Capture the setting of ``condition``.
+        """Capture the kernel that sets ``condition``.
 
         It waits for the one of ``steps`` that writes the condition's scalar.
         """
@@ -241,10 +242,10 @@ class CapturingWalk(Walk):
     def counted_loop(self, node: LoopNode, stream: int) -> None:
         """Capture a loop with a trip count: unrolled, or in part, as a WHILE node.
 
-        An iteration of the WHILE node is ``node.unrolled`` of the plan's iterations.
+        An iteration of the WHILE node is ``node.unrolled`` iterations of the plan.
         Addresses in a graph are fixed, so the slices of these are copied to memory of
-        the loop's own, and the written ones back. The remaining iterations are unrolled
-        after the node.
+        the loop, and the written ones back. The remaining iterations are unrolled after
+        the node.
         """
         if not node.unrolled:
             super().counted_loop(node, stream)
@@ -286,7 +287,7 @@ class CapturingWalk(Walk):
 
     @override
     def while_loop(self, node: LoopNode, stream: int) -> None:
-        """A loop that ends by its predicate: a WHILE node.
+        """Capture a loop with a predicate as a WHILE node.
 
         Carries are double-buffered, and are in ``second`` at first. An iteration of the
         WHILE node is two of the plan's. If the predicate ends the loop between them,
@@ -336,7 +337,7 @@ class CapturingWalk(Walk):
 class _SliceCopy:
     """A copy at ``address`` of the slices that ``length`` iterations of a loop use.
 
-    In the array the slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
+    In the array, the slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
     """
 
     address: int
@@ -347,7 +348,7 @@ class _SliceCopy:
 
     @property
     def _lowest(self) -> int:
-        """The offset of the lowest address from that of the first slice."""
+        """The offset of the lowest address, in bytes from the first slice."""
         return min(0, (self.length - 1) * self.stride)
 
     @property
@@ -362,14 +363,14 @@ class _SliceCopy:
 
     @property
     def source(self) -> StridedAddress:
-        """The address of what is copied, in iteration 0, and its stride."""
+        """The address of the slices in iteration 0 of the graph's loop; its stride."""
         return self.origin + self._lowest, self.length * self.stride
 
 
 def _read(address: int, kind: Any) -> int:
-    """A number in the GPU's memory, read after all that is enqueued has run.
+    """Read a number in the GPU's memory, after all enqueued work has run.
 
-    ``kind`` is the ctypes class of what is at ``address``.
+    ``kind`` is the ctypes class of the number at ``address``.
     """
     value = kind()
     device().copy_out(ctypes.addressof(value), address, ctypes.sizeof(value))

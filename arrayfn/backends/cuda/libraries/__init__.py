@@ -1,7 +1,7 @@
 """Calls of NVIDIA's libraries, besides matrix products: a provider for each name.
 
-A provider takes the integers of a call, once, when a plan is loaded, and gives a
-``Call``: what enqueues the work on a stream, given the addresses of its arrays.
+A provider gets the integers of a call once, when a plan is loaded, and returns a
+``Call``: it enqueues the work on a stream, given the addresses of its arrays.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
         for kind in ("fft", "ifft", "rfft", "irfft")
     },
 }
-"""By the first word of a provider's name; the rest says the dtype."""
+"""The provider by the first word of its name; the other words say the dtype."""
 
 
 def call(provider: str, integers: Mapping[str, int]) -> Call:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """``enqueue(stream, *addresses)`` of ``arrays``, by their names in the call.
+    """A prepared library call: ``enqueue(stream, *addresses)`` of its ``arrays``.
 
-    ``capturable`` says whether a stream capture can include it. Collectives run one
-    after the other, in the order of the plan, as the other members' do; they run
-    concurrently with other steps that do not access their arrays.
+    ``arrays`` are their names in the call. ``capturable`` says whether a stream capture
+    can include it. Collectives run one after the other, in the order of the plan, like
+    those of the other members; they run concurrently with other steps that do not
+    access their arrays.
     """
 
     enqueue: Callable[..., None]

@@ -1,4 +1,4 @@
-"""Collectives of the members of a mesh: steps that their engine enqueues."""
+"""Collectives of the members of a mesh, which their engine enqueues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arrayfn.lowering.libraries.collectives import collective_of
 
 
 def collective(number: str, integers: Mapping[str, int]) -> Call:
-    """The collective of this number, of the member for whom the plan is loaded.
+    """Prepare the collective of this number, for the member whose plan is loaded.
 
     Raises BackendError if the plan is not loaded for a member of a mesh.
     """

@@ -1,10 +1,10 @@
-"""Convolutions through cuDNN: one graph of one operation, built when it is first seen.
+"""Convolutions through cuDNN: a graph of one operation, built when it is first needed.
 
-cuDNN proposes several plans for a graph. Those that round operands, or that sum in an
-order of their own each time or use TensorFloat-32 where that was not asked for, are
-left out, as are those that would be compiled first. The others are timed when a
-convolution is first seen on a machine, and the choice is kept in the disk cache: it is
-the same from then on, and so are the bits of results.
+cuDNN proposes several plans for a graph. Plans that round operands, sum in an order
+that varies, use TensorFloat-32 where that was not asked for, or would have to be
+compiled first are left out. The others are timed when a convolution is first seen on a
+machine, and the choice is kept in the disk cache: it is the same from then on, and so
+are the bits of results.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
 
 
 def convolve(form: str, integers: Mapping[str, int]) -> Call:
-    """The convolution ``form``: its result, the dtype, and what is allowed.
+    """Prepare the convolution ``form``: its result, the dtype, and what is allowed.
 
-    That is ``tf32``, and ``any`` order of its sums. ``integers`` are its extents,
-    strides and paddings by name. Raises BackendError if cuDNN has no such convolution.
+    ``tf32`` may be allowed, and ``any`` order of its sums. ``integers`` are its
+    extents, strides and paddings by name. Raises BackendError if cuDNN has no such
+    convolution.
     """
     made = _convolution(f"convolution_{form}", tuple(integers.items()))
     if made is None:
@@ -69,12 +70,13 @@ def _convolution(provider: str, key: Key) -> _Convolution | None:
 
 
 class _Convolution:
-    """A graph with the index of the plan that it is run by."""
+    """A cuDNN graph of one convolution, and the index of the plan that computes it."""
 
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
         """Build the graph of the convolution that ``provider`` names, and plan it.
 
-        ``p`` are the kernel's integers. What cuDNN raises if it has none goes on.
+        ``p`` are the kernel's integers. Exceptions of cuDNN, if it does not support the
+        convolution, are passed on.
         """
         _, result, short, *more = provider.split("_")
         library = cudnn.library()
@@ -101,10 +103,10 @@ class _Convolution:
         self.index, self.workspace = self._kept_or_fastest(provider, p)
 
     def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
-        """Have cuDNN make the graph's plans.
+        """Let cuDNN make the graph's plans, and select some.
 
-        Left out are plans with a note of ``left_out``, plans that compile at run time,
-        and those that need a large workspace.
+        Plans with a note of ``left_out``, plans that compile at run time, and plans
+        that need a large workspace are left out.
         """
         graph = self.graph
         cudnn.create_plans(graph)
@@ -116,7 +118,7 @@ class _Convolution:
     def _kept_or_fastest(
         self, provider: str, p: Mapping[str, int]
     ) -> tuple[int, Workspace]:
-        """The plan that is kept for this machine, or the fastest, and its workspace.
+        """The plan chosen earlier on this machine, or else the fastest; its workspace.
 
         ``provider`` is the kernel's name, ``p`` its integers.
         """
@@ -133,7 +135,7 @@ class _Convolution:
         return index, self._space(index)
 
     def _fastest(self) -> bytes:
-        """The name of the fastest plan; of the first where memory is short."""
+        """Time the plans; return the fastest's name, or the first if memory lacks."""
         found = self._candidates()
         gpu = device()
         pointers: list[int] = []
@@ -148,7 +150,7 @@ class _Convolution:
                 # 0x3C3C is 1.06 as float16 and 0.0115 as bfloat16: neither NaN nor
                 # subnormal, whose products take other times.
                 gpu.fill(pointers[-1], 0x3C, span * self.size)
-            best = timing.fastest([self._way(index, pointers) for index in found])
+            best = timing.fastest([self._timed_run(index, pointers) for index in found])
         except OutOfMemoryError:
             pass
         finally:
@@ -157,18 +159,18 @@ class _Convolution:
         name: str = self.graph.get_plan_name_at_index(found[best])
         return name.encode()
 
-    def _way(self, index: int, addresses: Sequence[int]) -> timing.Way:
+    def _timed_run(self, index: int, addresses: Sequence[int]) -> timing.Run:
         """A function to be timed: runs plan ``index`` on arrays at ``addresses``."""
         space = self._space(index)
 
-        def way(stream: int) -> int:
+        def run(stream: int) -> int:
             self._run(stream, addresses, index, space)
             return 0
 
-        return way
+        return run
 
     def _candidates(self) -> list[int]:
-        """The first plans that are allowed and can be built."""
+        """The first plans that are selected and can be built."""
         found: list[int] = []
         for index in range(self.graph.get_execution_plan_count()):
             if len(found) < PROPOSALS and self._builds(index):
@@ -178,7 +180,7 @@ class _Convolution:
         return found
 
     def _builds(self, index: int) -> bool:
-        """Whether cuDNN can build the plan of ``index``."""
+        """Whether cuDNN can build the plan with this index."""
         try:
             self.graph.build_plan_at_index(index)
         except cudnn.refusals():
@@ -192,7 +194,7 @@ class _Convolution:
     def _run(
         self, stream: int, addresses: Sequence[int], index: int, space: Workspace
     ) -> None:
-        """Enqueue the plan of ``index`` on ``stream``, with arrays at ``addresses``."""
+        """Enqueue the plan of this index on ``stream``, for arrays at ``addresses``."""
         handle = cudnn.on_stream(stream)
         tensor_addresses: dict[Any, int] = dict(
             zip(self.tensors, addresses, strict=True)
@@ -202,7 +204,7 @@ class _Convolution:
         )
 
     def enqueue(self) -> Callable[..., None]:
-        """A function that enqueues it; its arguments are in the order of ``names``."""
+        """A function that enqueues the convolution; its arguments are ``names``."""
 
         def enqueue(stream: int, *addresses: int) -> None:
             self._run(stream, addresses, self.index, self.workspace)
@@ -238,7 +240,7 @@ def _operation(
 
 
 def _shape_and_strides(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """The extents of an array in cuDNN's order, and their strides in memory.
+    """The extents of an array in cuDNN's order of axes, and its strides in memory.
 
     ``name`` is "operand", "kernel" or "output"; ``p`` has the convolution's integers.
     """

@@ -1,6 +1,6 @@
-"""cuDNN, by NVIDIA's own Python front end of its graphs; attention through it.
+"""cuDNN through NVIDIA's Python front end for its graphs; attention with it.
 
-A graph is built when a plan is loaded. All of them share a workspace.
+A graph is built when a plan is loaded. All graphs share a workspace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def handle() -> Any:
 
 
 def new_graph(data: Any, compute: Any) -> Any:
-    """An empty graph for arrays of dtype ``data``, computed in ``compute``."""
+    """Make an empty graph for arrays of dtype ``data``, computed in ``compute``."""
     return library().pygraph(
         io_data_type=data,
         intermediate_data_type=compute,
@@ -52,7 +52,7 @@ def new_graph(data: Any, compute: Any) -> Any:
 
 
 def create_plans(graph: Any) -> None:
-    """Have cuDNN propose execution plans for a complete graph."""
+    """Let cuDNN propose execution plans for a complete graph."""
     modes = library().heur_mode
     graph.validate()
     graph.build_operation_graph()
@@ -60,7 +60,7 @@ def create_plans(graph: Any) -> None:
 
 
 def on_stream(stream: int) -> Any:
-    """cuDNN's handle, which enqueues on ``stream``."""
+    """cuDNN's handle, set to enqueue on ``stream``."""
     library().set_stream(handle(), stream)
     device().make_current()
     return handle()
@@ -81,7 +81,7 @@ class _Graph:
         self.tensors: list[Any] = []
 
     def tensor(self, type: ArrayType, *, statistics: bool = False) -> Any:
-        """An input: an array of heads, or [B, N, T] statistics."""
+        """Add an input: an array of heads, or [B, N, T] statistics."""
         shape, strides = _statistics(type) if statistics else _heads(type)
         made = self.graph.tensor(
             dim=list(shape),
@@ -92,7 +92,7 @@ class _Graph:
         return made
 
     def output(self, made: Any, type: ArrayType, *, statistics: bool = False) -> None:
-        """Make ``made``, an operation's result, an output that lies as ``type`` says.
+        """Make ``made``, an operation's result, an output with the layout of ``type``.
 
         With ``statistics`` it is the float32 array of logarithms of rows' sums.
         """
@@ -138,7 +138,7 @@ def _statistics(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def longest_head() -> int:
-    """Elements of a head that attention may have on the GPU here."""
+    """The most elements that a head may have in attention on the GPU here."""
     is_hopper = device().arch[0] == _HOPPER
     return 256 if is_hopper and library().backend_version() >= _LONG_HEADS else 128
 

@@ -1,12 +1,11 @@
-"""cuDSS: sparse systems solved directly on a GPU.
+"""Sparse systems solved directly on a GPU by cuDSS.
 
-What was found for the last few matrices is kept. An equal matrix takes substitutions
-alone, and one with other entries at the same positions keeps the analysis, which is
-most of the work: 510 ms beside 4 ms for the factors and 1 ms for a solution, of 450,000
-entries (H200). Matrices are compared on the host, where cuDSS begins its analysis.
-
-Where results are to be the same in each run, cuDSS neither refines solutions nor takes
-several right-hand sides at once.
+The analysis and factors of the last few matrices are cached. An equal matrix needs only
+substitutions, and one with other entries at the same positions reuses the analysis,
+which is most of the work: 510 ms beside 4 ms for the factors and 1 ms for a solution,
+of 450,000 entries (H200). Matrices are compared on the host, where cuDSS begins its
+analysis. For results that are the same in each run, cuDSS neither refines solutions nor
+solves for several right-hand sides at once.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ _TYPES: Final = {
 }
 _MAJOR: Final = 1  # the version whose numbers these are
 
-_KEPT: Final = 4
-_STEPS: Final = 2  # of refinement: the digits that cuDSS's choice of pivots may lose
+_CACHED_FACTORS: Final = 4
+_REFINEMENT_STEPS: Final = (
+    2  # of refinement: the digits that cuDSS's choice of pivots may lose
+)
 
 _LIBRARY: Final = Library(
     "cuDSS",
@@ -73,13 +74,13 @@ def solve(
     """Write to ``out`` the solution for the CSC matrix ``data, indices, indptr``.
 
     ``b`` and ``out`` are vectors, or have a right-hand side in each row. ``transposed``
-    is for the matrix's transpose; with ``is_deterministic`` each run gives equal bits.
-    Mapped axes are in front, with extent 1 where an operand has the same values for all
-    members.
+    solves with the matrix's transpose; with ``is_deterministic`` each run gives equal
+    bits. Batch axes are in front, with extent 1 where an operand has the same values
+    for all members.
     """
     if not out.size:
         return
-    kept = _kept(is_deterministic)
+    kept = _factor_cache(is_deterministic)
     matrix = [np.asarray(x) for x in (data, indices, indptr)]
     axes = indptr.ndim - 1
     if all(prod(x.shape[:axes]) == 1 for x in matrix):
@@ -99,7 +100,7 @@ def solve(
 
 @cache
 def _library() -> Library:
-    """The library; BackendError if it has other numbers than those above."""
+    """Load the library; BackendError if the constants above are not its version's."""
     major = ctypes.c_int()
     _LIBRARY.call("cudssGetProperty", 0, ctypes.byref(major))
     if major.value != _MAJOR:
@@ -110,12 +111,12 @@ def _library() -> Library:
     return _LIBRARY
 
 
-class _Kept:
+class _FactorCache:
     """The factors of the matrices that were last solved with, on one GPU."""
 
     def __init__(self, is_deterministic: bool) -> None:
         self._is_deterministic = is_deterministic
-        self._known: deque[_Factors] = deque(maxlen=_KEPT)
+        self._known: deque[_Factors] = deque(maxlen=_CACHED_FACTORS)
         self._lock = threading.Lock()
         forgets(self._known.clear)
 
@@ -127,15 +128,15 @@ class _Kept:
         size: int,
         transposed: bool,
     ) -> None:
-        """Solve with the CSC matrix ``arrays``; ``b`` and ``out`` are addresses.
+        """Solve with the CSC matrix ``arrays`` for ``b``; both are addresses.
 
-        They are of ``size`` elements.
+        ``b`` and ``out`` have ``size`` elements.
         """
         with self._lock:
             self._of(arrays).solve(b, out, size, transposed)
 
     def _of(self, arrays: Sequence[Array]) -> _Factors:
-        """The factors of a matrix, new if it has other positions than all known."""
+        """The factors of a matrix; new if no cached matrix has the same positions."""
         data = arrays[0]
         alike = [known for known in self._known if known.has_positions_of(arrays)]
         for known in alike:
@@ -150,13 +151,13 @@ class _Kept:
 
 
 @per_device
-def _kept(is_deterministic: bool) -> _Kept:
-    """What is kept on this GPU."""
-    return _Kept(is_deterministic)
+def _factor_cache(is_deterministic: bool) -> _FactorCache:
+    """The cached factors of this GPU."""
+    return _FactorCache(is_deterministic)
 
 
 class _Factors:
-    """The factors of a CSC matrix, whose arrays are the rows of its transpose."""
+    """The factors of a CSC matrix, which is the transpose of a CSR matrix to cuDSS."""
 
     def __init__(self, arrays: Sequence[Array], is_deterministic: bool) -> None:
         self._is_deterministic = is_deterministic
@@ -172,7 +173,7 @@ class _Factors:
         if is_deterministic:
             self._set(_DETERMINISTIC, 1)
         else:
-            self._set(_REFINEMENTS, _STEPS)
+            self._set(_REFINEMENTS, _REFINEMENT_STEPS)
         positions = (x.astype(np.int32) for x in (indptr, indices))
         self._starts, self._columns = map(device_put, positions)
         self._values = device_put(data)
@@ -205,10 +206,10 @@ class _Factors:
         return is_of_dtype and all(np.array_equal(x, y) for x, y in pairs)
 
     def update(self, data: Array) -> None:
-        """Factor the matrix with other entries.
+        """Factor the matrix again, with other entries.
 
-        The analysis also chose pivots by the entries. If these pivots do not serve the
-        new entries, the analysis is done again.
+        The analysis also chose pivots by the entries. If these pivots do not suit the
+        new entries, the analysis is repeated.
         """
         self.arrays[0] = np.array(data)
         self._values = device_put(self.arrays[0])
@@ -221,7 +222,7 @@ class _Factors:
         self.is_singular = self._is_singular()
 
     def solve(self, b: int, out: int, size: int, transposed: bool) -> None:
-        """Write ``size`` elements of solutions to the address ``out``, of those of b.
+        """Write ``size`` elements of solutions to the address ``out``, for those of b.
 
         They are NaN, with a warning, for a singular matrix.
         """
@@ -275,7 +276,7 @@ class _Factors:
                 self._call("cudssMatrixDestroy", side)
 
     def _columns_at(self, address: int, size: int) -> ctypes.c_void_p:
-        """cuDSS's description of ``size`` elements: vectors one after the other."""
+        """Describe ``size`` elements at ``address`` as contiguous column vectors."""
         made = ctypes.c_void_p()
         extents = self._size, size // self._size, self._size
         self._call(
@@ -297,7 +298,7 @@ class _Factors:
         self._call("cudssConfigSet", self._config, parameter, ctypes.byref(held), size)
 
     def _get(self, parameter: int) -> int:
-        """An integer that the last phase found."""
+        """Read an integer result of the last phase."""
         found, written = ctypes.c_int(), ctypes.c_size_t()
         self._call(
             "cudssDataGet",

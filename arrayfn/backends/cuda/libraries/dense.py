@@ -1,4 +1,4 @@
-"""Shared by calls of cuSOLVER and cuBLAS: handles, workspaces, batches of matrices."""
+"""The base of cuSOLVER and cuBLAS calls: handles, workspaces, batches of matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LETTERS: Final = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 TYPES: Final = {
     np.dtype(t): k for t, k in (("f4", 0), ("f8", 1), ("c8", 4), ("c16", 5))
 }
-"""cudaDataType of a dtype."""
+"""The cudaDataType of each dtype."""
 NONE: Final = ctypes.c_void_p()
 _TABLES: Final = 8
 
@@ -36,19 +36,19 @@ BLAS: Final = Library(
 
 
 def solver_params() -> ctypes.c_void_p:
-    """The parameters of cuSOLVER's functions for all dtypes: the defaults."""
+    """Default parameters of those cuSOLVER functions that take any dtype."""
     return SOLVER.made("cusolverDnCreateParams")
 
 
 def jacobi_params(name: str) -> ctypes.c_void_p:
-    """The parameters of Jacobi's method, Gesvdj or Syevj: the defaults."""
+    """Default parameters of Jacobi's method, "Gesvdj" or "Syevj"."""
     return SOLVER.made(f"cusolverDnCreate{name}Info")
 
 
 class Workspaces:
     """The workspaces of a call: on the GPU, and on the host if it needs one.
 
-    The memory on the GPU is allocated for each run, unless ``shared`` is used by all.
+    The memory on the GPU is allocated for each run, unless ``shared`` is given.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Workspaces:
 
     @contextmanager
     def allocated(self) -> Generator[ctypes.c_void_p]:
-        """Memory on the GPU for what is enqueued meanwhile."""
+        """Yield memory on the GPU for the work that is enqueued inside."""
         if self.shared is not None:
             yield ctypes.c_void_p(self.shared.pointer)
             return
@@ -72,14 +72,14 @@ class Workspaces:
             device().free(pointer)
 
     def arguments(self, pointer: ctypes.c_void_p) -> tuple[Any, ...]:
-        """Both workspaces as arguments, the one on the GPU at ``pointer``."""
+        """Both workspaces as arguments; the one on the GPU is at ``pointer``."""
         host = ctypes.cast(self._host, ctypes.c_void_p) if self._host else NONE
         sizes = ctypes.c_size_t(self.nbytes), ctypes.c_size_t(self._host_bytes)
         return pointer, sizes[0], host, sizes[1]
 
     @property
     def synchronizes(self) -> bool:
-        """Whether each run is waited for, since it uses memory on the host."""
+        """Whether each run must end before the next, as it uses memory on the host."""
         return bool(self._host_bytes)
 
     def release(self) -> None:
@@ -91,9 +91,9 @@ class Workspaces:
 def workspace_elements(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> int:
-    """The elements of workspace that a function of cuSOLVER needs.
+    """Query how many elements of workspace a function of cuSOLVER needs.
 
-    Its query, ``..._bufferSize``, takes ``arguments``, a pointer to the number, then
+    The query, ``..._bufferSize``, takes ``arguments``, a pointer to the number, then
     ``last``.
     """
     count = ctypes.c_int()
@@ -105,9 +105,9 @@ def workspace_elements(
 def workspaces_of(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> Workspaces:
-    """The workspaces that a function of cuSOLVER for all dtypes needs.
+    """Query the workspaces that a function of cuSOLVER for any dtype needs.
 
-    Its query, ``..._bufferSize``, takes ``arguments``, pointers to two sizes, then
+    The query, ``..._bufferSize``, takes ``arguments``, pointers to two sizes, then
     ``last``. Raises BackendError if this version of cuSOLVER lacks the function.
     """
     query = f"{function}_bufferSize"
@@ -129,10 +129,11 @@ def each_matrix(
     arguments: Callable[..., tuple[Any, ...]],
     workspaces: Workspaces | None = None,
 ) -> Callable[..., None]:
-    """Return a function that enqueues ``function`` for each of ``matrices``.
+    """Make a function that enqueues ``function`` for each of ``matrices``.
 
     A matrix has ``steps`` bytes in each array. A call takes ``arguments(*arrays)``, or
-    ``arguments(work, *arrays)`` with ``workspaces`` of workspace at ``work``.
+    with ``workspaces`` ``arguments(work, *arrays)``, where ``work`` is the workspace's
+    address.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
@@ -155,16 +156,16 @@ def each_matrix(
 
 
 class PointerTables:
-    """PointerTables on the GPU, of the addresses of all ``matrices`` of an array."""
+    """Tables on the GPU of the addresses of all ``matrices`` of an array."""
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:
-        """The table of an array at ``address``, with matrices of ``step`` bytes.
+        """The table for an array at ``address``, with matrices of ``step`` bytes.
 
-        Arrays lie at a few addresses in rotation, whose tables are kept.
+        Arrays are at a few addresses in rotation, whose tables are cached.
         """
         key = address, step
         known = self._tables.get(key)
@@ -191,7 +192,7 @@ def is_batched(integers: Mapping[str, int], *extents: int) -> bool:
 
 
 class Element:
-    """The dtype of a call's matrices: sizes in bytes, and numbers for cuSOLVER."""
+    """The dtype of a call's matrices: sizes in bytes, and cuSOLVER's constants."""
 
     def __init__(self, name: str) -> None:
         dtype = BY_SHORT_NAME[name]

@@ -27,7 +27,7 @@ _CUFFT: Final = Library("cuFFT", "cufft", "the Fourier transform")
 
 @per_device
 def _plan(kind: int, length: int, rows: int) -> int:
-    """cuFFT's plan of ``rows`` transforms of ``length``; it is kept.
+    """cuFFT's plan of ``rows`` transforms of ``length``, made once.
 
     ``kind`` is a cufftType.
     """
@@ -40,7 +40,7 @@ def _plan(kind: int, length: int, rows: int) -> int:
 
 
 def transform(kind: str, dtype: str, integers: Mapping[str, int]) -> Call:
-    """cuFFT's transform of each row.
+    """Prepare cuFFT's transform of each row.
 
     ``kind`` is "fft", "ifft", "rfft" or "irfft", ``dtype`` the rows' short name;
     ``integers`` has ``length`` and ``rows``.

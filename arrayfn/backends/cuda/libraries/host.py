@@ -1,4 +1,4 @@
-"""Steps that Python enqueues: references on the host, kernels of operators."""
+"""Steps that Python enqueues: references on the host, and operators' kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEGACY_STREAM = 1
 
 
 def reference(number: str, integers: Mapping[str, int]) -> Call:
-    """A primitive's NumPy reference: arrays go to the host and back.
+    """Prepare a primitive's NumPy reference: arrays are copied to the host and back.
 
     ``number`` is that of its step in HOST_STEPS.
     """
@@ -46,7 +46,7 @@ def reference(number: str, integers: Mapping[str, int]) -> Call:
 
 
 def operator(number: str, integers: Mapping[str, int]) -> Call:
-    """An operator's kernel on DeviceArrays; a prepared one says what it enqueues.
+    """Prepare an operator's kernel, for DeviceArrays or, if ``prepared``, addresses.
 
     ``number`` is that of its step in HOST_STEPS.
     """
@@ -90,7 +90,8 @@ def _call_on_arrays(
 ) -> None:
     """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``.
 
-    It enqueues on its own stream, which waits for this plan's, and this for it.
+    The kernel enqueues on its own stream, which waits for this plan's, and the other
+    way round.
     """
     arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
     for array in arrays[len(step.operands) :]:
@@ -116,7 +117,7 @@ def _run_on_copies(
 
 
 def _array(type: ArrayType, address: int) -> DeviceArray:
-    """An array of ``type`` at ``address``, in memory that the plan owns."""
+    """Make an array of ``type`` at ``address``, in memory that the plan owns."""
     array = DeviceArray(type, address, owner=_PLAN)
     array.shared = True
     return array
@@ -126,7 +127,7 @@ _PLAN: Any = object()
 
 
 def _names(step: HostStep) -> tuple[str, ...]:
-    """The names of a step's arrays: x0, x1, ... of operands, y0, ... of results."""
+    """The names of a step's arrays: x0, x1, ... for operands, y0, ... for results."""
     return (
         *(f"x{k}" for k in range(len(step.operands))),
         *(f"y{k}" for k in range(len(step.results))),

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries through ctypes, wherever they are installed.
+"""Opens NVIDIA's libraries and calls them through ctypes.
 
 nvmath-python binds the same functions. Its import takes 0.19 s of CPU time, beside 0.07
 for cuda-bindings (2-core Xeon), and a warm process imports neither.
@@ -19,9 +19,9 @@ from arrayfn.errors import BackendError
 class Library:
     """A library, opened at the first call. ``title`` is its name in messages.
 
-    ``what`` needs it; if it is missing, a BackendError says so. Functions of it that
-    take a handle are called by ``routine``; ``create`` makes the handle and
-    ``set_stream`` sets its stream.
+    ``what`` is the feature that needs it, for the BackendError if it is missing.
+    Functions that take a handle are called by ``routine``; ``create`` makes the handle
+    and ``set_stream`` sets its stream.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Library:
         return hasattr(self.functions, function)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function; BackendError unless its status is success."""
+        """Call a function; raise BackendError unless its status is success."""
         status = getattr(self.functions, function)(*arguments)
         if status:
             raise BackendError(f"{self.title} says: error {status} in {function}")
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """The handle, made at the first call."""
+        """The handle of this GPU, created at the first call."""
         return self.made(self._create)
 
     def made(self, create: str) -> ctypes.c_void_p:
@@ -72,7 +72,7 @@ class Library:
         return self._made[key]
 
     def routine(self, function: str, stream: int) -> Callable[..., None]:
-        """``function``, which enqueues on ``stream``; BackendError if it fails."""
+        """``function`` with the handle, to enqueue on ``stream``."""
         handle = self.handle
         device().make_current()
         self.call(self._set_stream, handle, ctypes.c_void_p(stream))
@@ -80,7 +80,10 @@ class Library:
 
 
 def open_library(name: str, what: str, package: str) -> Any:
-    """NVIDIA's library ``name``; BackendError says what needs it, and its package."""
+    """Open NVIDIA's library ``name``, which ``what`` needs and ``package`` has.
+
+    Raises BackendError if it is not installed.
+    """
     try:
         finder = importlib.import_module("cuda.pathfinder")
         return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib(name).abs_path))

@@ -1,4 +1,4 @@
-"""Factors and triangular systems through cuSOLVER and cuBLAS.
+"""Factorizations and triangular systems through cuSOLVER and cuBLAS.
 
 Both are column-major: a row-major matrix is its transpose to them, and its lower
 triangle an upper one. A batch of small matrices is one call, one of large matrices a
@@ -30,11 +30,11 @@ _LEFT: Final = 0
 _LOWER: Final = 0
 _UPPER: Final = 1
 _MAX_REFLECTED: Final = 128
-"""cuBLAS's batched reflections are fast up to this many rows and columns."""
+"""Rows and columns, up to which cuBLAS's batched reflections are fast."""
 
 
 def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
-    """potrf of each matrix, in place, and a status for each.
+    """Prepare potrf of each matrix, in place, with a status for each.
 
     ``integers`` are ``n``, ``matrices``, and ``upper``: whether the upper triangle is
     read. ``dtype`` is a short name ("f32"), here and below.
@@ -69,7 +69,7 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def lu(dtype: str, integers: Mapping[str, int]) -> Call:
-    """getrf of each matrix, in place: pivots that count from 1, and a status.
+    """Prepare getrf of each matrix, in place: pivots count from 1; with a status.
 
     ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
     """
@@ -100,7 +100,7 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
-    """geqrf of each matrix, in place, and the scales of its reflections.
+    """Prepare geqrf of each matrix, in place, with the scales of its reflections.
 
     ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
     """
@@ -130,7 +130,7 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Solve ``A X = B`` by trsm for each lower triangular matrix; X overwrites B.
+    """Prepare trsm, ``A X = B`` for each lower triangular matrix; X overwrites B.
 
     ``integers`` are ``n``, ``sides``, ``matrices``, and ``unit``: whether the diagonal
     counts as ones. ``dtype`` is a short name. Matrices are column-major.
@@ -149,7 +149,7 @@ def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
-    """trsm of all matrices at once, over sides that are transposes here.
+    """Prepare trsm of all matrices at once, for row-major matrices.
 
     ``integers`` are ``rows``, ``columns``, ``matrices`` and cuBLAS's options: ``left``,
     ``lower``, ``transpose`` and ``unit``. ``dtype`` is a short name.

@@ -1,7 +1,7 @@
 """Eigenvalues and singular values through cuSOLVER, column-major.
 
-Small matrices of a batch are one call. Nothing waits for the GPU but what cuSOLVER does
-partly on the host: the general eigenvalue problem and the polar decomposition.
+Small matrices of a batch are one call. Nothing waits for the GPU except what cuSOLVER
+computes partly on the host: the general eigenvalue problem and the polar decomposition.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from arrayfn.backends.cuda.libraries.workspaces import workspace
 
 _UPPER: Final = 1
 _BATCH: Final = "cusolverDnXsyevBatched"
-_CAPTURED: Final = 512  # rows up to which the batched routine does not wait
+_MAX_CAPTURED: Final = 512  # rows up to which the batched routine does not wait
 _MAX_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
-_ALONE: Final = 512
-"""Up to so many rows it is the faster routine for one matrix in float32, too."""
+_MAX_SINGLE: Final = 512
+"""Rows up to which the batched routine is faster for one float32 matrix, too."""
 
 
 def _call(
@@ -43,7 +43,7 @@ def _call(
     *,
     capturable: bool = False,
 ) -> Call:
-    """A call of ``function`` for each of ``matrices``, see ``each_matrix``.
+    """Prepare a call of ``function`` for each of ``matrices``, see ``each_matrix``.
 
     ``names`` are its arrays, ``steps`` the bytes from one matrix to the next in each.
     ``arguments`` makes the function's arguments of the workspace and the addresses.
@@ -53,14 +53,14 @@ def _call(
 
 
 def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
-    """syevd or heevd of each matrix, in place, its eigenvalues and a status.
+    """Prepare syevd or heevd of each matrix, in place, with eigenvalues and a status.
 
     ``integers`` are ``n``, ``matrices``, and ``vectors``: whether eigenvectors replace
     the matrices. ``dtype`` is a short name ("f32").
     """
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
     element = Element(dtype)
-    is_batch = matrices > 1 or (dtype == "f32" and n <= _ALONE)
+    is_batch = matrices > 1 or (dtype == "f32" and n <= _MAX_SINGLE)
     if is_batch and SOLVER.has(_BATCH):
         return _eigh_batched(element, n, matrices, vectors)
     stem = "heevd" if element.is_complex else "syevd"
@@ -76,11 +76,11 @@ def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
-    """All matrices by one call: of matrices that are not large, a part of a graph.
+    """Prepare one call for all matrices; it can be captured unless they are large.
 
-    Each has ``n`` rows; ``vectors`` is 1 if eigenvectors are wanted. The call is some
-    hundreds of kernels, which take the host up to three times as long to enqueue as
-    they take the GPU.
+    Each has ``n`` rows; ``vectors`` is 1 if eigenvectors are asked for. The call is
+    some hundreds of kernels, which take the host up to three times as long to enqueue
+    as they take the GPU.
     """
     extent, count = ctypes.c_int64(n), ctypes.c_int64(matrices)
     kind, real = element.type, element.real_type
@@ -93,7 +93,9 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
         return *leading, info, count
 
     workspaces = workspaces_of(_BATCH, *arrays(NONE, NONE), last=(count,))
-    waits = n > _CAPTURED or workspaces.synchronizes or workspaces.nbytes > _MAX_SHARED
+    waits = (
+        n > _MAX_CAPTURED or workspaces.synchronizes or workspaces.nbytes > _MAX_SHARED
+    )
     if not waits:
         workspaces.shared = workspace(workspaces.nbytes)
     batch = _BATCH, 1, (0, 0, 0), arguments, workspaces
@@ -101,7 +103,7 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
-    """syevjBatched or heevjBatched: as ``eigh``, of small matrices.
+    """Prepare syevjBatched or heevjBatched: as ``eigh``, for small matrices.
 
     ``integers`` and ``dtype`` are those of ``eigh``.
     """
@@ -122,9 +124,9 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
-    """geev of each matrix, which is lost: complex eigenvalues; right eigenvectors.
+    """Prepare geev of each matrix, which is overwritten: complex eigenvalues.
 
-    Eigenvectors are computed if ``with_vectors``. Those of real matrices are real: of a
+    With ``with_vectors`` also right eigenvectors. Those of real matrices are real: of a
     conjugate pair, real and imaginary part. ``integers`` are ``n`` and ``matrices``;
     ``dtype`` is a short name ("f32").
     """
@@ -151,7 +153,7 @@ def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 class _Svd:
-    """The numbers of a call, and the bytes of each matrix of its arrays."""
+    """The arguments of an SVD, and the bytes of each matrix of its arrays."""
 
     names = ("a", "s", "status", "u", "v")
 
@@ -173,7 +175,7 @@ class _Svd:
         matrices: int,
         last: tuple[Any, ...] = (),
     ) -> Call:
-        """A call of a function of Jacobi's method, whose arguments begin with ``head``.
+        """Prepare a call of a Jacobi SVD, whose arguments begin with ``head``.
 
         ``last`` follows its parameters. The function takes one matrix, and is called
         for each of ``matrices``.
@@ -199,7 +201,7 @@ class _Svd:
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
-    """gesvdj of each matrix, which is overwritten: U, singular values, and V.
+    """Prepare gesvdj of each matrix, which is overwritten: U, singular values, V.
 
     ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
     """
@@ -208,7 +210,7 @@ def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def svd_batched(dtype: str, integers: Mapping[str, int]) -> Call:
-    """gesvdjBatched of matrices of up to 32 rows and columns: square U and V.
+    """Prepare gesvdjBatched for matrices of up to 32 rows and columns: square U and V.
 
     ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
     """
@@ -217,12 +219,11 @@ def svd_batched(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
-    """gesvdp of each matrix, which is lost: by its polar decomposition.
+    """Prepare gesvdp, the polar decomposition, of each matrix, which is overwritten.
 
-    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
-
-    Nakatsukasa and Higham, Stable and efficient spectral divide and conquer algorithms
-    for the symmetric eigenvalue decomposition and the SVD, 2013.
+    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32"). Nakatsukasa
+    and Higham, "Stable and efficient spectral divide and conquer algorithms for the
+    symmetric eigenvalue decomposition and the SVD", 2013.
     """
     p, function = _Svd(dtype, integers), "cusolverDnXgesvdp"
     m, n = ctypes.c_int64(p.rows), ctypes.c_int64(p.columns)
@@ -253,4 +254,4 @@ SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "gesvdjbatched": svd_batched,
     "gesvdp": svd_polar,
 }
-"""Providers by the first elements of their names."""
+"""The provider by the first word of its name."""

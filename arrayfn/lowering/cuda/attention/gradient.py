@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.attention.blocks import (
 )
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled, indented
+from arrayfn.lowering.cuda.handwritten import fill_template, indented
 
 STATISTICS_WARPS: Final = 4
 
@@ -77,7 +77,7 @@ load_u16x{p}(cotangent, cotangent_at + at * {p}, second, 0)
 first[0] = result[result_at + at]
 second[0] = cotangent[cotangent_at + at]
 """
-    return filled(
+    return fill_template(
         _STATISTICS,
         warps=STATISTICS_WARPS,
         piece=p,

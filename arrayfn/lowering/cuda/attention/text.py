@@ -16,7 +16,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.attention.scores import PLACES, SCORE
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled, indented
+from arrayfn.lowering.cuda.handwritten import fill_template, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
@@ -89,7 +89,7 @@ class Text:
         return 2 * self.tiles.m_fragments
 
     def fill(self, template: str, **parts: str | int | Iterable[str]) -> str:
-        """``template`` with ``parts`` for the names in braces (see ``filled``).
+        """``template`` with ``parts`` for the names in braces (see ``fill_template``).
 
         Parts that all kernels have need not be given: sizes of tiles and of registers,
         ``scale_and_mask``, and the lines that define the common names.
@@ -114,7 +114,7 @@ class Text:
             "bias_and_mask_bases": self.bias_and_mask_bases(),
             "score_constants": "\n".join(score.constants) if score else "",
         }
-        return filled(template, **common, **parts)
+        return fill_template(template, **common, **parts)
 
     def accumulator(self, width: int, *, pair: bool = False) -> str:
         """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
@@ -414,7 +414,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
             of_head += [f"s_{x} = convert_i64_i32({x})" for x in PLACES[:2]]
             of_head += score.of_head()
             of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
-        return filled(
+        return fill_template(
             _SCALE_AND_MASK,
             of_head=of_head,
             # A long score function would be a loop, and its registers an array.

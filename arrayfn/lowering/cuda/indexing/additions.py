@@ -1,7 +1,8 @@
 """Atomic additions to many targets, by ranges of targets that fit into the L2 cache.
 
-A range is copied to the result, and updates are added to it while it is in the cache.
-If all targets were copied first, most would be read from memory and written once more.
+Each range of the operand is copied to the result, and updates are added to it while it
+is in the cache. If the whole operand were copied first, most of it would leave the
+cache, and each addition would read and write memory once more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Ranges:
 
 
 def ranges_of(s: Scatter) -> Ranges | None:
-    """The ranges of a scatter's targets; None if these fit into the cache at once.
+    """Cut a scatter's targets into ranges; None if they fit into the cache at once.
 
     None also if updates are few, or so many that reading them for each range takes
     longer, or if a window can reach into another range.
@@ -59,7 +60,7 @@ def add_by_ranges(
     names: Mapping[Var, str],
     operand: Var,
 ) -> Iterator[Nest]:
-    """For each range, the nest that copies it from ``operand``, and the additions.
+    """Yield the nests for each range: its copy from ``operand``, then the additions.
 
     Args:
         ranges: The ranges of the result's first axis.

@@ -1,8 +1,9 @@
 """Fuses the computation of indices into the gather or scatter that reads them.
 
-``x[i]`` counts negative indices from the end before it gathers. As a kernel of its own
-that takes a launch, and indices are written and read once more. It is cheap and
-elementwise, so it becomes a part of the one nest that reads the indices.
+``x[i]`` with signed indices first replaces negative indices by indices from the start.
+As a kernel of its own that takes a launch, and the indices are written and read once
+more. It is cheap and elementwise, so it becomes part of the nest that reads the
+indices.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def fuse_index_computation(
     uses: Mapping[Var, int],
     root_of: Callable[[Var], Var],
 ) -> Nest:
-    """``nest`` with the last of ``steps`` fused that computes indices for it alone.
+    """Fuse into ``nest`` the last of ``steps`` that computes indices for it alone.
 
     Returns ``nest`` itself if there is none. The fused step stays in ``steps``; nothing
     reads its result any more.
@@ -69,7 +70,7 @@ def fuse_index_computation(
 def _merged(
     step: NestStep | CallStep, nest: Nest, uses: Mapping[Var, int]
 ) -> Nest | None:
-    """``nest`` with ``step`` fused into it; None if that cannot be done.
+    """Return ``nest`` with ``step`` fused into it; None if that cannot be done.
 
     ``uses`` says how many equations read each array.
     """
@@ -96,9 +97,9 @@ def _merged(
 
 
 def _is_flat(nest: Nest) -> bool:
-    """Whether ``nest`` is elementwise over one axis, cheap, and has few loads.
+    """Whether ``nest`` is a cheap elementwise computation over one axis.
 
-    There may be one or two. Its results must be contiguous.
+    It may have one or two loads, and must write contiguous results.
     """
     loads = [s for s in nest.statements if isinstance(s, Load)]
     computed = [s for s in nest.statements if isinstance(s, Compute)]
@@ -115,9 +116,9 @@ def _is_flat(nest: Nest) -> bool:
 
 @dataclass
 class _Merger:
-    """Replaces each load of ``first``'s result in ``second`` by its statements.
+    """Replaces loads of ``first``'s result in ``second`` by ``first``'s statements.
 
-    ``store`` is the one store of ``first``. The other fields are filled in meanwhile.
+    ``store`` is the one store of ``first``. The other fields are the new nest so far.
     """
 
     first: Nest
@@ -126,16 +127,19 @@ class _Merger:
     operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
     statements: list[Statement] = field(default_factory=list[Statement])
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """New numbers of the operands of ``second`` that stay."""
+    """For each operand of ``second`` that remains its number in the new nest."""
     read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """New numbers of operands of ``first``, by the operand that they replace, too."""
+    """Numbers in the new nest of ``first``'s operands, by the number of the operand of
+    ``second`` that they replace, and their own in ``first``.
+    """
     taken: set[str] = field(default_factory=set[str])
+    """Names of values in use."""
 
     def merge(self, array: Var) -> Nest:
-        """``second`` with ``array``, the result of ``first``, computed in place.
+        """Return ``second``, with the result ``array`` of ``first`` computed in it.
 
-        Operands that read ``array`` become operands of ``first``, and loads of them its
-        statements.
+        Each operand that reads ``array`` is replaced by the operands of ``first``, and
+        each load of it by the statements of ``first``.
         """
         second = self.second
         self.taken = {
@@ -167,9 +171,9 @@ class _Merger:
         )
 
     def compute(self, load: Load) -> None:
-        """Append the statements of ``first``, for the element that ``load`` reads.
+        """Append the statements of ``first`` for the element that ``load`` reads.
 
-        The last gives the value the name that statements of ``second`` know.
+        The last one gives the result the name that ``load`` gave it.
         """
         level, stage = load.level, load.stage
         known: dict[Value, Value] = {}
@@ -191,7 +195,7 @@ class _Merger:
         )
 
     def named(self, value: Value) -> Value:
-        """``value`` with a name that no other value has."""
+        """Return ``value`` with a name that no other value has."""
         name, number = value.name, 0
         while name in self.taken:
             number += 1
@@ -201,10 +205,10 @@ class _Merger:
 
 
 def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
-    """``source``, accessed with the pattern with which ``result`` is read.
+    """Return ``source`` with the access pattern of ``result``.
 
-    ``source`` is an operand of the flat nest, ``result`` its result as the other nest
-    reads it: element i of one goes with element i of the other.
+    ``source`` is an operand of ``first``, and ``result`` the operand of ``second`` that
+    reads its result; element i of the result is computed from element i of the source.
     """
     (stride,) = source.strides
     strides = tuple(stride * n for n in result.strides)
@@ -213,5 +217,5 @@ def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
 
 
 def _renamed(scalar: Scalar, known: Mapping[Value, Value]) -> Scalar:
-    """``scalar``, or the value that takes its place by ``known``."""
+    """Replace ``scalar`` by its new value in ``known``, if it has one."""
     return known.get(scalar, scalar) if isinstance(scalar, Value) else scalar

@@ -1,4 +1,4 @@
-"""The form of a scatter: which axes number its updates, and which its targets."""
+"""Classifies the axes of a scatter: which number its updates, and which its targets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from arrayfn.primitives.windows import Windows
 class Scatter:
     """The axes of a scatter by their role.
 
-    An update is what one key says where to put: a window of elements, or one of them
-    where windows that begin apart may overlap.
+    The *key* of an update is the number of its target. An update is what goes to the
+    target of one key: a whole window of elements. Where windows with different targets
+    may overlap, each element of a window is an update.
 
     Args:
         equation: The scatter.
         windows: Its dimension numbers.
         number_axes: Axes of the updates array that number updates.
         element_axes: Its other axes, along which the elements of an update lie.
-        key_axes: Axes of the operand that keys number; the others go along windows.
+        key_axes: Axes of the operand that a key is an index into; the elements of an
+            update lie along the others.
     """
 
     equation: Equation
@@ -42,12 +44,12 @@ class Scatter:
 
     @property
     def count(self) -> int:
-        """How many updates there are."""
+        """The number of updates."""
         return math.prod(self.updates.shape[axis] for axis in self.number_axes)
 
     @property
     def width(self) -> int:
-        """Elements of an update."""
+        """The number of elements of an update."""
         return math.prod(self.updates.shape[axis] for axis in self.element_axes)
 
     @property
@@ -74,7 +76,7 @@ class Scatter:
 
 
 def scatter_of(equation: Equation) -> Scatter:
-    """The form of a scatter's equation."""
+    """Classify the axes of the scatter ``equation``."""
     params = dict(equation.params)
     for name in ("mode", "unique_indices", "indices_are_sorted"):
         params.pop(name, None)

@@ -1,4 +1,4 @@
-"""The keys of a scatter's updates: the numbers of their targets, by a nest.
+"""Computes the keys of a scatter's updates, the numbers of their targets, in a nest.
 
 A target is numbered among all elements at which windows can begin, in row-major order
 of the key axes. Windows begin where the indices say. Those that reach outside of the
@@ -25,7 +25,7 @@ _I64, _BOOL = dtypes.int64, dtypes.bool_
 
 
 def keys_nest(s: Scatter, reads: Reads, names: Mapping[Var, str], keys: Var) -> Nest:
-    """The nest that computes the key of each update, and stores them in ``keys``.
+    """Build the nest that computes the key of each update and stores it in ``keys``.
 
     ``reads`` says where operands lie, ``names`` what to call arrays.
     """
@@ -62,9 +62,10 @@ class _KeyBuilder:
         """Whether the update's window lies inside the operand; None if all do."""
 
     def window_starts(self) -> dict[int, Value]:
-        """Where an update's window begins along the operand's indexed axes, by axis.
+        """Compute the index at which an update's window begins, for each indexed axis.
 
-        Clipped, or else tested: ``inside`` is set.
+        The index is clipped to the operand; or ``inside`` is set to whether it needs no
+        clipping.
         """
         s, b, indices = self.s, self.b, self.indices
         sizes = s.windows.sizes(s.operand.ndim, s.updates.shape)
@@ -93,10 +94,11 @@ class _KeyBuilder:
         return starts
 
     def key(self, starts: Mapping[int, Value]) -> Value:
-        """The update's key: the row-major index along the operand's key axes.
+        """Compute the update's key: the row-major index along the operand's key axes.
 
-        ``starts`` are as ``window_starts`` gives them. Along batch axes the index is
-        the update's own, and windows that overlap have an update for each element.
+        ``starts`` are the results of ``window_starts``. Along batch axes the index is
+        that of the update. Where each element of a window is an update, its index in
+        the window is added.
         """
         s, windows = self.s, self.s.windows
         within = dict(
@@ -123,10 +125,10 @@ class _KeyBuilder:
         return key
 
     def integer(self, function: str, *arguments: Value | Constant | Argument) -> Value:
-        """Append ``function`` of integers; return its result, an int64."""
+        """Append a call of ``function`` with integers; return its result, an int64."""
         return self.b.compute("key", function, *arguments, dtype=_I64, of=_I64)
 
     def test(self, function: str, *arguments: Value | Constant | Argument) -> Value:
-        """Append a comparison of integers, or ``and`` of booleans; its result."""
+        """Append a comparison of integers or ``and`` of booleans; return its result."""
         of = _BOOL if function == "and" else _I64
         return self.b.compute("inside", function, *arguments, dtype=_BOOL, of=of)

@@ -1,13 +1,13 @@
 """Scatters of single elements into many targets, by tiles of targets.
 
 One pass of a radix sort puts the updates in the order of the highest digit of their
-keys. Then each block has a tile of targets in shared memory. It goes through all
-updates with the digit of its tile, some of which belong to other tiles, and collects
-its own. So targets are read and written once, and need not be copied before.
+keys. Then each block holds a tile of targets in shared memory. It reads all updates
+with the digit of its tile, some of which belong to other tiles, and collects its own.
+So each target is read and written once, and the operand need not be copied first.
 
-Each warp collects updates in their order. Of 32 at a time, those of one target are
-combined by the lanes that have them; then one warp after the other combines its results
-with the tile. The order follows from the updates' keys alone.
+Each warp collects updates in their order. Of 32 at a time, updates of the same target
+are combined by the lanes that hold them; then one warp after the other combines its
+results with the tile. The order of combination follows from the updates' keys alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, inde
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_by_digit
 from arrayfn.lowering.cuda.sorting.tiles import (
-    DIGIT,
-    DIGITS,
+    DIGIT_BITS,
+    DIGIT_VALUES,
     THREAD_NUMBERS,
     SharedArrays,
     SortData,
@@ -35,14 +35,14 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 
 MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
-_THREADS: Final = DIGITS  # of a block: each finds where a digit begins
+_THREADS: Final = DIGIT_VALUES  # of a block: each finds where a digit begins
 _ITEMS: Final = 6  # updates that a thread loads at a time
 _TILE_BYTES: Final = 1 << 15
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How ``count`` updates are combined with ``limit`` targets, by tiles of these.
+    """The parameters of a scatter by tiles: ``count`` updates for ``limit`` targets.
 
     ``function`` combines two numbers of ``dtype`` (``"add"``, say). A thread copies
     ``lanes`` neighbouring targets at a time.
@@ -57,7 +57,7 @@ class Tiles:
     @property
     def shift(self) -> int:
         """The lowest bit of the highest digit of a key."""
-        return max(0, (self.limit - 1).bit_length() - DIGIT)
+        return max(0, (self.limit - 1).bit_length() - DIGIT_BITS)
 
     @property
     def size(self) -> int:
@@ -73,15 +73,16 @@ def scatter_in_tiles(
     result: Var,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that combine ``updates`` with ``target`` into ``result``.
+    """Yield the calls that combine ``updates`` with ``target`` into ``result``.
 
     Args:
-        tiles: How, and how many.
-        keys: The number of each update's target as u32, or ``limit`` for one left out.
+        tiles: The scatter's parameters.
+        keys: The number of each update's target as u32, or ``limit`` for an update that
+            is left out.
         updates: The updates, in the order of ``keys``.
         target: The array of targets.
         result: The result, which may have the memory of ``target``.
-        gpu: The GPU's numbers, which the sort depends on.
+        gpu: The GPU, which the sort depends on.
     """
     name = short_name(tiles.dtype)
     data = SortData(
@@ -90,7 +91,7 @@ def scatter_in_tiles(
     sorted_arrays = [
         new_array(dtype, tiles.count) for dtype in (dtypes.uint32, tiles.dtype)
     ]
-    totals = new_array(dtypes.int32, DIGITS)
+    totals = new_array(dtypes.int32, DIGIT_VALUES)
     # What is left out may have any digit.
     rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
     yield from sort_by_digit(
@@ -109,7 +110,7 @@ def scatter_in_tiles(
 
 
 def kernel_of(tiles: Tiles) -> Handwritten:
-    """The kernel whose blocks have a tile of targets each, after the sort.
+    """Write the kernel that combines sorted updates with targets, one tile a block.
 
     Its steps share these arrays in shared memory: ``tile``, the targets from ``begin``
     on; ``bounds``, the first update with the tile's digit, and the end of these; for
@@ -206,9 +207,9 @@ for item in range({_ITEMS}):
 def _collect_updates(warp_items: int) -> str:
     """Lines by which each warp collects the loaded updates of the tile, in order.
 
-    A warp has loaded ``warp_items``. Their targets in the tile and their values go to
-    the warp's parts of the shared arrays ``places`` and ``values``, and how many there
-    are to ``counts``.
+    A warp has loaded ``warp_items`` updates. For those of the tile, it writes the
+    target's index in the tile and the value to its sections of the shared arrays
+    ``places`` and ``values``, and their number to ``counts``.
     """
     return f"""
 slots = warp * {warp_items}

@@ -1,8 +1,9 @@
 """Scatters whose updates may have equal targets: by keys, a sort, and segments.
 
-The key of an update is the number of its target among all where windows can begin; the
-key of one that is left out is the number of these. Where windows that begin at
-different targets may overlap, each of their elements is an update by itself.
+The key of an update is the number of its target among all elements at which windows can
+begin. An update that is left out has the number of targets as its key. Where windows
+that begin at different targets may overlap, each of their elements is an update by
+itself.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from arrayfn.lowering.cuda.indexing.segments import (
     IndexMap,
     Updates,
     add_in_bins,
-    combine,
+    combine_kernel,
     index_map,
-    put,
+    put_kernel,
 )
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import Keys
@@ -77,9 +78,9 @@ _LANES: Final = 4
 
 
 def combines_in_parallel(equation: Equation) -> bool:
-    """Whether ``scatter`` takes the equation, not the template of one nest.
+    """Whether to lower the scatter by ``scatter``, and not as the template's one nest.
 
-    It does if updates may have equal targets and are not few.
+    So if several updates may have the same target, and updates are not few.
     """
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)
@@ -99,16 +100,16 @@ def scatter(
     deterministic: bool,
     vectors: bool,
 ) -> Iterator[Nest | HandwrittenCall]:
-    """The steps of a scatter into its operand, whose memory the result has.
+    """Yield the steps of a scatter into its operand, in whose memory the result lies.
 
-    Additions that may come in any order are atomic. Other updates are sorted by key,
+    Additions that may be done in any order are atomic. Other updates are sorted by key,
     and runs of equal keys are combined.
 
     Args:
         equation: The scatter.
         reads: Where each operand lies.
         names: What to call arrays.
-        gpu: The GPU's numbers.
+        gpu: The GPU.
         deterministic: Results must not depend on the order of additions.
         vectors: Arrays begin at multiples of 16 bytes.
     """
@@ -135,7 +136,7 @@ def scatter(
     if function:
         yield from _combine_runs(s, updates, read, out, gpu)
     else:
-        yield _call(put(updates), updates, read, [out], s, s.count)
+        yield _call(put_kernel(updates), updates, read, [out], s, s.count)
 
 
 def _sorted(
@@ -178,16 +179,16 @@ def _sorted(
 
 
 def _uses_atomics(s: Scatter, deterministic: bool) -> bool:
-    """Whether atomic additions compute the scatter: they are allowed, and fast.
+    """Whether to scatter by atomic additions: if they are allowed, and fast.
 
-    Where results must be ``deterministic`` only those of integers are allowed.
+    With ``deterministic`` only additions of integers are allowed.
     """
     in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
     adds = FUNCTIONS[s.equation.primitive.name] == "add"
     return adds and s.operand.dtype in in_any_order and s.width <= _NARROW
 
 
-def parts_for(
+def choose_parts(
     equation: Equation,
     reads: Reads,
     *,
@@ -195,17 +196,17 @@ def parts_for(
     vectors: bool,
     copied: bool,
 ) -> Tiles | Ranges | None:
-    """The parts of targets that the scatter is done by, if that is faster; else None.
+    """Choose tiles or ranges of targets for the scatter; None if ``scatter`` is faster.
 
-    Such a scatter reads and writes all targets.
+    A scatter by tiles or ranges reads and writes all targets.
 
     Args:
         equation: The scatter.
         reads: Where each operand lies.
         deterministic: Results must not depend on the order of additions.
         vectors: Arrays begin at multiples of 16 bytes.
-        copied: A copy of the operand, which reads and writes all targets, too, would be
-            needed before ``scatter``.
+        copied: ``scatter`` would need a copy of the operand, which reads and writes all
+            targets as well.
     """
     s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
     if _uses_atomics(s, deterministic):
@@ -232,10 +233,10 @@ def scatter_by_parts(
     gpu: GpuConfig,
     operand: Var,
 ) -> Iterator[Nest | HandwrittenCall]:
-    """The steps of a scatter into ``operand`` by parts of the targets.
+    """Yield the steps of a scatter of ``operand`` by tiles or ranges of the targets.
 
-    ``way`` says by which parts; the other parameters are as in ``scatter``. The result
-    has other memory than ``operand``, or the same.
+    ``way`` are the tiles or ranges; the other parameters are as in ``scatter``. The
+    result may have the memory of ``operand``.
     """
     if isinstance(way, Ranges):
         yield from add_by_ranges(way, equation, reads, names, operand)
@@ -249,21 +250,24 @@ def scatter_by_parts(
 
 
 def _is_carried(source: StridedArray) -> bool:
-    """Whether a sort can move the updates as values: whole arrays of 32 or 64 bits."""
+    """Whether a radix sort can move the updates along with their keys.
+
+    They must be a whole array of elements of 32 or 64 bits.
+    """
     return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
 
 
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> HandwrittenCall:
-    """The call that adds updates to few targets: in each block, then atomically.
+    """The call that adds updates to few targets: first within a block, then atomically.
 
     Args:
         s: The scatter.
         updates: How kernels address updates and targets.
         read: The arrays of keys and of updates.
         out: The result.
-        gpu: The GPU's numbers.
+        gpu: The GPU.
     """
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
@@ -277,7 +281,7 @@ def _in_bins(
 def _combine_runs(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
-    """The calls that combine sorted updates by chunks, then their partial results.
+    """Yield the calls that reduce sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
 
@@ -286,7 +290,7 @@ def _combine_runs(
         updates: How kernels address updates and targets.
         read: The arrays of keys, of updates, and perhaps of their order.
         out: The result.
-        gpu: The GPU's numbers, which the size of chunks depends on.
+        gpu: The GPU, which the size of chunks depends on.
     """
     n = s.count
     lines = s.width // updates.lanes
@@ -297,7 +301,7 @@ def _combine_runs(
         chunks = -(-n // size)
         carried = new_array(dtypes.uint32, chunks)
         partial = new_array(wide, chunks * s.width)
-        text = combine(updates, size, partial=True)
+        text = combine_kernel(updates, size, partial=True)
         yield _call(text, updates, read, [out, carried, partial], s, n, chunks)
         n, read = chunks, [carried, partial]
         inside = updates.element
@@ -311,7 +315,9 @@ def _combine_runs(
             ),
         )
         size = _CHUNKS[0]
-    yield _call(combine(updates, size, partial=False), updates, read, [out], s, n, 1)
+    yield _call(
+        combine_kernel(updates, size, partial=False), updates, read, [out], s, n, 1
+    )
 
 
 def _call(
@@ -323,7 +329,7 @@ def _call(
     n: int,
     chunks: int | None = None,
 ) -> HandwrittenCall:
-    """The call of ``text`` with a thread for each vector of each update, or chunk.
+    """The call of ``text`` with a thread for each vector of each update or chunk.
 
     Args:
         text: The kernel.
@@ -332,7 +338,7 @@ def _call(
         written: The result, and the arrays of partial results.
         s: The scatter.
         n: How many updates there are.
-        chunks: How many chunks of updates, if a thread has a chunk.
+        chunks: How many chunks of updates, if a thread computes a chunk.
     """
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
@@ -376,7 +382,7 @@ def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
 
 
 def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> Updates:
-    """How kernels address updates in ``source`` and their targets in the result.
+    """Describe how kernels address updates in ``source``, and their targets.
 
     ``function`` combines two numbers, or is empty; ``vectors`` says that arrays begin
     at multiples of 16 bytes.

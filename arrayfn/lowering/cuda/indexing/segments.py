@@ -1,11 +1,11 @@
-"""Segmented reduction of updates by their targets' keys: the kernels' texts.
+"""Segmented reduction of updates by their keys: the texts of kernels.
 
 Updates are in the order of their keys, and in their own order where keys are equal. A
-thread goes over a chunk of them, for its elements of the window, and combines each run
-of equal keys with its target. A run that began in an earlier chunk becomes a partial
-result of the chunk. Partial results are updates in the order of their keys again, so
-the same kernel combines them, until there is one chunk. That tree follows from the keys
-alone.
+thread reduces a chunk of updates, for its elements of the window: it combines each run
+of equal keys with the target. The result of a run that began in an earlier chunk
+becomes the chunk's partial result. Partial results are again updates in the order of
+their keys, so the same kernel combines them, until there is one chunk. The tree of
+additions follows from the keys alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import DType, compute_dtype, short_name
-from arrayfn.lowering.cuda.handwritten import Handwritten, filled
+from arrayfn.lowering.cuda.handwritten import Handwritten, fill_template
 from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
@@ -25,15 +25,19 @@ BATCH: Final = 4  # updates that are loaded before any is combined; 8 of one ele
 
 @dataclass(frozen=True)
 class IndexMap:
-    """A flat index over axes, outermost first, and the axes' strides in some arrays."""
+    """Maps a flat index over axes, outermost first, to an offset in several arrays.
+
+    ``extents`` are the axes' extents, and ``strides`` for each array the strides along
+    them.
+    """
 
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
 
     def integers(self, index: str) -> dict[str, int]:
-        """The kernel's integers, by name: inner extents, and strides.
+        """The integer arguments of a kernel that uses the map: extents and strides.
 
-        ``index`` begins their names. The outermost extent is not needed.
+        Their names begin with ``index``. The outermost extent is not needed.
         """
         inner = list(enumerate(self.extents))[1:]
         return {f"{index}_extent{k}": extent for k, extent in inner} | {
@@ -43,7 +47,7 @@ class IndexMap:
         }
 
     def lines(self, index: str, *offsets: str) -> str:
-        """Lines that define the element offsets of a flat index.
+        """Lines that compute from a flat index the element offset in each array.
 
         ``index`` is the variable of the flat index, ``offsets`` the variables to
         define: one for each array. Gives, for the index ``key`` over two axes:
@@ -74,9 +78,10 @@ class IndexMap:
 
 
 def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
-    """The map over axes with these ``extents``, and ``strides`` in each array.
+    """Make the map for axes with these ``extents``, and ``strides`` in each array.
 
-    Axes of extent 1 are left out, and neighbours merge where all arrays allow it.
+    Axes of extent 1 are left out, and neighbouring axes merge where all arrays allow
+    it.
     """
     axes: list[tuple[int, tuple[int, ...]]] = []
     for extent, axis_strides in zip(extents, zip(*strides, strict=True), strict=True):
@@ -99,18 +104,18 @@ def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
 
 @dataclass(frozen=True)
 class Updates:
-    """Which updates a kernel combines, how, and where arrays have them.
+    """Describes the updates for a kernel: how to combine them, and where they lie.
 
     Args:
         function: Combines two numbers: ``"add"``, say. Empty if updates overwrite.
         target: The dtype of the targets.
         dtype: The dtype of the updates.
-        key: From a key to the offset of its target.
-        number: From an update's number to its offset in the updates array.
-        element: From an element of the window to its offsets from both.
+        key: Maps a key to the offset of its target.
+        number: Maps an update's number to its offset in the updates array.
+        element: Maps an element of the window to its offsets from both.
         ordered: ``order_in`` has the numbers of updates in the order of their keys.
             Otherwise updates are in that order in memory.
-        lanes: Neighbouring elements that a thread has.
+        lanes: Neighbouring elements that a thread computes.
     """
 
     function: str
@@ -124,18 +129,18 @@ class Updates:
 
     @property
     def arrays_in(self) -> tuple[str, ...]:
-        """The names of the arrays that are read."""
+        """The names of the array parameters that the kernel reads."""
         names = ("keys_in", "updates_in")
         return (*names, "order_in") if self.ordered else names
 
     @property
     def integers(self) -> dict[str, int]:
-        """The kernel's integers of all three maps, by name."""
+        """The integer arguments for all three maps, by name."""
         maps = (("key", self.key), ("number", self.number), ("line", self.element))
         return {k: n for index, m in maps for k, n in m.integers(index).items()}
 
-    def find(self) -> str:
-        """Lines that define ``update``, the offset of the update numbered ``at``."""
+    def find_update(self) -> str:
+        """Lines that compute ``update``, the offset of the update number ``at``."""
         number = "number = at"
         if self.ordered:
             number = "number = convert_i32_i64(order_in[at])"
@@ -233,25 +238,25 @@ if begun:
 """
 
 
-def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
+def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
     """The kernel that combines runs of equal keys, by chunks of ``chunk`` updates.
 
-    ``partial`` says that there are several chunks: the kernel then writes their partial
-    results and the keys of these, too.
+    With ``partial`` there are several chunks: the kernel then also writes their partial
+    results, and the keys of these.
     """
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
     out = stored(short_name(u.target))
     slot = "j" if lanes == 1 else f"j * {lanes}"
     store_target = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
-    to_target = filled(
+    to_target = fill_template(
         _TO_TARGET,
         lanes=lanes,
         narrow=_narrowed(u.target, "totals[lane]"),
         store_target=store_target,
     )
     to_partial = _move("partial_out", "place", "totals", "0", wide, lanes, store=True)
-    body = filled(
+    body = fill_template(
         _COMBINE,
         threads=THREADS,
         chunk=chunk,
@@ -263,13 +268,13 @@ def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
         function=u.function,
         inside_and_within=u.element.lines("line", "inside", "within"),
         carry=_CARRY if partial else "",
-        find=u.find(),
+        find=u.find_update(),
         place=u.key.lines("key", "place"),
         load_update=_move("updates_in", "update", "values", slot, memory, lanes),
         load_target=_move("target_out", "place", "own", slot, out, lanes),
         own=_widened(u.target, f"own[{slot} + lane]"),
         value=_widened(u.dtype, f"values[{slot} + lane]"),
-        store=filled(
+        store=fill_template(
             _STORE_OR_CARRY if partial else _STORE,
             lanes=lanes,
             store_partial=to_partial,
@@ -306,25 +311,25 @@ if at < n:
 """
 
 
-def put(updates: Updates) -> Handwritten:
+def put_kernel(updates: Updates) -> Handwritten:
     """The kernel that stores the last update of each key at its target.
 
     ``updates`` says how it addresses both.
     """
     u, memory = updates, stored(short_name(updates.dtype))
-    body = filled(
+    body = fill_template(
         _PUT,
         threads=THREADS,
         lanes=u.lanes,
         memory=memory,
         inside_and_within=u.element.lines("line", "inside", "within"),
-        find=u.find(),
+        find=u.find_update(),
         place=u.key.lines("key", "place"),
         load=_move("updates_in", "update", "values", "0", memory, u.lanes),
         store=_move("target_out", "place", "values", "0", memory, u.lanes, store=True),
     )
     return Handwritten(
-        "put",
+        "put_kernel",
         body,
         THREADS,
         "Puts the last update of each key at its target.",
@@ -360,12 +365,12 @@ def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     a power of two; ``updates`` says how updates and targets are addressed.
     """
     u = updates
-    body = filled(
+    body = fill_template(
         _ADD_IN_BINS,
         dtype=short_name(u.target),
         bins=bins,
         threads=BIN_THREADS,
-        find=u.find(),
+        find=u.find_update(),
         place=u.key.lines("key", "place"),
     )
     return Handwritten(
@@ -411,15 +416,18 @@ def _move(
 
 
 def _widened(dtype: DType, value: str) -> str:
-    """``value`` in memory as the compute dtype: half precision, of u16, is widened."""
+    """The expression of ``value``, read from memory, in the compute dtype.
+
+    Memory has half precision as u16, which is converted to float32.
+    """
     name = short_name(dtype)
     return f"convert_{name}_f32({value})" if stored(name) == "u16" != name else value
 
 
 def _narrowed(dtype: DType, value: str) -> str:
-    """``value`` of the compute dtype as memory has it: half precision is rounded.
+    """The expression of ``value``, of the compute dtype, as it is stored in memory.
 
-    Its bits are stored as u16; u16 itself, and all other dtypes, stay as they are.
+    Half precision is rounded, and its bits are stored as u16.
     """
     name = short_name(dtype)
     return f"convert_f32_{name}({value})" if stored(name) == "u16" != name else value

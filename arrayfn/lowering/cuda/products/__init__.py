@@ -1,1 +1,1 @@
-"""Matrix products: what becomes a part of cuBLASLt's, and kernels of skinny ones."""
+"""Matrix products: epilogues of cuBLASLt's products, and kernels of skinny products."""

@@ -1,4 +1,4 @@
-"""Which equations after a product its epilogue will compute: fusion must not take them.
+"""Finds equations that the epilogue of a product computes: fusion leaves them alone.
 
 Fusion would recompute a sum with a product in each kernel that reads it. As the
 product's epilogue, the sum is an array in memory, which other kernels read.
@@ -19,12 +19,12 @@ Chain = tuple[Equation, ...]
 
 
 def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chain]:
-    """The chains of equations from a product to its sum with an array.
+    """Find the chains of equations from a product to its sum with an array.
 
     ``x @ w``, ``* 0.1``, ``+ c`` is one: each equation but the last is used by the next
-    one alone. Scalings, negations, biases and comparisons with 0 between the product
-    and the sum are in the chain, too. ``reads`` says where each Var of ``program`` is
-    read from: an array, or a view of one.
+    one only. Scalings, negations, biases and comparisons with 0 between the product and
+    the sum are in the chain, too. ``reads`` says where each Var of ``program`` is read
+    from: an array, or a view of one.
     """
     return _Search(program, reads).run()
 
@@ -45,7 +45,7 @@ class _Search:
         self.found: dict[Equation, Chain] = {}
 
     def run(self) -> list[Chain]:
-        """The chains of all products of the Program."""
+        """Find the chains of all products of the Program."""
         for equation in self.program.equations:
             primitive = primitive_of(equation)
             if isinstance(primitive.kernel, Contraction):
@@ -55,7 +55,7 @@ class _Search:
         return list(dict.fromkeys(self.found.values()))
 
     def chain(self, product: Equation) -> Chain:
-        """The chain after ``product``; empty if no array is added to it."""
+        """Find the chain after ``product``; empty if no array is added to it."""
         links: list[Equation] = []
         value, end = product.outputs[0], 0
         if value.type.dtype not in dtypes.INEXACT or not value.type.size:
@@ -78,7 +78,7 @@ class _Search:
         return tuple(links[:end])
 
     def kind(self, equation: Equation, value: Var) -> str:
-        """What ``equation`` does with ``value``, as a term of an epilogue.
+        """Classify ``equation``, which uses ``value``, as a term of an epilogue.
 
         ``"scaled"``, ``"added"``, ``"bias"`` or ``"max"``; empty if an epilogue has no
         such term.

@@ -1,9 +1,10 @@
-"""cuBLASLt's epilogues, and which statements of a nest are one.
+"""Matches the statements of a nest with the epilogues that cuBLASLt can compute.
 
     activation(alpha * product + beta * added + bias)
 
 A nest that loads a product and continues with ``0.1 * product + c`` begins with such an
-epilogue: ``Chain`` follows its statements as far as cuBLASLt can do them.
+epilogue: ``EpilogueMatcher`` follows its statements as far as cuBLASLt can compute
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.destinations import (
     AxisStrides,
-    is_whole,
+    covers_source,
     strides_along,
 )
 from arrayfn.lowering.kernel_ir import (
@@ -58,12 +59,12 @@ class Added:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """``activation(alpha * product + beta * added + bias)``.
+    """The terms of ``activation(alpha * product + beta * added + bias)``.
 
     Args:
         alpha: The constant factor of the product.
-        times: A value of the nest, the same for all elements, that alpha is multiplied
-            by: a learning rate.
+        times: A scalar value of the nest, such as a learning rate, that the product is
+            multiplied by as well.
         beta: The factor of ``added``.
         added: The matrix that is added.
         bias: A row that is added to every row of the product.
@@ -80,7 +81,7 @@ class Epilogue:
     def applied_to(
         self, call: LibraryCall, output: Var, alpha: Var | None
     ) -> LibraryCall:
-        """``call``, the product's, with this epilogue, and its result in ``output``.
+        """Add this epilogue to a product's ``call``, with its result in ``output``.
 
         The provider's name gets a word for each term: ``gemm_f32_scaled_added_bias``.
         ``alpha`` is the array of the factor if that is computed on the GPU.
@@ -113,14 +114,14 @@ class Epilogue:
 
 
 def bits_of(factor: float) -> int:
-    """``factor`` as an integer argument of a call: the bits of a float64."""
+    """Pass ``factor`` as an integer argument of a call: the bits of a float64."""
     return int(np.float64(factor).view(np.int64))
 
 
-class Chain:
-    """Follows the statements of a nest from a product on, while they may be folded.
+class EpilogueMatcher:
+    """Matches the statements of a nest that continue from a product with an epilogue.
 
-    Each link of the chain is the only reader of the one before.
+    Each statement must be the only reader of the one before.
 
     Args:
         nest: The nest.
@@ -134,7 +135,7 @@ class Chain:
         self.dtype = nest.operands[number].dtype
         self.suffix = short_name(dtypes.compute_dtype(self.dtype))
         self.product_operand = nest.operands[number]
-        self.producers = {
+        self.definitions = {
             s.result: s for s in nest.statements if not isinstance(s, Store)
         }
         self.users: dict[Value, list[Statement]] = {}
@@ -145,10 +146,10 @@ class Chain:
             s for s in nest.statements if isinstance(s, Load) and s.operand == number
         ]
 
-    def links(self) -> list[tuple[Epilogue, Value]]:
+    def matches(self) -> list[tuple[Epilogue, Value]]:
         """The epilogues that the nest's first statements form, shortest first.
 
-        Each comes with the value of the nest that it computes. Of ``relu(0.1 * product
+        Each comes with the value of the nest that it computes. For ``relu(0.1 * product
         + c)`` they are the scaled product, the sum, and the activation.
         """
         found: list[tuple[Epilogue, Value]] = []
@@ -169,7 +170,7 @@ class Chain:
                 return found
             s = following[0]
             is_rounding = s.function == f"round_{self.suffix}_{short_name(self.dtype)}"
-            changed = epilogue if is_rounding else self.after(s, value, epilogue)
+            changed = epilogue if is_rounding else self.extended(s, value, epilogue)
             if changed is None:
                 return found
             value, epilogue = s.result, changed
@@ -177,7 +178,7 @@ class Chain:
                 found.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
-        """The value ``select(value <= 0, 0, value)``, if nothing else reads ``value``.
+        """The value ``select(value <= 0, 0, value)``, if only it reads ``value``.
 
         ``following`` are the statements that read ``value``.
         """
@@ -192,8 +193,8 @@ class Chain:
         fits = is_mask and (mask, kept) == (below.result, value)
         return chosen.result if fits and _is_zero(zero) and _is_zero(zeros) else None
 
-    def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
-        """The epilogue ``e`` followed by ``s``, an operation on its result ``value``.
+    def extended(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
+        """Extend the epilogue ``e``, whose result is ``value``, by the operation ``s``.
 
         None if cuBLASLt has no such epilogue.
         """
@@ -208,19 +209,19 @@ class Chain:
         is_first = s.arguments[0] == value
         other = s.arguments[1 if is_first else 0]
         if operation == "add":
-            return self.plus(other, e, 1.0)
+            return self.with_term(other, e, 1.0)
         if operation == "sub" and is_first:
-            return self.plus(other, e, -1.0)
+            return self.with_term(other, e, -1.0)
         if operation == "sub" and is_plain:
-            return self.plus(other, replace(e, alpha=-e.alpha), 1.0)
+            return self.with_term(other, replace(e, alpha=-e.alpha), 1.0)
         if operation == "max" and _is_zero(other) and self.dtype in _WITH_BIAS:
             return replace(e, activation="relu")
         return self.times(other, e) if operation == "mul" and is_plain else None
 
     def times(self, other: Scalar, e: Epilogue) -> Epilogue | None:
-        """The epilogue ``e``, which adds nothing yet, times ``other``.
+        """Multiply the epilogue ``e``, which adds nothing yet, by ``other``.
 
-        None unless that is a constant or a number: alpha gets the factor.
+        None unless ``other`` is a constant or the same for all elements.
         """
         if isinstance(other, Constant):
             factor = _factor(other)
@@ -231,11 +232,11 @@ class Chain:
         return replace(e, times=other)
 
     def is_number(self, x: Scalar) -> bool:
-        """Whether ``x`` is real, and the same for all elements."""
+        """Whether ``x`` is a real number that is the same for all elements."""
         if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
             return False
         needs = with_dependencies(
-            self.nest.statements, [self.producers[x]], through_reductions=True
+            self.nest.statements, [self.definitions[x]], through_reductions=True
         )
         return all(
             isinstance(s, Compute)
@@ -247,8 +248,8 @@ class Chain:
             for s in needs
         )
 
-    def plus(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
-        """The epilogue ``e`` plus ``factor * other``; None if it cannot have that term.
+    def with_term(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
+        """Add ``factor * other`` to the epilogue ``e``; None if that is impossible.
 
         ``other`` must be loaded, perhaps scaled by a constant: a row becomes the bias,
         an array of the product's shape the added array.
@@ -278,19 +279,19 @@ class Chain:
         return replace(e, added=Added(pointer, leading, batch), beta=factor)
 
     def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
-        """The load that ``x`` is, and the constant factor that it is scaled by.
+        """The load and the constant factor that ``x`` is the product of.
 
         The factor is 1 for a plain load; parameters are scaled by their decay, for
         example. None if ``x`` is something else, or is loaded at computed indices.
         """
-        producer = self.producers.get(x) if isinstance(x, Value) else None
+        producer = self.definitions.get(x) if isinstance(x, Value) else None
         scale: float | None = 1.0
         if isinstance(producer, Compute) and producer.function == f"mul_{self.suffix}":
             first, second = producer.arguments
             if not isinstance(second, Constant):
                 first, second = second, first
             scale = _factor(second) if isinstance(second, Constant) else None
-            producer = self.producers.get(first) if isinstance(first, Value) else None
+            producer = self.definitions.get(first) if isinstance(first, Value) else None
         if scale is None or not isinstance(producer, Load) or producer.indices:
             return None
         return producer, scale
@@ -298,13 +299,15 @@ class Chain:
     def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
         """The nest's axes: extents, strides in the product, and these ``strides``."""
         extents = [axis.extent for axis in self.nest.axes]
-        return list(zip(extents, self.product_operand.strides, strides, strict=True))
+        return list(map(AxisStrides, extents, self.product_operand.strides, strides))
 
     def is_whole(self) -> bool:
         """Whether the nest reads all of the product, each element once."""
         axes = self.axes(self.product_operand.strides)
         product = self.call.writes["c"].array
-        return not self.product_operand.offset and is_whole(axes, product.type.size)
+        return not self.product_operand.offset and covers_source(
+            axes, product.type.size
+        )
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...] | None:
         """An operand's strides along the product's [batch, m, n]; None if it has none.

@@ -1,13 +1,13 @@
-"""What follows a product becomes a part of it: cuBLASLt's epilogues.
+"""Folds nests that follow a product into the product, as cuBLASLt's epilogues.
 
 A kernel that scales a product, adds an array or a row to it and applies ReLU, or does
 the first of these, is folded into the product:
 
     activation(alpha * product + beta * added + bias)
 
-All of it is computed as the product is summed, and rounded once. So the product itself
-is never written: a residual stream is added to, and parameters take their step of
-descent, where their gradient is computed.
+All of it is computed as the product is summed, and rounded once. The product itself is
+never written: a residual stream is added to where it is computed, and parameters take
+their descent step where their gradient is computed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing_extensions import override
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.destinations import Producer, Product, StepRewrite
-from arrayfn.lowering.cuda.products.epilogue_forms import Chain, Epilogue
+from arrayfn.lowering.cuda.destinations import Product, RedirectableCall, StepRewrite
+from arrayfn.lowering.cuda.products.epilogue_forms import Epilogue, EpilogueMatcher
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Compute,
@@ -40,28 +40,28 @@ from arrayfn.lowering.steps import NestStep, PlanStep
 
 
 class EpilogueFolding(StepRewrite):
-    """Folds nests of the steps of a block into the products before them.
+    """Folds the nests of a block that continue from a product into the product.
 
     A product with an epilogue moves to the position of the first nest that reads it.
     """
 
     @override
-    def run(self) -> tuple[list[PlanStep], dict[int, Producer]]:
+    def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
         """The steps with epilogues folded into products, and the changed products."""
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and call of each product that changes, by its position."""
-        self.numbers: dict[tuple[str, float, DType], Var] = {}
+        self.factor_arrays: dict[tuple[str, float, DType], Var] = {}
         """Scalars that products are multiplied by, which ``inserted`` nests compute.
 
-        By the name of ``times``, ``alpha`` and the dtype: see ``number``.
+        By the name of ``times``, ``alpha`` and the dtype: see ``factor_array``.
         """
         self.inserted: dict[int, list[NestStep]] = {}
         """New nests, by the position of the step that they precede."""
-        for position, producer in self.producers.items():
+        for position, producer in self.redirectable.items():
             if isinstance(producer, Product):
                 self.fold(position, producer.library_call)
         steps: list[PlanStep] = []
-        changed: dict[int, Producer] = {}
+        changed: dict[int, RedirectableCall] = {}
         for position, step in enumerate(self.steps):
             steps += self.inserted.get(position, [])
             for origin, (before, call) in self.moved.items():
@@ -85,21 +85,21 @@ class EpilogueFolding(StepRewrite):
         if None in nests:
             return
         chains = [
-            Chain(n, self.operand_of(n, product), call).links()
+            EpilogueMatcher(n, self.operand_of(n, product), call).matches()
             for n in nests
             if n is not None
         ]
         common = takewhile(
-            lambda links: all(epilogue == links[0][0] for epilogue, _ in links),
+            lambda matches: all(epilogue == matches[0][0] for epilogue, _ in matches),
             zip(*chains, strict=False),
         )
-        for links in reversed([*common]):
-            values = [value for _, value in links]
-            if self.take_over(position, call, links[0][0], readers, values):
+        for matches in reversed([*common]):
+            values = [value for _, value in matches]
+            if self.fold_values(position, call, matches[0][0], readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
-        """The nest at ``position``, if ``product`` is one of its operands, and read."""
+        """The nest at ``position``, if it reads ``product`` as one of its operands."""
         step = self.steps[position]
         if not isinstance(step, NestStep) or step.partials or position in self.dropped:
             return None
@@ -107,7 +107,7 @@ class EpilogueFolding(StepRewrite):
         is_read = len(touched) == 1 and not touched[0].written
         return step.nest if is_read else None
 
-    def take_over(
+    def fold_values(
         self,
         position: int,
         call: LibraryCall,
@@ -115,10 +115,11 @@ class EpilogueFolding(StepRewrite):
         readers: Sequence[int],
         values: Sequence[Value],
     ) -> bool:
-        """Have the product compute the nests' ``values``, if that saves memory.
+        """Have the product compute the nests' ``values``, if that saves memory traffic.
 
-        They are the same values. It does if one of the nests stores them, or they are
-        the sum of arrays that otherwise each nest reads. Returns whether it was done.
+        ``values`` are the same value in each of the nests. It saves traffic if one of
+        the nests stores it, or if it is a sum with an array that otherwise each nest
+        would read. Returns whether it was done.
 
         Args:
             position: The product's position.
@@ -146,7 +147,9 @@ class EpilogueFolding(StepRewrite):
             return False
         alpha = None
         if epilogue.times is not None:
-            alpha = self.number(readers[0], epilogue.times, epilogue.alpha, product)
+            alpha = self.factor_array(
+                readers[0], epilogue.times, epilogue.alpha, product
+            )
         folded = epilogue.applied_to(call, output, alpha)
         for reader, value in zip(readers, values, strict=True):
             self.read_instead(reader, value, product, output)
@@ -154,8 +157,10 @@ class EpilogueFolding(StepRewrite):
         self.moved[position] = readers[0], folded
         return True
 
-    def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
-        """The scalar array ``alpha * times`` that the product is scaled by.
+    def factor_array(
+        self, position: int, times: Value, alpha: float, product: Var
+    ) -> Var:
+        """The array of the scalar ``alpha * times`` that the product is multiplied by.
 
         A new nest computes it, as soon as the arrays that ``times`` is computed from
         are written.
@@ -167,11 +172,11 @@ class EpilogueFolding(StepRewrite):
             product: The product, in whose compute dtype the scalar is.
         """
         dtype = dtypes.compute_dtype(product.type.dtype)
-        known = self.numbers.get((times.name, alpha, dtype))
+        known = self.factor_arrays.get((times.name, alpha, dtype))
         if known is not None:
             return known
         scalar = Var(ArrayType((), dtype))
-        nest = _number_nest(self.nest(position), times, alpha, scalar)
+        nest = _factor_nest(self.nest(position), times, alpha, scalar)
         written = [
             k
             for operand in nest.operands
@@ -183,11 +188,11 @@ class EpilogueFolding(StepRewrite):
         ]
         before = max((k + 1 for k in written if k < position), default=0)
         self.inserted.setdefault(before, []).append(NestStep(nest, []))
-        self.numbers[times.name, alpha, dtype] = scalar
+        self.factor_arrays[times.name, alpha, dtype] = scalar
         return scalar
 
     def operand_of(self, nest: Nest, array: Var) -> int:
-        """The operand of ``nest`` that has the memory of ``array``."""
+        """The number of the operand of ``nest`` that has the memory of ``array``."""
         return next(
             k for k, o in enumerate(nest.operands) if self.root_of(o.array) is array
         )
@@ -201,8 +206,8 @@ class EpilogueFolding(StepRewrite):
     def store_of(self, position: int, value: Value, product: Var) -> Store | None:
         """The store of ``value`` in the nest at ``position``, if a product can do it.
 
-        It must be unconditional, without computed indices, to an array of the layout
-        and dtype that ``product`` has. None if there is no such store.
+        It must be unconditional, without computed indices, to an array with the layout
+        and dtype of ``product``. None if there is no such store.
         """
         nest = self.nest(position)
         product_operand = nest.operands[self.operand_of(nest, product)]
@@ -231,9 +236,9 @@ class EpilogueFolding(StepRewrite):
     ) -> None:
         """Have the nest at ``position`` load ``value`` from ``output``.
 
-        ``value`` is what the nest computed from ``product``, and what the product's
-        epilogue now writes to ``output``. So the nest no longer computes or stores it.
-        The nest is dropped if it stores nothing else.
+        The nest computed ``value`` from ``product``; now the product's epilogue writes
+        it to ``output``. The nest no longer computes or stores it, and is dropped if it
+        stores nothing else.
         """
         nest = self.nest(position)
         number = self.operand_of(nest, product)
@@ -257,10 +262,10 @@ class EpilogueFolding(StepRewrite):
         self.steps[position] = NestStep(restrict(nest, kept), [])
 
 
-def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
-    """The nest that stores ``alpha`` times a value of ``nest`` that is one number.
+def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
+    """The nest that stores ``alpha * times`` in the scalar array ``result``.
 
-    ``times`` is that value, ``result`` the scalar array that it is stored in.
+    ``times`` is a value of ``nest`` that is the same for all elements.
     """
     producer = next(
         s for s in nest.statements if not isinstance(s, Store) and s.result == times

@@ -1,4 +1,4 @@
-"""Matrix products on a GPU: which dtypes its library has, and their names."""
+"""The dtypes that cuBLASLt multiplies, and the names of its products."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ PRODUCTS: Final[Products] = BLAS | {
 }
 """What cuBLASLt multiplies; fp16 and bf16 are summed in float32, bytes in int32."""
 
-BYTES_ALONG: Final = 1 << 30  # multiply-adds of bytes that pay for a transposed copy
-_MIN_SIDE: Final = 256  # for each row of which a matrix is copied
+MIN_COPIED_WORK: Final = 1 << 30
+"""Multiply-adds of int8 from which on it pays to copy an operand to another layout."""
+_MIN_SIDE: Final = 256
+"""Rows and columns of the smallest product for which operands are copied."""
 
 
-def along_contracted(equation: Equation) -> bool:
-    """Whether the library wants both operands contiguous along the contracted axis.
+def contracts_contiguously(equation: Equation) -> bool:
+    """Whether to lay out both operands contiguous along the contracted axis.
 
-    It is faster then for bytes: tensor cores take them in no other way, and without
-    these a product takes eight times as long, a large one more than a copy as well.
+    For int8, tensor cores accept no other layout. Without them a product takes eight
+    times as long; for a large one that is more than copying the operands as well.
     """
     x, y = (a.type for a in equation.inputs)
     if x.dtype != dtypes.int8:
@@ -40,7 +42,7 @@ def along_contracted(equation: Equation) -> bool:
         for t, contracted, shared in zip((x, y), contract, batch, strict=True)
     ]
     work = math.prod(x.shape[axis] for axis in batch[0]) * math.prod(sides) * terms
-    return terms % 16 == 0 and min(sides) >= _MIN_SIDE and work >= BYTES_ALONG
+    return terms % 16 == 0 and min(sides) >= _MIN_SIDE and work >= MIN_COPIED_WORK
 
 
 def provider_of(equation: Equation) -> str:

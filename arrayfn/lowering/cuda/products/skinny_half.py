@@ -1,11 +1,11 @@
 """Skinny products of fp16 or bf16 by tensor cores: a few rows and a large matrix.
 
 ``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of the matrix in
-memory. The warps of a block split k: each takes ``k_tile`` of it at a time, for all
-columns of the block. Copies bring a warp's tiles of ``a`` and ``b`` to a part of shared
-memory that is its own, so warps do not wait for each other. Pieces of 16 bytes of a
-line are swizzled there, so that eight lines are read at once without bank conflicts. At
-the end the sums of all warps are added in warp order.
+memory. The warps of a block split k: each multiplies tiles of ``k_tile`` of k and all
+columns of the block. Copies bring a warp's tiles of ``a`` and ``b`` to a section of
+shared memory that is its own, so warps do not wait for each other. There the pieces of
+16 bytes of each line are swizzled, so that eight lines are read at once without bank
+conflicts. At the end the sums of all warps are added in warp order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 
 PIECE: Final = 8
-"""16-bit elements of an access of 16 bytes: a piece of a line."""
+"""16-bit elements of a piece, which is what an access of 16 bytes moves."""
 _ROWS: Final = 16
-"""Rows of a fragment of a; its extent along k, too."""
+"""Rows of a fragment of a, and its extent along k."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfTile(SkinnyTile):
-    """A block has ``width`` columns; a warp takes ``k_tile`` of k at a time.
+    """The tile of an fp16 or bf16 kernel: ``width`` columns, ``k_tile`` of k a warp.
 
     ``dtype`` is that of a and b: fp16 or bf16.
     """
@@ -60,11 +60,11 @@ class HalfTile(SkinnyTile):
         return 4 * self.warps * self.accumulators
 
 
-def half_text(tile: HalfTile) -> Handwritten:
-    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
+def half_kernel(tile: HalfTile) -> Handwritten:
+    """Write the kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
-    A warp multiplies fragments of 16 rows of a and 16 columns of b. ``ldmatrix`` takes
-    the address of a line's piece from each lane: ``row_at`` and ``side_at`` are the
+    A warp multiplies fragments of 16 rows of a and 16 columns of b. ``ldmatrix`` needs
+    from each lane the address of a piece of a line: ``row_at`` and ``side_at`` are the
     lane's line and piece in a fragment of a, ``line_at`` and ``column_piece`` in one of
     b. ``sums`` are the accumulators in registers, ``held`` those of all warps in shared
     memory.
@@ -115,10 +115,10 @@ for i in unrolled({tile.columns // 2}):
 
 
 def _swizzled(line: str, piece: str, length: int) -> str:
-    """The expression of the swizzled number of a piece in its line in shared memory.
+    """The expression of the swizzled index of a piece in its line in shared memory.
 
-    ``piece ^ remainder(row, 8)`` for a line of 64 elements: the same piece of eight
-    lines lies in different banks.
+    For a line of 64 elements it is ``piece ^ remainder(row, 8)``: so piece i of eight
+    successive lines lies in eight different groups of banks.
 
     Args:
         line: The expression of the line's number.
@@ -147,7 +147,7 @@ def _copies(tile: HalfTile, b_lines: int, b_length: int) -> str:
             cp_async_u16x8(b_in, near * ldb + begin + piece * 8, buffer, target, live)
         cp_async_commit()
 
-    They are one commit group. Zeros are stored beyond ``end``.
+    All copies form one commit group. Beyond ``end`` the tile is filled with zeros.
 
     Args:
         tile: The tile.

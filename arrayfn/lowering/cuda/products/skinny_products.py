@@ -1,7 +1,7 @@
-"""Skinny products: which products become kernels that read the large matrix once.
+"""Chooses the skinny products to compute by kernels that read the large matrix once.
 
-cuBLASLt's take up to three times as long. A product with few columns is transposed:
-``c.T = b.T @ a.T`` has few rows.
+cuBLASLt's products take up to three times as long. A product with few columns is
+transposed: ``c.T = b.T @ a.T`` has few rows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import Final
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall
-from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_text
-from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, single_text
+from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_kernel
+from arrayfn.lowering.cuda.products.skinny_single import (
+    LANES,
+    SingleTile,
+    single_kernel,
+)
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
@@ -24,22 +28,36 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 _PROVIDERS: Final = (
     *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
 )
-_MIN_ROWS: Final = 2  # of float32: with one row the library reads as fast
-_STAGES: Final = 5  # copies of tiles that a warp has under way
-# The cost model. A fraction _BUSY of the multiprocessors, or rows / _BUSY_ROWS of them
-# if that is more, read as fast as all. Tensor cores have other numbers.
-_BUSY: Final = 0.5
-_BUSY_ROWS: Final = 24
-_BUSY_HALF_PRECISION: Final = 0.3, 16
-_BLOCK_BYTES: Final = 6 << 20  # that could be read while blocks begin and end
-_CLUSTER_BYTES: Final = 20 << 20  # and while clusters do
-_PAIR: Final = 2  # blocks of a cluster that can run on every multiprocessor
-_GROUPS: Final = 1, 2, 4  # groups of lanes of a warp
-_TRANSPOSED_GROUPS: Final = (8,)  # so that 128 bytes of each line are contiguous
-_HALF_TILE: Final = 2048  # 16-bit elements of the matrix in a warp's tile
-_MAX_HALF_BYTES: Final = 1 << 28  # of a matrix that the library reads more slowly
-_TRANSPOSED: Final = 32  # columns of a tile, so that 128 bytes of each are contiguous
-_STEP: Final = 8  # k is a multiple of
+_MIN_ROWS: Final = 2
+"""Rows of float32 from which on a kernel is faster; with one, cuBLASLt reads as fast.
+"""
+_STAGES: Final = 5
+"""Tiles of a warp that are copied at the same time."""
+_GROUPS: Final = 1, 2, 4
+"""Numbers of groups of lanes in a warp, to choose from."""
+_TRANSPOSED_GROUPS: Final = (8,)
+"""The same for a transposed matrix: 128 bytes of each of its lines are contiguous."""
+_HALF_TILE: Final = 2048
+"""16-bit elements of the matrix in a warp's tile."""
+_MAX_HALF_BYTES: Final = 1 << 28
+"""Bytes of a 16-bit matrix up to which a kernel is faster than cuBLASLt."""
+_TRANSPOSED: Final = 32
+"""Columns of a tile of a transposed matrix: 128 bytes of each are contiguous."""
+_STEP: Final = 8
+"""What k must be a multiple of."""
+
+# The cost model, fitted to times on an H200. A fraction of the multiprocessors reads as
+# fast as all of them: the larger of a constant and rows / a number of rows.
+_SATURATING: Final = 0.5, 24
+"""That constant, and that number of rows, for float32."""
+_SATURATING_HALF_PRECISION: Final = 0.3, 16
+"""The same for tensor cores."""
+_BLOCK_BYTES: Final = 6 << 20
+"""Bytes that could be read while a wave of blocks begins and ends."""
+_CLUSTER_BYTES: Final = 20 << 20
+"""Bytes that could be read in the time that clusters take longer to begin and end."""
+_PAIR: Final = 2
+"""Blocks of the largest cluster that can run on every multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,7 @@ class SkinnyProduct:
     c_column: int
 
     def fits(self, gpu: GpuConfig) -> bool:
-        """Whether a kernel computes it: m is small, b large, and vectors aligned."""
+        """Whether to compute it by a kernel: m is small, b large, vectors aligned."""
         fewest, largest = _MIN_ROWS, gpu.skinny_rows
         if self.is_half:
             is_faster = self.transposed or self.nbytes < _MAX_HALF_BYTES
@@ -89,14 +107,14 @@ class SkinnyProduct:
         return short_name(self.b.array.type.dtype) in HALF_PRECISION
 
     def call(self, gpu: GpuConfig) -> HandwrittenCall:
-        """The call of its kernel, with the tile that takes least time by ``_cost``."""
+        """The call of the product's kernel, with the fastest tile by ``_cost``."""
         tile: SkinnyTile
         if self.is_half:
             tile = half_tile(self, gpu)
-            text = half_text(tile)
+            text = half_kernel(tile)
         else:
             tile = single_tile(self, gpu)
-            text = single_text(tile)
+            text = single_kernel(tile)
         integers = {
             "rows": self.m,
             "n": self.n,
@@ -113,7 +131,7 @@ class SkinnyProduct:
 
 
 def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
-    """The kernel's call for the product ``call``; None if the library computes it."""
+    """The kernel call for the product ``call``; None if the library computes it."""
     p = call.integers
     if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.max_cluster:
         return None
@@ -133,7 +151,7 @@ def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
 
 
 def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
-    """The tile that takes least time for ``product``, of a matrix of float32."""
+    """Choose the tile with the smallest ``_cost`` for a product of float32."""
     rows, contiguous = power_of_two(product.m), product.a_step == 1
     if not contiguous:
         rows = max(rows, LANES)
@@ -162,7 +180,7 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
 
 
 def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
-    """The tile that takes least time for ``product``, of an fp16 or bf16 matrix."""
+    """Choose the tile with the smallest ``_cost`` for a product of fp16 or bf16."""
     dtype, result = (short_name(x.array.type.dtype) for x in (product.b, product.c))
     tiles = (
         HalfTile(
@@ -188,17 +206,17 @@ def _clusters(gpu: GpuConfig) -> list[int]:
 
 
 def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
-    """The time that ``product`` takes with ``tile``, as bytes that are read in it.
+    """Estimate the time of ``product`` with ``tile``, in bytes read during it.
 
-    Blocks run in waves of one for each multiprocessor. A wave takes as long as its part
-    of the matrix; one with fewer blocks than it takes to saturate the memory takes as
-    long as that many would.
+    Blocks run in waves of one block for each multiprocessor. A wave takes as long as
+    reading its part of the matrix; a wave with too few blocks to saturate the memory
+    takes as long as one that has just enough.
     """
     blocks = tile.blocks(product.n)
     wave = (
         gpu.multiprocessors if tile.cluster <= _PAIR else gpu.clustered_multiprocessors
     )
-    fraction, rows = _BUSY_HALF_PRECISION if product.is_half else (_BUSY, _BUSY_ROWS)
+    fraction, rows = _SATURATING_HALF_PRECISION if product.is_half else _SATURATING
     saturating = gpu.multiprocessors * max(fraction, tile.rows / rows)
     full_waves, rest = divmod(blocks, wave)
     block_times = full_waves * max(wave, saturating)

@@ -1,13 +1,13 @@
 """Skinny products of float32: a few rows and a large matrix.
 
 ``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of the matrix in
-memory. Each lane of a warp has some columns, and keeps their sums with all rows of
-``a`` in registers. The lanes of different ``groups`` have the same columns and split k;
-so do the warps, round-robin. Copies bring a warp's tiles of ``a`` and ``b`` to a part
-of shared memory that is its own, so warps do not wait for each other. There a lane
-reads the part of ``b`` that it has copied itself, and the part of ``a`` that all lanes
-of its group read. At the end the sums of a column are added in the order of lanes and
-warps.
+memory. Each lane of a warp computes some columns, with the sums of all rows of ``a`` in
+registers. The lanes of different ``groups`` have the same columns and split k; so do
+the warps, round-robin. Copies bring a warp's tiles of ``a`` and ``b`` to a section of
+shared memory that is its own, so warps do not wait for each other. A lane reads from
+there the elements of ``b`` that it has copied itself, and the elements of ``a`` that
+all lanes of its group read. At the end the sums of a column are added in the order of
+lanes and warps.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LANES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SingleTile(SkinnyTile):
-    """The tile of float32.
+    """The tile of a kernel for float32.
 
     Args:
-        k_vectors: The extent along k that a group of lanes takes at a time.
+        k_vectors: The extent along k that a group of lanes multiplies at a time.
         groups: Groups of lanes of a warp, which split k.
-        vectors: Vectors of four columns that a lane has. With more it reads ``a`` less
-            often.
+        vectors: Vectors of four columns for each lane. With more of them it reads ``a``
+            less often.
         contiguous: Whether ``a`` is contiguous along k. Otherwise it is along its rows,
             of which there are four or more.
         unaligned: Whether rows of such an ``a`` are copied one by one, not four at a
@@ -49,7 +49,7 @@ class SingleTile(SkinnyTile):
 
     @property
     def group_lanes(self) -> int:
-        """Lanes of a group. Each has other columns."""
+        """Lanes of a group. Each lane computes other columns."""
         return WARP // self.groups
 
     @property
@@ -71,7 +71,7 @@ class SingleTile(SkinnyTile):
 
     @property
     def a_words(self) -> int:
-        """Words (of 32 bits) of a warp's tile of ``a``.
+        """32-bit words of a warp's tile of ``a``.
 
         If ``a`` is not contiguous along k, four words of padding follow each four k's,
         so that different groups read from different banks.
@@ -90,8 +90,8 @@ class SingleTile(SkinnyTile):
         return max(self.ring_elements, self.warps * self.accumulators)
 
 
-def single_text(tile: SingleTile) -> Handwritten:
-    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
+def single_kernel(tile: SingleTile) -> Handwritten:
+    """Write the kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
     ``group`` is four times the number of the lane's group, ``within`` the lane's first
     column in the block. ``buffer`` is the shared memory of all stages, ``held`` has the
@@ -162,7 +162,8 @@ def _accumulate(tile: SingleTile) -> str:
 
     The tile of a is then [row, k]. Otherwise it is [k, row], with four words of padding
     after each four k's. ``held`` is [column, k] if b is transposed, else [k, column].
-    Iteration ``i`` takes for a group the four k's from ``i * groups * 4 + group`` on.
+    In iteration ``i`` a group multiplies the four k's from ``i * groups * 4 + group``
+    on.
     """
     rows, columns = tile.rows, tile.lane_columns
     b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {columns} + l]"
@@ -244,7 +245,7 @@ def _a_copies(tile: SingleTile) -> str:
 
 
 def _b_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a lane's part of b, four k's from ``k`` on.
+    """Lines that begin to copy a lane's elements of b, four k's from ``k`` on.
 
     They go to ``target``. For a transposed b and 8 columns a lane, each with a vector
     along k:
@@ -273,11 +274,12 @@ for j in unrolled({tile.lane_columns}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups, and store them in ``buffer``.
+    """Lines that add the sums of all groups of lanes, and store them in ``buffer``.
 
     Lanes of different groups have sums of the same elements of c, over other parts of
-    k. A butterfly: of two lanes with the same vectors of sums, each keeps one half of
-    them, and sends the other half. For two groups, four rows and 8 columns a lane:
+    k. They are added by a butterfly: of two lanes with the same vectors of sums, each
+    keeps one half of them, and sends the other half. For two groups, four rows and 8
+    columns a lane:
 
         is_upper = remainder(quotient(lane, 16), 2) == 1
         for i in unrolled(16):
@@ -292,8 +294,8 @@ def _group_sums(tile: SingleTile) -> str:
                 at = place + m * 128 + v * 64
                 store_f32x4(buffer, at, sums, i * 4)
 
-    When one vector is left and groups are not, lanes add and all keep it; one stores.
-    The variable ``place`` is the index of the lane's first total.
+    When one vector is left but several groups are, lanes add without halving, and one
+    of them stores. The variable ``place`` is the index of the lane's first total.
     """
     # The smallest distance of two lanes with the same columns.
     nearest = 1 if tile.transposed else tile.group_lanes

@@ -1,12 +1,12 @@
-"""What the kernels of skinny products share: tiling, software pipeline and reduction.
+"""The base of skinny products' kernels: tiling, software pipeline and reduction.
 
-``c[m, n] = a[m, k] @ b[k, n]`` with few rows of ``a`` takes as long as ``b`` takes to
-read. A block has some columns of c and loops along k; its warps split k. Each warp
-copies tiles of a and b to shared memory some stages before it multiplies them. The
-blocks of a cluster split k, too (split-K): at the end each block adds the sums of all
-blocks for its share of the results.
+``c[m, n] = a[m, k] @ b[k, n]`` with few rows of ``a`` takes as long as reading ``b``. A
+block computes some columns of c in a loop along k; its warps split k. Each warp copies
+tiles of a and b to shared memory some stages before it multiplies them. The blocks of a
+cluster split k, too (split-K): at the end each block adds the sums of all blocks for
+its share of the results.
 
-A kernel is assembled of pieces of text:
+A kernel is assembled of these texts:
 
     (prologue: which columns and which part of k the block has)
     (pipelined: loop along k, copies of later tiles, products of the current ones)
@@ -25,9 +25,9 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 
 @dataclass(frozen=True, slots=True)
 class SkinnyTile(ABC):
-    """The tile of a skinny product's kernel, and the lines that all of them have.
+    """The tile of a skinny product's kernel, and the lines that all such kernels share.
 
-    The lines share these names: ``thread``, ``lane``, ``warp``; ``rank``, the block's
+    The lines use these names: ``thread``, ``lane``, ``warp``; ``rank``, the block's
     number in its cluster; ``first_column`` of the block; ``first`` and ``end``, the
     block's part of k; ``begin``, where a tile begins in k, and ``place``, where it
     begins in shared memory. Parameters of the kernel are ``a_in``, ``b_in``, ``c_out``
@@ -84,7 +84,7 @@ class SkinnyTile(ABC):
 
     @property
     def accumulators(self) -> int:
-        """Results of a block; each warp has a partial sum of every one."""
+        """Results of a block. Each warp has a partial sum of every one."""
         return self.rows * self.columns
 
     @property
@@ -98,7 +98,7 @@ class SkinnyTile(ABC):
         return self.accumulators // self.cluster
 
     def k_per_block(self, k: int) -> int:
-        """The extent along k of a block's part: a multiple of ``k_step``.
+        """The extent along k of a block's part, a multiple of ``k_step``.
 
         ``k`` is the whole extent, which the blocks of a cluster split.
         """
@@ -217,8 +217,8 @@ for number in range(thread, {self.accumulators}, {self.threads}):
     def _send_or_store(self) -> str:
         """Lines that store ``sum``, result ``number`` of the block, or send it.
 
-        In a cluster with 512 results for each block, it goes to the block that adds
-        this result up:
+        In a cluster with 512 results for each block, it goes to the block that adds up
+        this result:
 
             owner = quotient(number, 512)
             target = rank * 512 + remainder(number, 512)
@@ -258,7 +258,7 @@ for at in range(thread, {self.results_per_block}, {self.threads}):
 
     @property
     def _store(self) -> str:
-        """Lines that store ``sum``, result ``number`` of the block, if c has it.
+        """Lines that store ``sum``, result ``number`` of the block, if it is inside c.
 
         For 64 columns:
 
@@ -274,7 +274,7 @@ if m < rows and column < n:
     c_out[m * c_row + column * c_column] = {rounded}"""
 
     def kernel(self, body: str, shared: int) -> Handwritten:
-        """The kernel with the lines ``body``.
+        """Make the kernel with the lines ``body``.
 
         ``shared`` is the number of bytes of dynamic shared memory of a block.
         """

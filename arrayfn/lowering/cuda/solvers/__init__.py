@@ -1,1 +1,1 @@
-"""Factors, eigenvalues, triangular systems: libraries' calls, and kernels."""
+"""Factorizations, eigenvalues, triangular systems: library calls and kernels."""

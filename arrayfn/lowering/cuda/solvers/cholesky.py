@@ -1,12 +1,14 @@
-"""Cholesky factors by kernels: of small matrices by a block of threads, else by tiles.
+"""Cholesky factors by kernels: of small matrices by one block each, else by tiles.
 
-A block factors a tile in shared memory, eight columns at a time. Four lanes share a
-row, of which each has every fourth element in registers. Of the eight rows in which the
-columns meet the diagonal every thread has all elements: it factors them by itself, and
-with them its own row, so that threads meet but twice. Then the columns after these are
-freed of them, and move up in the registers: one text serves all steps.
+A block factors a tile in shared memory, eight columns (a *panel*) at a time. Four lanes
+share a row, of which each has every fourth element in registers. Every thread has the
+whole 8 by 8 *corner* in which the panel meets the diagonal: it factors the corner
+redundantly, and with it its own row, so that a panel needs only two barriers. Then the
+trailing columns are updated, and move up in the registers, so that one text serves all
+panels.
 
-Where a pivot is not positive all is NaN from there on, so the last one tells of all.
+Where a pivot is not positive, all elements from there on become NaN, so the last one
+shows whether the matrix has a factor.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import Pointer
 
 LANES: Final = 4
-"""Lanes that share a row."""
+"""Lanes that share a row, and hold its elements round-robin."""
 MIN_TILE: Final = 8
 """Rows of the smallest tile."""
 PANEL: Final = 8
 """Columns that are factored at a time."""
-_SHARE: Final = PANEL // LANES
-"""Elements of a panel's row that a lane has."""
+_PANEL_SHARE: Final = PANEL // LANES
+"""Elements of a panel's row that a lane holds."""
 MAX_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
-"""Rows of what is factored by one block."""
+"""Rows of the largest matrix that one block factors, with its tile in shared memory."""
 VECTOR_BYTES: Final = 16
 """Bytes of the widest access to memory."""
 
@@ -41,7 +43,7 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def small_factors(matrices: Var) -> HandwrittenCall:
-    """The call that factors ``matrices`` [..., n, n] in place: lower, or NaN.
+    """The call that factors ``matrices`` [..., n, n] in place, into lower triangles.
 
     A matrix that is not positive definite becomes NaN.
     """
@@ -49,12 +51,12 @@ def small_factors(matrices: Var) -> HandwrittenCall:
     size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
-        _text(dtype, size), {}, {"a": Pointer(matrices)}, {"n": n}, count
+        _kernel(dtype, size), {}, {"a": Pointer(matrices)}, {"n": n}, count
     )
 
 
-def _text(dtype: DType, size: int) -> Handwritten:
-    """The kernel for matrices of up to ``size`` rows, a power of two."""
+def _kernel(dtype: DType, size: int) -> Handwritten:
+    """Write the kernel for matrices of up to ``size`` rows, a power of two."""
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
 thread = thread_index()
@@ -97,13 +99,13 @@ def memory(dtype: DType, size: int) -> str:
     return f"""raw = shared_{t}({size * _pitch(dtype)})
 panel = shared_{t}({PANEL * LANES * group_pitch(dtype, size)})
 near = registers_{t}({_vector(dtype, size)})
-own = registers_{t}({size // LANES + _SHARE})
+own = registers_{t}({size // LANES + _PANEL_SHARE})
 corner = registers_{t}({PANEL * PANEL})
 mine = registers_{t}({PANEL})"""
 
 
 def _pitch(dtype: DType) -> int:
-    """The distance between rows of a panel, padded against bank conflicts."""
+    """Elements from one row of a panel to the next, padded against bank conflicts."""
     return PANEL + VECTOR_BYTES // dtype.itemsize
 
 
@@ -113,7 +115,7 @@ def _vector(dtype: DType, size: int) -> int:
 
 
 def group_pitch(dtype: DType, size: int) -> int:
-    """Elements of a column that a lane reads, padded against bank conflicts.
+    """Elements of a column that one lane reads, padded against bank conflicts.
 
     The tile has ``size`` rows.
     """
@@ -121,20 +123,21 @@ def group_pitch(dtype: DType, size: int) -> int:
 
 
 def factoring(dtype: DType, size: int, count: str) -> str:
-    """Lines that factor a tile: they put ``count`` columns of its factor in ``tile``.
+    """Lines that factor a tile: they write ``count`` columns of its factor to ``tile``.
 
     ``tile`` has ``size`` rows, ``size`` + 1 elements apart; ``count`` is an expression.
     The lines share these variables:
 
-    * ``own``: the lane's elements of its row of the matrix, from the panel on.
-    * ``raw`` (shared memory): the panel's columns, as they were; ``panel``: as they are
-      in the factor, each lane's elements side by side.
+    * ``own``: the lane's elements of its row of the matrix, from the panel on. *
+    ``raw`` (shared memory): the panel's columns before they are factored; ``panel``:
+    the
+      same in the factor, each lane's elements side by side.
     * ``corner``: the rows in which the panel meets the diagonal; ``mine``: the panel's
       elements of the thread's row.
     * ``failed``: whether there is no factor.
     """
     t, each = short_name(dtype), size // LANES
-    return f"""for j in unrolled({_SHARE}):
+    return f"""for j in unrolled({_PANEL_SHARE}):
     own[{each} + j] = {t}(0)
 for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
 {indented(_load_panel(dtype), 1)}
@@ -146,9 +149,9 @@ failed = isnan_{t}(tile[({count} - 1) * {size + 2}])"""
 
 
 def _load_panel(dtype: DType) -> str:
-    """Lines that exchange the panel's elements: they fill ``corner`` and ``mine``."""
+    """Lines that exchange the panel's elements, to fill ``corner`` and ``mine``."""
     t, pitch, wide = short_name(dtype), _pitch(dtype), VECTOR_BYTES // dtype.itemsize
-    return f"""for j in unrolled({_SHARE}):
+    return f"""for j in unrolled({_PANEL_SHARE}):
     raw[row * {pitch} + j * {LANES} + lane] = own[j]
 barrier()
 for part in unrolled({PANEL // wide}):
@@ -159,11 +162,11 @@ for part in unrolled({PANEL // wide}):
 
 
 def _factor_panel(dtype: DType) -> str:
-    """Lines that factor ``corner``, and free ``mine`` of its columns in turn."""
+    """Lines that factor ``corner``, and eliminate its columns from ``mine`` in turn."""
     t = short_name(dtype)
     return f"""for k in unrolled({PANEL}):
     pivot = corner[k * {PANEL} + k]
-{indented(_root(dtype), 1)}
+{indented(_inverse_root(dtype), 1)}
     mine[k] = mine[k] * root
     for j in unrolled({PANEL}):
         if j > k:
@@ -180,11 +183,11 @@ def _factor_panel(dtype: DType) -> str:
 def _store_panel(dtype: DType, size: int) -> str:
     """Lines that store ``mine`` in ``tile``, and in ``panel`` for the rows below."""
     group = group_pitch(dtype, size)
-    return f"""ahead = quotient(row, {LANES}) - (first + 1) * {_SHARE}
+    return f"""ahead = quotient(row, {LANES}) - (first + 1) * {_PANEL_SHARE}
 spot = remainder(row, {LANES}) * {group} + ahead
-for part in unrolled({_SHARE}):
+for part in unrolled({_PANEL_SHARE}):
     x = part * {LANES} + lane
-{indented(chosen(dtype), 1)}
+{indented(select_lane_element(dtype), 1)}
     tile[row * {size + 1} + first * {PANEL} + x] = value
     if ahead >= 0:
         panel[x * {LANES * group} + spot] = value
@@ -192,13 +195,13 @@ barrier()"""
 
 
 def _update_columns(dtype: DType, size: int) -> str:
-    """Lines that move ``own`` on by a panel, and take the panel's products from it."""
+    """Lines that move ``own`` on by a panel, and subtract the panel's products."""
     t, each, vector = short_name(dtype), size // LANES, _vector(dtype, size)
     group = group_pitch(dtype, size)
     return f"""for j in unrolled({each}):
-    own[j] = own[j + {_SHARE}]
+    own[j] = own[j + {_PANEL_SHARE}]
 for part in unrolled({each // vector}):
-    if part * {vector} + (first + 1) * {_SHARE} < {each}:
+    if part * {vector} + (first + 1) * {_PANEL_SHARE} < {each}:
         for k in unrolled({PANEL}):
             place = k * {LANES * group} + lane * {group} + part * {vector}
             load_{t}x{vector}(panel, place, near, 0)
@@ -207,11 +210,11 @@ for part in unrolled({each // vector}):
                 own[part * {vector} + j] = fma_{t}(neg_{t}(mine[k]), near[j], old)"""
 
 
-def chosen(dtype: DType) -> str:
-    """Lines that define ``value``, the element ``lane`` of ``mine`` from ``part`` on.
+def select_lane_element(dtype: DType) -> str:
+    """Lines that define ``value`` as ``mine[part * 4 + lane]``.
 
-    The lane's number is not known when the kernel is compiled, and registers have no
-    index: all four are looked at.
+    The lane's number is not known when the kernel is compiled, and registers cannot be
+    indexed at run time: so selects go through all four.
     """
     t = short_name(dtype)
     return f"""value = mine[part * {LANES}]
@@ -219,8 +222,8 @@ for k in unrolled({LANES}):
     value = select_{t}(lane == k, mine[part * {LANES} + k], value)"""
 
 
-def _root(dtype: DType) -> str:
-    """Lines that define ``root``, 1 / sqrt(``pivot``); NaN of what is negative."""
+def _inverse_root(dtype: DType) -> str:
+    """Lines that define ``root``, 1 / sqrt(``pivot``); NaN of a negative pivot."""
     if dtype != dtypes.float32:
         t = short_name(dtype)
         return f"root = {t}(1) / sqrt_{t}(pivot)"

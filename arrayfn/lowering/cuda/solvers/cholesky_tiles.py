@@ -1,11 +1,11 @@
-"""Cholesky factors of large matrices by one kernel, a block of threads for each tile.
+"""Cholesky factors of large matrices by one kernel, a block for each tile.
 
-Blocks begin column by column of tiles, from the diagonal down. Each takes the products
-of the tiles left of its own from it, as they are there, and then factors its tile, if
-it is on the diagonal, or solves it by the factor there. Nobody waits for a whole
-column, and nothing but the factor is written. (Left-looking, by tiles: Buttari,
-Langou, Kurzak, Dongarra, A class of parallel tiled linear algebra algorithms for
-multicore architectures, 2009.)
+Blocks begin in the order of tiles, column by column and from the diagonal down. Each
+waits for the tiles to the left of its own and subtracts their products from it. Then it
+factors its tile, if that is on the diagonal, or solves it by the factor of the diagonal
+tile. No block waits for a whole column, and only the factor is written. (Left-looking,
+by tiles: Buttari, Langou, Kurzak, Dongarra, "A class of parallel tiled linear algebra
+algorithms for multicore architectures", 2009.)
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     LANES,
     PANEL,
     VECTOR_BYTES,
-    chosen,
     factoring,
     group_pitch,
     memory,
+    select_lane_element,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_ROWS: Final = 2048
-"""Larger ones cuSOLVER factors faster: by products of larger tiles."""
+"""Rows of the largest matrix. Above, cuSOLVER is faster, by products of larger tiles.
+"""
 SIZE: Final = 64
 """Rows and columns of a tile."""
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
-"""The rows and columns of a product that a thread has, by the size of tiles."""
+"""By the size of tiles, the rows and columns of a product that each thread computes."""
 _UNROLLED: Final = 4
 """Iterations of a product's loop that are unrolled."""
 
 
 def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
-    """Whether the kernel factors ``matrices`` matrices of ``n`` rows.
+    """Whether to factor ``matrices`` matrices of ``n`` rows by this kernel.
 
-    One in float64 it does not: roots and divisions follow each other too slowly there.
+    Not a single one in float64: square roots and divisions, which depend on each other,
+    are too slow there.
     """
     is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
     return is_known and n <= MAX_ROWS
@@ -58,7 +60,7 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     """The call that factors ``matrices`` [..., n, n] over their lower triangles.
 
     ``status`` [matrices] becomes 1 for a matrix that has no factor; what is written for
-    it has no meaning.
+    such a matrix has no meaning.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     count = math.prod(matrices.type.shape[:-2])
@@ -76,11 +78,11 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """The text of the kernel for tiles of ``size`` rows and columns.
+    """Writes the kernel for tiles of ``size`` rows and columns.
 
     Besides the variables of ``cholesky.factoring``, its parts share these:
 
-    * ``line`` and ``column``: where the block's tile is among the matrix's tiles.
+    * ``line`` and ``column``: the row and column of the block's tile among the tiles.
     * ``row`` and ``lane``: the thread's row of a tile, and its lane among the row's.
     * ``down`` and ``along``: its first row and column of a product of tiles.
     * ``down_tile`` and ``along_tile``: the first element that it copies of a tile; the
@@ -101,11 +103,11 @@ class _Tiles:
 
     @property
     def vector(self) -> int:
-        """Elements of a vector load."""
+        """Elements of a vector access."""
         return VECTOR_BYTES // self.dtype.itemsize
 
     def text(self) -> Handwritten:
-        """The kernel."""
+        """Write the kernel."""
         size, itemsize = self.size, self.dtype.itemsize
         parts = (self._begin(), self._products(), self._diagonal(), self._below())
         return Handwritten(
@@ -124,12 +126,12 @@ class _Tiles:
 
     @property
     def _triangle(self) -> int:
-        """Elements from a column of the diagonal tile's factor to the next."""
+        """Elements of ``beside`` from a column of the diagonal factor to the next."""
         return LANES * group_pitch(self.dtype, self.size) + self.vector
 
     @property
     def _second(self) -> int:
-        """The elements of ``beside``, which holds a tile or a factor by columns."""
+        """Elements of ``beside``, which holds a tile by rows or a factor by columns."""
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _begin(self) -> str:
@@ -191,10 +193,10 @@ for part in unrolled({m * k}):
 barrier()"""
 
     def _load_operands(self) -> str:
-        """Lines that wait for the tiles of a product, and load them.
+        """Lines that wait for the two tiles of a product, and load them.
 
         They are the tiles ``before`` of the rows of tiles ``line`` and ``column``, and
-        go to ``tile`` and ``beside``. What is below the matrix becomes 0.
+        go to ``tile`` and ``beside``. Elements below the matrix become 0.
         """
         t, size, pitch = short_name(self.dtype), self.size, self._pitch
         return f"""# A lane of each of two warps waits for one of the two tiles.
@@ -228,7 +230,8 @@ barrier()"""
     def _multiply(self) -> str:
         """Lines that subtract ``tile`` times the transpose of ``beside`` from ``sums``.
 
-        A thread has a grid of elements, ``_PARTS`` down and along, at equal distances.
+        A thread computes a grid of elements at equal distances, of the extents in
+        ``_PARTS``.
         """
         t, size, vector = short_name(self.dtype), self.size, self.vector
         pitch = self._pitch
@@ -268,9 +271,9 @@ if (line == rows - 1) and (thread == 0):
         return f"if line == column:\n{indented(factor, 1)}"
 
     def _below(self) -> str:
-        """Lines that solve a tile below the diagonal by the diagonal tile.
+        """Lines that solve a tile below the diagonal by the diagonal tile's factor.
 
-        They store it, and publish that it is there.
+        They store the tile, and publish that it is stored.
         """
         size, each = self.size, self.size // LANES
         solve = f"""{self._load_factor()}
@@ -296,7 +299,7 @@ if thread == 0:
     def _load_factor(self) -> str:
         """Lines that wait for the diagonal tile's factor and load it to ``beside``.
 
-        It lies there by columns, of which each lane's elements are side by side.
+        It lies there by columns, in which each lane's elements are side by side.
         ``pivots`` become the reciprocals of its diagonal.
         """
         t, size, each = short_name(self.dtype), self.size, self.size // LANES
@@ -321,8 +324,8 @@ barrier()"""
     def _solve_panel(self) -> str:
         """Lines that solve the columns of a panel, which begins at ``before``.
 
-        The lanes of a row first give each other their elements of it: ``mine``. Then
-        each frees the rest of its row, ``own``, of the panel's products.
+        The lanes of a row first exchange their elements of the panel, into ``mine``.
+        Then each subtracts the panel's products from the rest of its row, ``own``.
         """
         t, vector, triangle = short_name(self.dtype), self.vector, self._triangle
         each, group = self.size // LANES, group_pitch(self.dtype, self.size)
@@ -337,7 +340,7 @@ for k in unrolled({PANEL}):
             value = beside[place + quotient(before, {LANES}) + j // {LANES}]
             mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
 for part in unrolled({PANEL // LANES}):
-{indented(chosen(self.dtype), 1)}
+{indented(select_lane_element(self.dtype), 1)}
     tile[row * {self.size + 1} + before + part * {LANES} + lane] = value
 for k in unrolled({PANEL}):
     for part in unrolled({each // vector}):

@@ -1,10 +1,9 @@
-"""Factorizations of matrices by cuSOLVER and cuBLAS: calls, and nests around them.
+"""Lowers factorizations of matrices to cuSOLVER and cuBLAS calls, with nests.
 
 The libraries are column-major. They compute primitives with column-major operands (LU,
 SVD, all eigenvalues) directly; operands of others are transposed by a nest, which the
-plan shows. Where a library's status says that it failed, a nest stores NaN.
-
-A call is of all matrices of a batch; how it does them is the provider's.
+plan shows. Where a library's status says that it failed, a nest stores NaN. One call
+covers all matrices of a batch; the provider chooses how.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import Shape
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
@@ -33,18 +32,18 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 128
-"""Matrices of up to this many rows for each matrix of a batch are one call."""
+"""Matrices of up to this many rows, times the size of the batch, are one call."""
 TRANSPOSED: Final = 128
 """A single matrix of at least so many rows is transposed before cuSOLVER factors it."""
 SMALL_SVD: Final = 32
-"""Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
+"""Rows and columns of the largest matrices for cuSOLVER's batched SVD."""
 SMALL_EIGH: Final = 32
-"""A batch of symmetric matrices of up to so many rows takes Jacobi's method."""
+"""A batch of symmetric matrices of up to so many rows is solved by Jacobi's method."""
 JACOBI: Final = 128
-"""A matrix of up to so many rows and columns takes Jacobi's method for its SVD.
+"""A matrix of up to so many rows and columns has its SVD by Jacobi's method.
 
-A batch always does: the polar decomposition, faster for a large matrix, has memory on
-the host, which calls that follow each other would share.
+A batch always has: the polar decomposition, which is faster for a large matrix, uses
+host memory that successive calls would share.
 """
 
 
@@ -62,24 +61,24 @@ def _call(
 ) -> LibraryCall:
     """A call of the library's function ``form`` for the dtype of ``type``, in place.
 
-    ``writes`` are its arrays and ``integers`` its sizes, by name; ``library`` is named
-    in the plan's text.
+    ``writes`` are its arrays and ``integers`` its sizes, by name; ``library`` is what
+    the plan's text names.
     """
     provider = f"{form}_{short_name(type.dtype)}"
     return LibraryCall(provider, {}, writes, integers, items=1, library=library)
 
 
 def _status(matrices: int) -> Var:
-    """A new array for the status of each of ``matrices``; 0 says that it succeeded."""
+    """Make an array for the status of each of ``matrices``; 0 means success."""
     return Var(ArrayType((matrices,), dtypes.int32))
 
 
-def cholesky(op: MatrixEquation) -> Iterable[Made]:
+def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of a Cholesky factorization: a kernel, or potrf.
 
-    In column-major order, which LAPACK reads, the lower triangle is an upper one. Of a
-    large matrix cuSOLVER factors the lower triangle by columns in less than half the
-    time: it is transposed before and after.
+    The lower triangle is an upper one in column-major order, which LAPACK reads.
+    cuSOLVER factors the lower triangle of a large matrix by columns in less than half
+    the time, so the matrix is transposed before and after.
     """
     output = op.equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
@@ -107,7 +106,7 @@ def cholesky(op: MatrixEquation) -> Iterable[Made]:
     )
 
 
-def triangular_solve(op: MatrixEquation) -> Iterable[Made]:
+def triangular_solve(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of a triangular solve, in place: trsm, or a kernel."""
     params, output = op.equation.params, op.equation.outputs[0]
     return solved(
@@ -124,10 +123,10 @@ def triangular_solve(op: MatrixEquation) -> Iterable[Made]:
     )
 
 
-def lu(op: MatrixEquation) -> Iterable[Made]:
+def lu(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of an LU factorization of a column-major operand, in place: getrf.
 
-    A singular U is no failure.
+    A singular U does not count as a failure.
     """
     factors, pivots, permutation = op.equation.outputs
     columns, rows = factors.type.shape[-2:]
@@ -141,15 +140,16 @@ def lu(op: MatrixEquation) -> Iterable[Made]:
     yield permuted(Pointer(pivots), permutation)
 
 
-def pivots_to_permutation(op: MatrixEquation) -> Iterable[Made]:
+def pivots_to_permutation(op: MatrixEquation) -> Iterable[Lowered]:
     """The kernel that applies swaps of rows to the identity permutation."""
     yield permuted(op.operand(), op.equation.outputs[0])
 
 
-def eigh(op: MatrixEquation) -> Iterable[Made]:
-    """The steps of eigenvalues and vectors of Hermitian matrices: syevd or heevd.
+def eigh(op: MatrixEquation) -> Iterable[Lowered]:
+    """The steps of eigenvalues and eigenvectors of Hermitian matrices: syevd or heevd.
 
-    They work in place. In column-major order the operand is its conjugate.
+    They overwrite the operand. In column-major order a Hermitian matrix is its
+    conjugate.
     """
     vectors, values = op.equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):
@@ -161,7 +161,7 @@ def eigh(op: MatrixEquation) -> Iterable[Made]:
     yield op.or_nan(values, status, "values, or NaN")
 
 
-def eigvalsh(op: MatrixEquation) -> Iterable[Made]:
+def eigvalsh(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of eigenvalues of Hermitian matrices: syevd or heevd of a copy."""
     (values,) = op.equation.outputs
     copy, nest = _copied(op)
@@ -175,7 +175,7 @@ def eigvalsh(op: MatrixEquation) -> Iterable[Made]:
 
 
 def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
-    """The operand's shape with one axis for its batch, and its dtype."""
+    """The operand's shape with all batch axes as one, and its dtype."""
     x = op.equation.inputs[0].type
     return (_count(x), *x.shape[-2:]), x.dtype
 
@@ -183,7 +183,7 @@ def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
 def _copied(op: MatrixEquation) -> tuple[Var, Nest]:
     """A new array for a copy of the operand, and the nest that makes the copy.
 
-    The library overwrites the copy.
+    The copy is for the library to overwrite.
     """
     copy = Var(ArrayType(*_of_matrices(op)))
     source = matrices_at(op.operand(), copy.type)
@@ -195,7 +195,7 @@ def _copied(op: MatrixEquation) -> tuple[Var, Nest]:
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
-    ``a`` is overwritten: by eigenvectors if ``vectors``. The eigenvalues go to
+    ``a`` is overwritten, with eigenvectors if ``vectors``. The eigenvalues go to
     ``values``, and ``status`` says which matrices failed.
     """
     n, matrices = a.type.shape[-1], status.type.size
@@ -204,10 +204,11 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     return _call(form, a.type, writes, n=n, matrices=matrices, vectors=int(vectors))
 
 
-def eig(op: MatrixEquation) -> Iterable[Made]:
-    """The steps of general eigenvalues and vectors: geev of a copy.
+def eig(op: MatrixEquation) -> Iterable[Lowered]:
+    """The steps of general eigenvalues and eigenvectors: geev of a copy.
 
-    For real matrices it stores a complex vector as two real ones.
+    For real matrices geev stores a complex vector as two real ones, which a nest
+    combines.
     """
     vectors, values = op.equation.outputs
     copy, nest = _copied(op)
@@ -225,7 +226,7 @@ def eig(op: MatrixEquation) -> Iterable[Made]:
     yield op.or_nan(values, status, "values, or NaN")
 
 
-def eigvals(op: MatrixEquation) -> Iterable[Made]:
+def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of general eigenvalues: geev of a copy, without vectors."""
     (values,) = op.equation.outputs
     copy, nest = _copied(op)
@@ -250,9 +251,9 @@ def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryC
 
 @dataclass(frozen=True)
 class _Svd:
-    """A call of a form of gesvd, and the arrays of its vectors.
+    """A call of a form of gesvd, and the arrays of singular vectors.
 
-    Like its operand, ``left`` and ``right`` are by columns: U and V.
+    ``left`` (U) and ``right`` (V) are column-major, as is the operand.
     """
 
     call: LibraryCall
@@ -264,8 +265,8 @@ class _Svd:
 def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     """The call for singular values ``s`` of the matrices ``copy``.
 
-    ``copy`` [matrices, columns, rows] is overwritten. ``full`` asks for whole bases,
-    ``vectors`` for any vectors.
+    ``copy`` [matrices, columns, rows] is overwritten. With ``full`` the vectors are
+    whole bases, with ``vectors`` there are any.
     """
     matrices, columns, rows = copy.type.shape
     small, large = min(rows, columns), max(rows, columns)
@@ -299,7 +300,7 @@ def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
     return small_svd.Operand(op.operand(), matrices, columns, rows)
 
 
-def svd(op: MatrixEquation) -> Iterable[Made]:
+def svd(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of a singular value decomposition: a form of gesvd, of a copy."""
     u, s, vh = op.equation.outputs
     operand = _small_operand(op)
@@ -326,7 +327,7 @@ def svd(op: MatrixEquation) -> Iterable[Made]:
     yield op.or_nan(s, status, "values, or NaN")
 
 
-def svdvals(op: MatrixEquation) -> Iterable[Made]:
+def svdvals(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of singular values: gesvd of a copy, whose transpose has the same."""
     (s,) = op.equation.outputs
     operand = _small_operand(op)

@@ -6,7 +6,7 @@ results are set to NaN, as they are where an iteration does not converge.
 
 LU's search for pivots skips NaN, so that factors and solutions of a matrix with NaN may
 be finite. After this pass such a matrix is all NaN, and so are its factors. The kernel
-that copies the matrix to the memory of its factors does that.
+that copies the matrix to the memory of its factors also sets the NaN.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
 def with_lapack_guards(program: Program) -> Program:
-    """``program`` with guards around linear algebra: see the module."""
+    """Add guards around the linear algebra of ``program``: see the module."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
     return rewritten(program, _guarded)
 
 
 def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-    """The results of ``equation`` with guards; None if it needs none.
+    """Compute ``equation`` with guards; None if it needs none.
 
-    ``operands`` are its operands in the new Program.
+    ``operands`` are its operands in the new Program. Returns the results.
     """
     primitive = primitive_of(equation)
     if primitive not in _GUARDED or not operands[0].type.size:
@@ -55,7 +55,7 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
 
 
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
-    """The results of an iteration, with NaN for matrices that are not finite.
+    """Compute an iteration, with NaN as the results of matrices that are not finite.
 
     ``x`` is the operand of ``equation``, whose primitive is ``primitive``.
     """
@@ -78,7 +78,7 @@ def _without_nan(x: Atom) -> Atom:
 
 
 def _where(valid: Atom, result: Atom) -> Atom:
-    """``result``, or NaN for the matrices that are not ``valid``."""
+    """Replace the matrices of ``result`` that are not ``valid`` by NaN."""
     axes = tuple(range(valid.type.ndim))
     spread = views.broadcast_in_dim(valid, shape=result.type.shape, axes=axes)
     return e.select(spread, result, m.constant(math.nan, result))

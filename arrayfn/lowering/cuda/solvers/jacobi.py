@@ -1,11 +1,11 @@
 """Eigenvalues of small symmetric matrices by Jacobi's method: a block for each.
 
-The columns of a positive definite matrix, once each is orthogonal to all others, have
-its eigenvalues as lengths and its eigenvectors as directions, as a singular value
-decomposition of it has the same vectors on both sides. What is rotated is the matrix
-over the largest sum of magnitudes in a column, plus 5/4: between 1/4 and 9/4, so
-nothing is lost in small eigenvalues. Values are Rayleigh's quotients of the matrix as
-it is.
+Rotations make the columns of a positive definite matrix orthogonal. Their lengths are
+then its eigenvalues and their directions its eigenvectors, because left and right
+singular vectors of such a matrix are equal. To be positive definite, the matrix is
+divided by its largest sum of magnitudes in a column, and 5/4 is added to the diagonal:
+the eigenvalues are then between 1/4 and 9/4, and small ones lose no precision. The
+eigenvalues of the matrix itself are its Rayleigh quotients with the eigenvectors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arrayfn.lowering.libraries.calls import Pointer
 
 
 def is_small(dtype: DType, n: int) -> bool:
-    """Whether the kernel takes matrices of ``n`` rows."""
+    """Whether the kernel computes matrices of ``n`` rows."""
     return dtype in REAL and 0 < n <= MAX_ROWS
 
 
@@ -40,9 +40,10 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
 
 
 def eigenvalues(matrices: Var, source: Pointer, values: Var) -> HandwrittenCall:
-    """The call that computes eigenvalues alone; the matrices are not changed.
+    """The call that computes only eigenvalues; the matrices are not changed.
 
-    ``matrices`` has their shape; they are at ``source``. Eigenvalues go to ``values``.
+    The matrices are at ``source``, with the shape of ``matrices``. Eigenvalues go to
+    ``values``.
     """
     return _call(
         matrices, {"a": source}, {"values": Pointer(values)}, with_vectors=False
@@ -58,8 +59,8 @@ def _call(
 ) -> HandwrittenCall:
     """The call for matrices of the shape of ``matrices``.
 
-    ``reads`` and ``writes`` are its arrays by name: eigenvectors are computed if
-    ``with_vectors``.
+    ``reads`` and ``writes`` are its arrays by name; ``with_vectors`` asks for
+    eigenvectors.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(ColumnLayout(dtype, rows_of(n)), with_vectors)
@@ -68,7 +69,7 @@ def _call(
 
 
 def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
-    """The kernel for matrices as ``layout`` has them; with eigenvectors or not."""
+    """Write the kernel for columns in ``layout``, with eigenvectors or without."""
     a = "vectors" if with_vectors else "a"
     parts = (_begin(layout, a), layout.sweeps(), _values(layout, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
@@ -114,9 +115,10 @@ barrier()"""
 def _values(layout: ColumnLayout, a: str) -> str:
     """Lines that store the eigenvalues in ascending order.
 
-    The columns' directions are the eigenvectors; eigenvalues are their quotients with
-    the matrix itself, which is loaded again beside them. ``a`` is the name of the
-    matrix's array, ``layout`` how columns are spread.
+    The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
+    quotients with the matrix itself, which is loaded again to the other half of
+    ``columns``. ``a`` is the name of the matrix's array, ``layout`` how columns are
+    spread over the block.
     """
     t = short_name(layout.dtype)
     return f"""
@@ -193,7 +195,7 @@ for k in unrolled({own // vector}):
 
 
 def _load_matrix(layout: ColumnLayout, a: str, start: str) -> str:
-    """Lines that copy the matrix to ``columns``, whole, from its lower triangle.
+    """Lines that copy the matrix to ``columns``, and fill in its upper triangle.
 
     ``a`` is the name of its array, ``start`` the expression of the index in
     ``columns``, and ``layout`` says how columns are spread over the block.

@@ -1,4 +1,4 @@
-"""Nests around solvers' calls that transpose, cut or set matrices to NaN."""
+"""Nests around solvers' calls that transpose or cut matrices, or set them to NaN."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class LibraryEquation:
     names: Names
 
     def operand(self, number: int = 0) -> Pointer:
-        """Where operand ``number`` of the equation lies; it is row-major."""
+        """Where operand ``number`` of the equation lies; the operand is row-major."""
         return pointer_of(self.equation.inputs[number], self.reads)
 
     def builder(self) -> NestBuilder:
-        """A builder of a nest for the equation."""
+        """Make a builder of a nest for the equation."""
         return NestBuilder(self.equation, self.names)
 
 
 @dataclass(frozen=True)
 class MatrixEquation(LibraryEquation):
-    """An equation of linear algebra: builds nests over [matrices, rows, columns]."""
+    """An equation of linear algebra; builds nests over [matrices, rows, columns]."""
 
     def moved(
         self,
@@ -56,7 +56,7 @@ class MatrixEquation(LibraryEquation):
         conjugate: bool = False,
         triangle: str = "",
     ) -> Nest:
-        """The nest that copies matrices from ``source`` to ``target``.
+        """Build the nest that copies matrices from ``source`` to ``target``.
 
         Args:
             source: Where they are, with strides of matrices, rows and columns.
@@ -90,7 +90,7 @@ class MatrixEquation(LibraryEquation):
         return b.nest(extents, reason)
 
     def or_nan(self, output: Var, status: Var, reason: str) -> Nest:
-        """The nest that sets matrices of ``output`` to NaN whose ``status`` is not 0.
+        """Build the nest that sets matrices of ``output`` to NaN by their status.
 
         ``reason`` is what the nest is for, for the plan's text.
         """
@@ -104,7 +104,7 @@ class MatrixEquation(LibraryEquation):
         return b.nest((matrices, elements), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:
-        """The nest that makes pivots count from 0: ``output`` is ``raw`` less 1."""
+        """Build the nest that subtracts 1 from pivots ``raw``, which count from 1."""
         b = self.builder()
         kind = dtypes.int32
         value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))
@@ -115,10 +115,10 @@ class MatrixEquation(LibraryEquation):
         return b.nest((output.type.size,), "pivots that count from 0")
 
     def paired(self, vectors: Var, w: Var, status: Var, output: Var) -> Nest:
-        """The nest that makes complex eigenvectors of real ones, as geev stores them.
+        """Build the nest that makes complex eigenvectors of the real ones of geev.
 
-        For a conjugate pair of eigenvalues it stores the real and the imaginary part as
-        two neighbouring vectors.
+        For a conjugate pair of eigenvalues geev stores the real and the imaginary part
+        as two neighbouring vectors.
 
         Args:
             vectors: The real vectors, with one more before the first and after the
@@ -155,7 +155,7 @@ class MatrixEquation(LibraryEquation):
     def _or_nan(
         self, b: NestBuilder, value: Scalar, status: Var, dtype: DType, ndim: int = 3
     ) -> Value:
-        """``value``, or NaN where the matrix's ``status`` is not 0.
+        """Append a select: ``value``, or NaN where the matrix's ``status`` is not 0.
 
         ``b`` builds the nest, which has ``ndim`` axes, matrices first; ``dtype`` is
         that of the value.
@@ -172,7 +172,7 @@ class MatrixEquation(LibraryEquation):
 def select(
     b: NestBuilder, name: str, condition: Value, x: Scalar, y: Scalar, dtype: DType
 ) -> Value:
-    """The value that is ``x`` where ``condition`` holds, else ``y``.
+    """Append the value that is ``x`` where ``condition`` holds, else ``y``.
 
     ``b`` builds the nest; the value's name begins with ``name``.
     """
@@ -180,7 +180,7 @@ def select(
 
 
 def matrices_of(array: Var) -> StridedArray:
-    """``array`` [..., rows, columns] as row-major matrices: three axes."""
+    """View ``array`` [..., rows, columns] as row-major matrices with one batch axis."""
     return matrices_at(Pointer(array), array.type)
 
 
@@ -192,13 +192,13 @@ def matrices_at(pointer: Pointer, type: ArrayType) -> StridedArray:
 
 
 def transposed(array: StridedArray) -> StridedArray:
-    """The matrices of ``array``, with rows and columns exchanged."""
+    """View the matrices of ``array`` with rows and columns exchanged."""
     matrix, row, column = array.strides
     return StridedArray(array.array, array.dtype, (matrix, column, row), array.offset)
 
 
 def backward(array: StridedArray, extent: int, axis: int) -> StridedArray:
-    """The matrices of ``array``, in reverse order along ``axis`` of ``extent``."""
+    """View the matrices of ``array`` in reverse order along ``axis`` of ``extent``."""
     strides = list(array.strides)
     offset = array.offset + (extent - 1) * strides[axis]
     strides[axis] = -strides[axis]

@@ -1,12 +1,12 @@
-"""Columns that are rotated by pairs until each is orthogonal to all others.
+"""One-sided Jacobi: rotates pairs of columns until all columns are orthogonal.
 
-This is Jacobi's method, one-sided (Hestenes, Inversion of matrices by
-biorthogonalization, 1958), by a block of threads for each matrix, whose columns lie in
-shared memory. A group of lanes has a pair of columns; all pairs of a round have no
-column in common, and meet as in a tournament (Brent and Luk, The solution of
-singular-value and symmetric eigenvalue problems on multiprocessor arrays, 1985): after
-a sweep each column is where it was. Sweeps end with the first in which no pair was
-rotated, which is the same one on each run.
+(Hestenes, "Inversion of matrices by biorthogonalization", 1958.) A block computes one
+matrix, with its columns in shared memory, and a group of lanes one pair of columns at a
+time. The pairs of a round have no column in common, and change as in a tournament
+(Brent and Luk, "The solution of singular-value and symmetric eigenvalue problems on
+multiprocessor arrays", 1985): after a sweep, in which all pairs have met, each column
+is where it was. Sweeps end with the first in which no pair was rotated, which is the
+same one on each run.
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 
 REAL: Final = (dtypes.float32, dtypes.float64)
 MAX_ROWS: Final = 64
+"""Rows of the largest matrix: two copies of all columns fit into shared memory."""
 _MIN_ROWS: Final = 8
 _MAX_SWEEPS: Final = 40
-"""Ten are many; what has not converged then is NaN."""
+"""Sweeps after which a matrix has not converged, and becomes NaN; ten are many."""
 _MAX_LANES: Final = 8
+"""Lanes that share a pair of columns at most."""
 _FIFTH_ORDER: Final = 2**0.5 - 1 - 0.375
-"""The tangent of half an angle is t/2 - t**3/8 + this t**5, t being the angle's.
+"""Coefficient of t**5 in tan(angle / 2) = t/2 - t**3/8 + ..., where t = tan(angle).
 
-It is exact at 1. Where it is not, the pair is rotated again in the next sweep;
-``sine`` is such that the rotation keeps lengths.
+It makes the series exact at t = 1. Where the series is not exact, the pair is rotated
+again in the next sweep; ``sine`` is such that the rotation keeps lengths.
 """
 _VECTOR_BYTES: Final = 16
 
 
 def rows_of(n: int) -> int:
-    """The rows of the kernel that matrices of ``n`` rows or columns are given to."""
+    """The rows of the kernel that computes matrices of ``n`` rows or columns."""
     return max(_MIN_ROWS, power_of_two(n))
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """How up to ``rows`` columns are spread over a block; gives lines that rotate them.
+    """How up to ``rows`` columns lie in a block's threads; writes their rotations.
 
-    The first ``rows`` elements of each are made orthogonal. It may have ``more``, which
-    are rotated with them. The lines share these variables:
+    The first ``rows`` elements of each are made orthogonal. A column may have ``more``
+    elements, which are rotated with them. The lines share these variables:
 
     * ``group`` and ``lane``: the number of the lanes that share a pair of columns, and
       of the lane among them. There are ``pairs``, and ``live`` says whether the group
       has one: columns ``group`` and ``pairs + group``, if that is a column.
     * ``columns``: shared memory for two copies of all columns. One is read and the
       other written, alternately; ``here`` is where the one to read begins.
-    * ``first`` and ``second``: where the lane's parts of the pair begin in a copy.
-    * ``x`` and ``y``: registers for these parts.
+    * ``first`` and ``second``: where the lane's elements of the pair begin in a copy.
+    * ``x`` and ``y``: registers for these elements.
     * ``xx``, ``yy`` and ``xy``: inner products of the pair's columns.
     * ``rotated``: positive if some pair was rotated in the current sweep.
     """
@@ -72,7 +74,7 @@ class ColumnLayout:
 
     @property
     def vector(self) -> int:
-        """Neighbouring elements that a lane has, of each of its parts of a column."""
+        """Elements of a vector; a lane has several vectors of a column."""
         return _VECTOR_BYTES // self.dtype.itemsize
 
     @property
@@ -82,7 +84,7 @@ class ColumnLayout:
 
     @property
     def step(self) -> int:
-        """The distance between parts of a column that a lane has."""
+        """Elements of a column from one vector of a lane to its next."""
         return self.lanes * self.vector
 
     @property
@@ -92,7 +94,7 @@ class ColumnLayout:
 
     @property
     def compared(self) -> int:
-        """Those of them that are to be orthogonal to other columns'."""
+        """Of a lane's elements of a column, those that are made orthogonal."""
         return self.rows // self.lanes
 
     @property
@@ -107,7 +109,7 @@ class ColumnLayout:
 
     @property
     def size(self) -> int:
-        """Elements of all columns; they lie in memory twice, alternately."""
+        """Elements of all columns; shared memory has two copies of them."""
         return self.rows * self.height
 
     @property
@@ -156,8 +158,8 @@ if not (scale < {t.upper()}_INF):
     def sweeps(self, shortest: float | None = None) -> str:
         """Lines that rotate pairs of columns until all are orthogonal.
 
-        Columns have lengths of about 1. If ``shortest`` is given, they may have others,
-        and those up to that length are left alone.
+        The lengths of columns must be about 1, unless ``shortest`` is given: then
+        lengths may be any, and columns of at most that length are left alone.
         """
         return f"""
 {self._next_places()}
@@ -177,7 +179,7 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 """
 
     def _next_places(self) -> str:
-        """Lines that define ``to_x`` and ``to_y``: where a pair's columns go next.
+        """Lines that define ``to_x`` and ``to_y``, where a pair's columns go next.
 
         As in a tournament, all columns but the first move on by one place. So each
         meets each other one in ``2 * pairs - 1`` rounds.
@@ -195,9 +197,9 @@ to_y = after_y * {self.height} + lane * {self.vector}
 """
 
     def inner_products(self, *names: str) -> str:
-        """Lines that define ``names``, of ``xx``, ``yy`` and ``xy``, for a pair.
+        """Lines that compute those of ``xx``, ``yy`` and ``xy`` that ``names`` lists.
 
-        Only the elements that are to be orthogonal count.
+        Only the elements that are made orthogonal count.
         """
         t = short_name(self.dtype)
         zeros = [f"{name} = {t}(0)" for name in names]
@@ -212,7 +214,7 @@ to_y = after_y * {self.height} + lane * {self.vector}
         """Lines that compute the rotation which makes a pair orthogonal.
 
         ``sine`` and ``half``, the tangent of half the angle, are 0 for a pair that is
-        orthogonal but for rounding errors, or has a column of length ``shortest`` or
+        orthogonal up to rounding errors, or that has a column of length ``shortest`` or
         less.
         """
         t = short_name(self.dtype)
@@ -273,7 +275,7 @@ if live:
         return value if t == "f32" else f"convert_f32_{t}({value})"
 
     def _quotient(self, value: str, divisor: str) -> str:
-        """The expression of ``value`` over ``divisor``, which is from 1 to 2."""
+        """The expression of ``value`` over ``divisor``, which lies between 1 and 2."""
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"
         return f"{value} / ({divisor})"
@@ -297,8 +299,8 @@ barrier()"""
     def ranked(self, count: str, before: str, after: str) -> str:
         """Lines that rank a pair's numbers ``xx`` and ``yy`` among those of all pairs.
 
-        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Of
-        equal ones, and of NaNs, the first is first.
+        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Equal
+        numbers, and NaNs, rank in the order of columns.
 
         Args:
             count: The expression of the number of columns.

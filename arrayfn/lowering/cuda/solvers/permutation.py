@@ -1,7 +1,7 @@
-"""The permutation that the pivots of a factorization make: a block for each matrix.
+"""Applies the row swaps of LU factorizations to permutations, a block for each.
 
-Swaps follow each other, so one thread does them. Rows of up to ``NEAREST`` elements are
-in shared memory meanwhile, where a swap takes a tenth of the time.
+Each swap depends on those before it, so one thread makes them all. Permutations of up
+to ``NEAREST`` elements are in shared memory, where a swap takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import Pointer
 
 NEAREST: Final = 8192
+"""Elements of the longest permutation that is computed in shared memory."""
 _THREADS: Final = 128
 
 _NEAR: Final = """
@@ -55,9 +56,10 @@ if thread_index() == 0:
 
 
 def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
-    """The call that stores the ``permutation`` [..., n] of swaps by ``pivots``.
+    """The call that swaps elements of the identity permutation by ``pivots``.
 
-    For each i, element i and element ``pivots[i]`` are swapped, in order.
+    For each i in order, elements i and ``pivots[i]`` of each row of ``permutation``
+    [..., n] are swapped.
     """
     *batch, n = permutation.type.shape
     size = max(32, power_of_two(n)) if n <= NEAREST else 0

@@ -1,10 +1,10 @@
-"""QR factors: reflections by cuSOLVER or cuBLAS, and their product by matrix products.
+"""QR factors: reflections by cuSOLVER or cuBLAS, and Q by matrix products.
 
-The product of reflections 1 - tau v v^H is 1 - V T V^H, of which T is upper triangular:
-(1 + diag(tau) striu(V^H V)) T = diag(tau) (Puglisi, Modification of the Householder
-method based on the compact WY representation, 1992). So Q is two products and a
-triangular system, of any number of matrices at once, where LAPACK's orgqr would go from
-reflection to reflection.
+The product of reflections 1 - tau v v^H is 1 - V T V^H, where T is upper triangular: (1
++ diag(tau) striu(V^H V)) T = diag(tau) (Puglisi, "Modification of the Householder
+method based on the compact WY representation", 1992). So Q is two products and a
+triangular system, of any number of matrices at once, where LAPACK's orgqr would apply
+one reflection after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     MatrixEquation,
     matrices_at,
@@ -29,7 +29,7 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, new_array
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 
 
-def qr(op: MatrixEquation) -> Iterable[Made]:
+def qr(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
     x = op.equation.inputs[0].type
     reflections = _Reflections.of(op)
@@ -66,7 +66,7 @@ def qr(op: MatrixEquation) -> Iterable[Made]:
 
 @dataclass(frozen=True)
 class _Reflections:
-    """Reflections as geqrf leaves them, and the steps that compute Q from them.
+    """Reflections as geqrf stores them, and the steps that compute Q from them.
 
     ``a`` [matrices, columns, rows] has their vectors below its diagonal, and ``tau``
     [matrices, reflections] their scales.
@@ -78,7 +78,7 @@ class _Reflections:
 
     @staticmethod
     def of(op: MatrixEquation) -> _Reflections:
-        """New arrays for the reflections of the factorization ``op``."""
+        """Make new arrays for the reflections of the factorization ``op``."""
         q, r = op.equation.outputs
         rows, columns = q.type.shape[-2], r.type.shape[-1]
         matrices = q.type.size // (rows * q.type.shape[-1])
@@ -91,8 +91,8 @@ class _Reflections:
         """The number of matrices."""
         return self.a.type.shape[0]
 
-    def product(self) -> Iterable[Made]:
-        """The steps that compute Q.
+    def product(self) -> Iterable[Lowered]:
+        """Yield the steps that compute Q.
 
         Their arrays are ``v``, which is V^T, ``gram``, (V^H V)^T, and ``t``: diag(tau)
         V^H, then T V^H.
@@ -132,9 +132,9 @@ class _Reflections:
     def _scaled(
         self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
     ) -> Nest:
-        """The nest that multiplies rows of ``source`` by the reflections' scales.
+        """Build the nest that multiplies rows of ``source`` by the reflections' scales.
 
-        The products go to ``target``. ``conjugate`` says that elements are conjugated;
+        The products go to ``target``. With ``conjugate`` elements are conjugated;
         ``reason`` is for the plan's text.
         """
         b, dtype = self.op.builder(), target.type.dtype
@@ -148,7 +148,7 @@ class _Reflections:
         return b.nest(target.type.shape, reason)
 
     def _less(self, rest: Var, q: Var) -> Nest:
-        """The nest that stores the identity minus ``rest`` in ``q``."""
+        """Build the nest that stores the identity minus ``rest`` in ``q``."""
         b, dtype = self.op.builder(), q.type.dtype
         value = b.load("rest", b.operand(matrices_of(rest)))
         _, equal = self._places(b)
@@ -159,7 +159,7 @@ class _Reflections:
         return b.nest(rest.type.shape, "Q")
 
     def _places(self, b: NestBuilder) -> tuple[Value, Value]:
-        """Whether a row's number is below its column's, and whether it is the same.
+        """Append two tests of an element: is it above the diagonal, is it on it.
 
         Both are values of the nest that ``b`` builds.
         """
@@ -177,7 +177,7 @@ def _product(
     """The call that stores products of the matrices of ``x`` and ``y`` in ``result``.
 
     All are row-major. ``transpose_a`` is 1 if the matrices of ``x`` are transposed,
-    ``transpose_b`` likewise for ``y``, or 2 if they are conjugated, too.
+    ``transpose_b`` likewise for ``y``, or 2 if they are also conjugated.
     """
     count, m, n = result.type.shape
     k = x.type.shape[1] if transpose_a else x.type.shape[2]

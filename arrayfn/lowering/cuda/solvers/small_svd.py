@@ -1,13 +1,13 @@
 """Singular value decompositions of small matrices by Jacobi's method, a block for each.
 
 Pairs of columns (or of rows, if there are fewer) are rotated until all are orthogonal.
-Their lengths are then the singular values, their directions the singular vectors on one
-side, and the product of the rotations gives those on the other side.
+Their lengths are then the singular values, their directions the singular vectors of one
+side, and the product of the rotations gives those of the other side.
 
 A column that is shorter than rounding errors has no meaningful direction. Missing
 vectors are made by Gram-Schmidt instead: from the unit vector that is the farthest from
-those found so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, The loss
-of orthogonality in the Gram-Schmidt orthogonalization process, 2005).
+the vectors so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, "The loss
+of orthogonality in the Gram-Schmidt orthogonalization process", 2005).
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
     """The call for singular values ``s`` and vectors: ``u`` as rows, ``v`` as columns.
 
-    ``u`` are the left vectors, ``v`` the right ones. ``full`` asks for those of whole
-    bases. The kernel calls ``far`` the side whose vectors are the rotated columns'
-    directions, of ``length`` elements, and ``near`` the other, which the rotations
-    make.
+    ``u`` are the left vectors, ``v`` the right ones. With ``full`` they are whole
+    bases. The kernel calls ``far`` the side whose vectors are the directions of the
+    rotated columns, of ``length`` elements, and ``near`` the other, which is the
+    product of rotations.
     """
     length, count, down, across = operand.integers
     rows = rows_of(length)
@@ -101,7 +101,7 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
 
 
 def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
-    """The kernel for matrices as ``layout`` has them; with vectors or not."""
+    """Write the kernel for columns in ``layout``, with singular vectors or without."""
     # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
     tolerance = float(np.finfo(layout.dtype).eps) / 4
     parts = [_begin(layout), layout.sweeps(tolerance), _values(layout, tolerance)]
@@ -119,7 +119,7 @@ def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
 
 
 def _begin(layout: ColumnLayout) -> str:
-    """Lines that load the matrix over its largest element, and the identity.
+    """Lines that load the matrix, divided by its largest element, and the identity.
 
     ``layout`` says how columns are spread over the block.
     """
@@ -211,11 +211,11 @@ for k in range(known, total):
 
 
 def _farthest_unit_vector(layout: ColumnLayout) -> str:
-    """Lines that make vector ``k`` orthogonal to those before it.
+    """Lines that make vector ``k``, orthogonal to those before it.
 
-    It begins as the unit vector whose squared distance from their span, ``results`` for
-    each, is the largest. Each thread has one element of it, ``own``. ``layout`` gives
-    its dtype and the number of rows.
+    It begins as the unit vector with the largest squared distance from their span;
+    ``results`` has these distances. Each thread has one element of the vector, ``own``.
+    ``layout`` gives its dtype and the number of rows.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""# The unit vector that is the farthest from what there is.
@@ -247,7 +247,7 @@ barrier()
 
 
 def _orthogonalize_again(layout: ColumnLayout) -> str:
-    """Lines that take the vectors before it from vector ``k`` once more.
+    """Lines that subtract from vector ``k`` its projections on the vectors before it.
 
     ``results`` are its inner products with them. ``layout`` gives its dtype and the
     number of rows.

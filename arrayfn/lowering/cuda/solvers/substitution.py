@@ -1,13 +1,15 @@
-"""Triangular systems with few sides by a kernel, which reads a matrix once.
+"""Triangular systems with few right-hand sides by a kernel, which reads a matrix once.
 
-A block of threads computes some rows of the unknowns. It waits for the unknowns of the
-rows above, block after block, as these publish them, and subtracts their products with
-the matrix from its right-hand sides. Blocks begin in the order in which they are waited
-for. What is left is multiplied by the inverse of the block's triangle on the diagonal,
-which it has computed before. Eight lanes share a row; they exchange what they have
-summed up for eight sides, so that each has one side's. Matrices and sides are read in
-their own layouts, upper triangles from their last row on.
-(Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
+A block computes the unknowns of some rows. It waits for the unknowns of the rows above,
+block after block, as these publish them, and subtracts their products with the matrix
+from its right-hand sides. Blocks begin in the order in which they are waited for. The
+remainder is multiplied by the inverse of the block's triangle on the diagonal, which
+the block computes before it waits. Eight lanes share a row; each sums products for
+eight sides, then they exchange sums, so that each has the whole sum of one side.
+Matrices and sides are read in their own layouts, upper triangles from their last row
+on.
+
+(Higham, "Accuracy and Stability of Numerical Algorithms", 8.4: inverses of diagonal
 blocks are as stable as substitution.)
 """
 
@@ -29,9 +31,11 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import StridedArray
 from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_SIDES: Final = 32
+"""Right-hand sides, up to which the kernel is faster than cuBLAS."""
 MIN_ROWS: Final = 16
+"""Rows of the smallest system: with fewer, cuBLAS is as fast."""
 MAX_ROWS: Final = 8192
-"""Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
+"""Rows of the largest system: with more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Rows of a block."""
 _SIDES: Final = 8
@@ -102,18 +106,19 @@ def substituted(
 
 
 def _text(dtype: DType, size: int, unit: bool) -> str:
-    """The kernel's body, for blocks of ``size`` rows.
+    """Write the kernel's body, for blocks of ``size`` rows.
 
-    ``unit`` says that the diagonal is 1 and not read. The body's variables are:
+    With ``unit`` the diagonal is 1 and not read. The body's variables are:
 
-    * ``chain``: the number of the matrix and part of its sides; ``step``: the block's
+    * ``chain``: the number of the matrix and of eight of its sides; ``step``: the
+    block's
       number in its chain, from the top; ``line``: the thread's row of the matrix.
     * ``total``: the right-hand side of the thread's row and side, less the products
       with the unknowns so far.
     * ``inverse``: the lane's elements of its row of the inverse of the diagonal block;
       ``own``: those of a row of a block to the left.
     * ``given`` (shared memory): two buffers, used alternately from ``here`` on, of the
-      unknowns of a block above, or of ``total``; ``keep`` is the thread's place.
+      unknowns of a block above, or of ``total``; ``keep`` is the thread's index there.
     """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
@@ -164,10 +169,10 @@ if mine:
 
 
 def _invert_diagonal(dtype: DType, size: int, unit: bool) -> str:
-    """Lines that load the block's triangle on the diagonal, and make its ``inverse``.
+    """Lines that load the block's triangle on the diagonal and compute ``inverse``.
 
-    It begins as the identity. Row after row is divided by its diagonal element and
-    handed through shared memory (``turned``) to the rows below, which are freed of it.
+    That begins as the identity. Row after row is divided by its diagonal element and
+    passed through shared memory (``turned``) to the rows below, which eliminate it.
     """
     t, pitch = short_name(dtype), size + 1
     each, vector = size // _SIDES, _VECTOR_BYTES // dtype.itemsize
@@ -208,11 +213,11 @@ def _group_pitch(dtype: DType, size: int) -> int:
 
 
 def _product(dtype: DType, size: int, row: str) -> str:
-    """Lines that make ``sums[0]`` the product of a row and the side of the lane.
+    """Lines that make ``sums[0]`` the product of a row with the lane's right-hand side.
 
-    ``row`` names the registers with the lane's part of a row of ``size`` elements;
-    the sides' parts are in ``given``, from ``here`` on. A lane sums its part for all
-    eight sides; then lanes exchange sums until each has the whole sum of one side.
+    ``row`` names the registers with the lane's elements of a row of ``size`` elements;
+    those of the sides are in ``given``, from ``here`` on. A lane sums its elements for
+    all eight sides; then lanes exchange sums until each has the whole sum of one side.
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
@@ -233,7 +238,7 @@ def _exchange(t: str, apart: int) -> str:
     """Lines by which two lanes with ``2 * apart`` sums each get ``apart`` of them.
 
     The lanes are ``apart`` from each other; ``t`` is the short name of the dtype. A
-    lane keeps the sums of its own sides and hands over the others.
+    lane keeps the sums of its own sides and sends the others.
     """
     return f"""for k in unrolled({apart}):
     mine_now = sums[k]

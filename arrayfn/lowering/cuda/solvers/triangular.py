@@ -1,9 +1,9 @@
-"""Triangular systems: by cuBLAS, or by kernels where there are few sides.
+"""Lowers triangular systems: to cuBLAS, or to a kernel if there are few sides.
 
-A batch of small matrices is one call of cuBLAS, in their own layouts. Of larger ones
-cuBLAS is by far the fastest for a lower triangle by columns whose right-hand sides are
-columns, too. So a matrix and its sides are transposed to be that; an upper triangle is
-a lower one from its last row to its first.
+A batch of small matrices is one call of cuBLAS, in their own layouts. For larger ones
+cuBLAS is by far the fastest with a lower triangle by columns whose right-hand sides are
+also columns. So a matrix and its sides are transposed to that form; an upper triangle
+is a lower one from its last row to its first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     MatrixEquation,
     StridedArray,
@@ -28,18 +28,18 @@ from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substitut
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 256
-"""Systems of up to so many rows and sides are one call for all of a batch."""
+"""Rows and sides of the largest systems for which a batch is one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """``op(a) @ x = b``, or ``x @ op(a) = b`` unless ``left``.
+    """The system ``op(a) @ x = b``, or ``x @ op(a) = b`` unless ``left``.
 
     Args:
         left: ``a`` is on the left of the unknowns.
         lower: ``a`` is a lower triangle.
         transpose: ``op`` transposes.
-        conjugate: ``op`` conjugates, too.
+        conjugate: ``op`` also conjugates.
         unit: The diagonal of ``a`` is 1, and is not read.
     """
 
@@ -50,7 +50,7 @@ class System:
     unit: bool = False
 
 
-def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[Made]:
+def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[Lowered]:
     """The steps that solve ``system`` in place: ``b`` [..., rows, columns] becomes x.
 
     ``a`` is the triangle; ``op`` builds the nests around calls.
@@ -71,7 +71,7 @@ def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[M
 
 def _by_columns(
     op: MatrixEquation, a: Pointer, b: Var, system: System
-) -> Iterable[Made]:
+) -> Iterable[Lowered]:
     """The steps for large systems, by columns; parameters are as in ``solved``."""
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
@@ -116,9 +116,9 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """cuBLAS's function ``form`` for ``matrices`` systems: ``b`` becomes x.
+    """The call of cuBLAS's ``form`` for ``matrices`` systems: ``b`` becomes x.
 
-    ``a`` has their triangles, ``system`` what they are, ``integers`` their sizes.
+    ``a`` are their triangles, ``system`` their kind, ``integers`` their sizes.
     """
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",

@@ -1,1 +1,1 @@
-"""Sorts by digits: keys, tiles, passes, and what is made of them."""
+"""Sorts by digits (radix sorts): keys, tiles, passes, and the sort primitives."""

@@ -1,9 +1,9 @@
 """Sort keys: unsigned integers in the order of the elements, as text of kernels.
 
-A key is the low ``bits`` bits of an i64. That of a float is its bits, with the sign bit
-inverted if it is positive and all bits inverted if it is negative; NaN has the largest
-key. So -0.0 comes before 0.0 in a sort of elements. In a sort of positions both zeros
-have one key, and keep their order.
+A key is the low ``bits`` bits of an i64. The key of a float consists of its bits, with
+the sign bit inverted if it is positive and all bits inverted if it is negative; NaN has
+the largest key. So -0.0 comes before 0.0 in a sort of elements. In a sort of positions
+both zeros have one key, and keep their order.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _FLOATS: Final = {  # the integer that bits are read as, and the bits of infinit
 }
 
 
-Part = Literal["", "imag", "real", "nans"]
-PARTS: Final[tuple[Part, ...]] = ("imag", "real", "nans")
-"""Complex numbers are sorted by each of these keys, the one that decides last."""
+Component = Literal["", "imag", "real", "nans"]
+COMPONENTS: Final[tuple[Component, ...]] = ("imag", "real", "nans")
+"""The components by which complex numbers are sorted in turn, the decisive one last."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,32 @@ class Keys:
 
     Args:
         dtype: The dtype of elements.
-        for_positions: Positions are sorted: equal elements, as 0.0 and -0.0, need equal
-            keys.
-        descending: In descending order.
-        part: The part of complex numbers that is sorted by; the key of ``nans`` says
-            which parts are NaN.
+        for_positions: Positions are sorted, so that equal elements such as 0.0 and -0.0
+            need equal keys.
+        descending: Sort in descending order.
+        part: The component of complex numbers to sort by; ``nans`` says which of real
+            and imaginary part are NaN.
     """
 
     dtype: DType
     for_positions: bool = False
     descending: bool = False
-    part: Part = ""
+    component: Component = ""
 
     @property
     def bits(self) -> int:
-        """How many bits a key has."""
-        if self.part:
-            return 8 if self.part == "nans" else 4 * self.dtype.itemsize
+        """The number of bits of a key."""
+        if self.component:
+            return 8 if self.component == "nans" else 4 * self.dtype.itemsize
         return 8 * self.dtype.itemsize
 
     @property
     def word(self) -> str:
         """The dtype of keys in memory, u32 or i64.
 
-        All parts of a complex dtype have the same: that of its real part.
+        All components of a complex dtype have the same, that of its real part.
         """
-        size = self.dtype.itemsize // (2 if self.part else 1)
+        size = self.dtype.itemsize // (2 if self.component else 1)
         return "u32" if size <= 4 else "i64"
 
     @property
@@ -68,7 +68,7 @@ class Keys:
 
     @property
     def max_key(self) -> int:
-        """The largest key; all bits of an i64 are -1."""
+        """The largest key. With 64 bits it is -1, whose bits are all set."""
         return (1 << self.bits) - 1 if self.bits < 64 else -1
 
     @property
@@ -87,14 +87,14 @@ class Keys:
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that define ``key``, the key of the element that ``x`` is.
+        """Lines that compute ``key`` of the element ``x``, an expression.
 
         Gives, for int32:
 
             key = (convert_i32_i64(x) ^ 2147483648) & 4294967295
         """
         name = short_name(self.dtype)
-        if self.part == "nans":
+        if self.component == "nans":
             lines = [
                 "key = i64(0)",
                 f"component = imag_{name}({x})",
@@ -104,9 +104,12 @@ class Keys:
                 "if component != component:",
                 "    key = key + 2",
             ]
-        elif self.part:
+        elif self.component:
             real = Keys(dtypes.real_of(self.dtype), self.for_positions)
-            lines = [f"component = {self.part}_{name}({x})", real.encode("component")]
+            lines = [
+                f"component = {self.component}_{name}({x})",
+                real.encode("component"),
+            ]
         elif self.dtype in _FLOATS:
             lines = self._encode_float(x)
         else:
@@ -127,7 +130,7 @@ class Keys:
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
-        """Lines that define ``key``, the key of the float ``x``.
+        """Lines that compute ``key`` of the float ``x``.
 
         Gives, for float32, to sort elements:
 
@@ -159,7 +162,7 @@ class Keys:
         ]
 
     def decode(self) -> str:
-        """Lines that define ``x``, the element whose key is ``key``.
+        """Lines that compute ``x``, the element whose key is ``key``.
 
         Gives, for int32: ``x = convert_i64_i32(key ^ 2147483648)``.
         """

@@ -4,14 +4,14 @@ Rows that fit into the shared memory of a block are sorted there by all their di
 (``row_sort``). Longer ones are cut into tiles, one for each block, and each digit takes
 three kernels:
 
-1. ``count_digits``: each tile counts its digits.
-2. ``digit_offsets``: for each digit, a running sum over the tiles says where a tile's
-   elements of that digit begin. If there are few tiles, the next kernel does that.
-3. ``tile_sort``: each tile sorts its elements by the digit and writes them there.
+1. ``count_digits``: each tile counts its digits. 2. ``digit_offsets``: for each digit,
+a running sum over the tiles says where a tile's elements of that digit begin. If there
+are few tiles, the next kernel does that. 3. ``tile_sort``: each tile sorts its elements
+by the digit and writes them to these offsets.
 
 Equal digits keep their order, and nothing depends on which block runs first. Merrill
-and Grimshaw, High performance and scalable radix sorting, 2011; Adinets and Merrill,
-Onesweep, 2022, whose look-back is not used.
+and Grimshaw, "High performance and scalable radix sorting", 2011; Adinets and Merrill,
+"Onesweep", 2022, whose look-back is not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.tiles import (
-    DIGITS,
+    DIGIT_VALUES,
     THREAD_NUMBERS,
     SortData,
     Tile,
@@ -40,11 +40,12 @@ from arrayfn.lowering.cuda.sorting.tiles import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-_RESIDENT: Final = 1024  # threads of a multiprocessor that sort keys without values
+_RESIDENT: Final = 1024
+"""Threads of a multiprocessor that sort 32-bit keys without values at once."""
 
 
 def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
-    """The kernel in which a block sorts a tile of a row, and writes the first ``keep``.
+    """The kernel whose blocks each sort a tile of a row and write ``keep`` elements.
 
     Elements beyond the row's end come last. The kernel's integers are ``n``, the length
     of a row, ``tiles`` of it, ``keep``, ``length`` (see ``SortData.store``) and
@@ -53,8 +54,8 @@ def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwrit
     Args:
         data: What the kernel reads and writes.
         tile: The tile of a block.
-        parts: If given, the tile is sorted by each of these keys, from the low bits to
-            the high ones; it must be a whole row then, and have values.
+        parts: If given, the tile is sorted by each of these keys, the decisive one
+            last. The tile must be a whole row then, and have values.
     """
     shared = tile_shared_arrays(data, tile, bases=False)
     if parts:
@@ -115,7 +116,7 @@ for item in range({tile.items}):
 
 
 def _sort_in_shared(data: SortData, tile: Tile, bits: str, source: str) -> str:
-    """Lines that sort a tile by all digits of its keys; it stays in shared memory.
+    """Lines that sort a tile by all digits of its keys, in shared memory.
 
     After each digit the keys, and values, return to registers in their new order.
     ``bits`` is the expression of the number of bits to sort by, ``source`` that of the
@@ -138,7 +139,7 @@ while shift < {bits}:
 
 
 def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
-    """The kernel that counts how often each tile has each digit at ``shift``.
+    """The kernel that counts how often each digit at ``shift`` occurs in each tile.
 
     The layout of ``counts_out`` is [row, digit, tile] if ``digit_offsets`` follows
     (``scanned``), else [row, tile, digit]. ``data`` says what is read.
@@ -172,14 +173,15 @@ for digit in range(thread, 256, {tile.threads}):
         tile.threads,
         "Counts the digits at ``shift`` in each tile of each row.",
         "how often each tile has each digit",
-        4 * DIGITS,
+        4 * DIGIT_VALUES,
     )
 
 
 def digit_offsets(threads: int) -> Handwritten:
     """The kernel that replaces a digit's counts by their exclusive sums over tiles.
 
-    A block of ``threads`` threads has one digit of a row; it also writes their total.
+    A block of ``threads`` threads computes one digit of a row; it also writes the
+    total.
     """
     warps = threads // WARP
     body = f"""
@@ -215,7 +217,7 @@ if thread == 0:
 
 
 def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
-    """The kernel that sorts each tile by a digit and writes it to its row's order.
+    """The kernel that sorts tiles by a digit, and writes each to offsets in its row.
 
     ``counts_in`` are the results of ``digit_offsets`` (``scanned``), or the counts of
     all tiles. Only the first ``keep`` elements of a row are written. ``data`` says what

@@ -1,9 +1,9 @@
-"""Calls of the radix sort's kernels for ``sort``, ``argsort`` and ``top_k``.
+"""Lowers ``sort``, ``argsort`` and ``top_k`` to calls of the radix sort's kernels.
 
-How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
-in one; longer ones take two for each digit, or three. The largest ``k`` of a long row
-are found among the largest ``k`` of each of its tiles, as long as these are at most
-half of the row.
+How many kernels a sort takes follows from its shape. Rows that fit into a block's
+shared memory are sorted by one kernel; longer ones take two for each digit, or three.
+The largest ``k`` of a long row are chosen among the largest ``k`` of each of its tiles,
+as long as ``k`` is at most half of a tile.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from arrayfn.ir import Equation
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.cuda.sorting.keys import PARTS, Keys
+from arrayfn.lowering.cuda.sorting.keys import COMPONENTS, Keys
 from arrayfn.lowering.cuda.sorting.radix import (
     count_digits,
     digit_offsets,
     row_sort,
     tile_sort,
 )
-from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, SortData, Tile
+from arrayfn.lowering.cuda.sorting.tiles import DIGIT_BITS, DIGIT_VALUES, SortData, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
 from arrayfn.passes.reads import Reads
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
-LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits
+MAX_ROW_LENGTH: Final = 2**31 - 1
+"""Elements of the longest row that is sorted: positions have 32 bits."""
 
-_FEW_TILES: Final = 32  # up to so many tiles of a row, each sums the counts of all
+_FEW_TILES: Final = 32
+"""Tiles of a row, up to which each tile sums the counts of all tiles by itself."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,10 @@ class SortedRows:
 
 
 def can_sort(equation: Equation) -> bool:
-    """Whether ``equation`` sorts, and rows are short enough."""
+    """Whether ``equation`` is a sort, of rows short enough for 32-bit positions."""
     if equation.primitive.name not in SORTS:
         return False
-    return equation.inputs[0].type.shape[-1] <= LONGEST
+    return equation.inputs[0].type.shape[-1] <= MAX_ROW_LENGTH
 
 
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
@@ -93,8 +95,8 @@ def sort_rows(
 ) -> Iterator[HandwrittenCall]:
     """The calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
 
-    ``data`` says what these are. Keys differ in their lowest ``bits`` only, if that is
-    given. ``gpu`` says how large tiles are.
+    ``data`` describes them. If ``bits`` is given, keys differ only in that many low
+    bits. ``gpu`` says how large tiles are.
     """
     keys = arrays[0]
     if rows.n <= _max_tile(gpu):
@@ -112,12 +114,14 @@ def _sort_complex(
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``elements`` by each of ``PARTS``, or its positions.
+    """The calls that sort complex ``elements``, or their positions, by each component.
 
     ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
     positions.
     """
-    parts = [Keys(dtype, for_positions=True, part=part) for part in PARTS]
+    parts = [
+        Keys(dtype, for_positions=True, component=component) for component in COMPONENTS
+    ]
     if rows.n <= _max_tile(gpu):
         data = SortData(parts[0], key_output="gathered")
         if name == "argsort":
@@ -164,7 +168,7 @@ def sort_digits(
         bits: The number of low bits in which keys differ, if not all.
     """
     keys, size = data.keys, rows.count * rows.n
-    shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
+    shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT_BITS)
     between = replace(
         data,
         key_source="words",
@@ -205,7 +209,7 @@ def sort_by_digit(
     gpu: GpuConfig,
     totals: Pointer | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort rows by the digit at ``shift``.
+    """The calls that sort rows by the digit that begins at bit ``shift``.
 
     Args:
         rows: The rows.
@@ -215,21 +219,21 @@ def sort_by_digit(
         outputs: The results.
         shift: The lowest bit of the digit.
         gpu: Says how large tiles are.
-        totals: If given, it receives how often each row has each digit.
+        totals: If given, it receives how often each digit occurs in each row.
     """
     items = gpu.sort_items if data.keys.word == "u32" else gpu.sort_items // 2
     tile = Tile(gpu.sort_threads, items)
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
     scanned = totals is not None or tiles > _FEW_TILES
-    counts = new_array(dtypes.int32, blocks * DIGITS)
+    counts = new_array(dtypes.int32, blocks * DIGIT_VALUES)
     offsets = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
     counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
     if scanned:
-        totals = totals or new_array(dtypes.int32, rows.count * DIGITS)
+        totals = totals or new_array(dtypes.int32, rows.count * DIGIT_VALUES)
         offsets["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
@@ -237,7 +241,7 @@ def sort_by_digit(
             {},
             {"counts_out": counts, "totals_out": totals},
             {"tiles": tiles},
-            rows.count * DIGITS,
+            rows.count * DIGIT_VALUES,
         )
     yield HandwrittenCall(
         tile_sort(data, tile, scanned=scanned),
@@ -255,10 +259,10 @@ def _top_k(
     outputs: list[Pointer],
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls for the first ``keep`` of each row: of each tile, then of these.
+    """The calls for the first ``keep`` of each row: those of its tiles, then of these.
 
-    They go on until a block holds all candidates of a row. ``outputs`` are the elements
-    and positions that are found.
+    This is repeated until a block holds all candidates of a row. ``outputs`` are the
+    elements and their positions.
     """
     max_tile = _max_tile(gpu)
     arrays, n = [elements], rows.n
@@ -326,12 +330,12 @@ def _row_sort(
 
 
 def _max_tile(gpu: GpuConfig) -> int:
-    """The most elements that a block sorts in shared memory."""
+    """Elements of the largest tile that a block sorts in shared memory."""
     return gpu.sort_row_threads * gpu.sort_items
 
 
 def _tile_of(n: int, gpu: GpuConfig) -> Tile:
-    """The smallest tile for ``n`` elements: first more items, then more threads."""
+    """Choose the smallest tile for ``n`` elements: more items, then more threads."""
     threads, items = WARP, 1
     while threads * items < n:
         if items < gpu.sort_items // 2 or threads == gpu.sort_row_threads:

@@ -1,9 +1,9 @@
 """The phases of a kernel that sorts a tile of elements by a digit of their keys.
 
 * *Load*: each thread has ``items`` keys in registers; those of a warp are neighbours.
-* *Rank*: 32 elements of a warp at a time, the lanes with equal digits find each other
-  by votes (``match_any_byte``) and number themselves, after those that the warp has
-  counted before. Each warp has a counter for each digit.
+* *Rank*: for 32 elements of a warp at a time, the lanes with equal digits find each
+  other by votes (``match_any_byte``), and number themselves after the elements that the
+  warp has counted before. Each warp has a counter for each digit.
 * *Digit starts*: running sums of the counters over warps and digits.
 * *Move*: each key goes to its digit's start plus its rank, in shared memory.
 
@@ -30,9 +30,10 @@ from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-DIGIT: Final = 8  # bits
-DIGITS: Final = 1 << DIGIT  # values of a digit
-_IN_FLIGHT: Final = 8  # counts that a thread loads before it waits for the first
+DIGIT_BITS: Final = 8
+DIGIT_VALUES: Final = 1 << DIGIT_BITS
+_IN_FLIGHT: Final = 8
+"""Counts that a thread loads before it waits for the first."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class SortData:
     Args:
         keys: How elements become keys.
         key_source: Keys are computed from ``elements`` in their order, or from the
-            elements at positions (``gathered``), or have been computed (``words``).
+            elements at positions (``gathered``), or are read as they are (``words``).
         reads_values: Values are read. Otherwise they are positions, counted from 0.
         key_output: Keys are written as ``words`` or as ``elements``; or the elements at
             the sorted positions are written (``gathered``), or ``nothing``.
@@ -84,25 +85,25 @@ class SortData:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the arrays that keys are computed from."""
+        """The names of the array parameters that keys are computed from."""
         return (
             ("keys_in", "values_in") if self.key_source == "gathered" else ("keys_in",)
         )
 
     @property
     def arrays_in(self) -> tuple[str, ...]:
-        """The names of the arrays that are read."""
+        """The names of the array parameters that are read."""
         names = ("keys_in", "values_in") if self.reads_values else ("keys_in",)
         return (*names, "elements_in") if self.key_output == "gathered" else names
 
     @property
     def arrays_out(self) -> tuple[str, ...]:
-        """The names of the arrays that are written."""
+        """The names of the array parameters that are written."""
         names = ("keys_out",) if self.key_output != "nothing" else ()
         return (*names, "values_out") if self.output_values else names
 
     def load(self, at: str = "source + at") -> str:
-        """Lines that define ``key`` of the element at index ``at`` of ``keys_in``."""
+        """Lines that compute ``key`` of the element at index ``at`` of ``keys_in``."""
         if self.key_source == "words":
             return f"key = {call_of(self.keys.from_word, f'keys_in[{at}]')}"
         if self.key_source == "gathered":
@@ -133,12 +134,12 @@ class SortData:
 
 
 def call_of(function: str, argument: str) -> str:
-    """The expression of ``function`` of ``argument``; just that if it is empty."""
+    """The expression ``function(argument)``, or ``argument`` without a function."""
     return f"{function}({argument})" if function else argument
 
 
 class SharedArrays:
-    """Lays out dynamic shared memory: arrays at multiples of 16 bytes."""
+    """Lays out arrays in dynamic shared memory, at multiples of 16 bytes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -157,19 +158,19 @@ class SharedArrays:
 
 
 def tile_shared_arrays(data: SortData, tile: Tile, *, bases: bool) -> SharedArrays:
-    """The shared memory of a block that sorts a tile.
+    """Lay out the shared memory of a block that sorts a tile.
 
     ``counters`` has a counter for each warp and digit, ``starts`` where digits begin in
-    the tile, ``sums`` sums of warps, ``bases`` (if that is True) where the tile's
+    the tile, ``sums`` sums of warps, ``bases`` (with ``bases=True``) where the tile's
     elements of a digit begin in the row, less their start in the tile. ``words`` and
     ``values`` are the sorted tile.
     """
     shared = SharedArrays()
-    shared.array("counters", "i32", tile.warps * DIGITS)
-    shared.array("starts", "i32", DIGITS)
+    shared.array("counters", "i32", tile.warps * DIGIT_VALUES)
+    shared.array("starts", "i32", DIGIT_VALUES)
     shared.array("sums", "i64", 2 * tile.warps)
     if bases:
-        shared.array("bases", "i32", DIGITS)
+        shared.array("bases", "i32", DIGIT_VALUES)
     shared.array("words", data.keys.word, tile.size)
     if data.has_values:
         shared.array("values", data.value_dtype, tile.size)
@@ -203,7 +204,7 @@ barrier()
 
 
 def tile_of_block(tile: Tile) -> str:
-    """Lines that define which tile of which row a block sorts, and where it lies."""
+    """Lines that compute which tile of which row a block sorts, and where it lies."""
     return f"""
 row = quotient(block_index(), tiles)
 tile = remainder(block_index(), tiles)
@@ -215,7 +216,7 @@ count = min_i64(n - tile * {tile.size}, {tile.size})
 def load_keys(data: SortData, tile: Tile, source: str = "source + at") -> str:
     """The phase *load*: lines that fill ``keys``.
 
-    What is beyond the tile's last element gets the largest key. ``source`` is the
+    Beyond the tile's last element, keys are the largest key. ``source`` is the
     expression of the index in ``keys_in`` of the tile's element ``at``.
     """
     keys = data.keys
@@ -231,13 +232,13 @@ for item in range({tile.items}):
 
 
 def rank_digits(keys: Keys, tile: Tile) -> str:
-    """The phase *rank*: lines that set ``places`` to ranks among the warp's digits.
+    """The phase *rank*: lines that set ``places`` to ranks.
 
     Each of ``keys`` is ranked among the warp's keys with the same digit, and
     ``counters`` become the number of each digit in each warp.
     """
     return f"""
-for at in range(thread, {tile.warps * DIGITS}, {tile.threads}):
+for at in range(thread, {tile.warps * DIGIT_VALUES}, {tile.threads}):
     counters[at] = i32(0)
 barrier()
 for item in range({tile.items}):
@@ -256,10 +257,11 @@ barrier()
 
 
 def digit_starts(tile: Tile) -> str:
-    """The phase *digit starts*, for a tile alone: lines that fill ``starts``.
+    """The phase *digit starts*, for a tile by itself: lines that fill ``starts``.
 
-    A thread has some digits; it replaces each warp's counter by the sum of the warps'
-    before. Running sums over threads, by shuffles and ``sums``, make the starts.
+    Each thread has some digits, and replaces each warp's counter by the sum of the
+    counters of the warps before. Running sums over threads, by shuffles and ``sums``,
+    give the starts.
     """
     return _running_sums(tile, "", "")
 
@@ -268,9 +270,9 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
     """As ``digit_starts``; the lines also fill ``bases``, by the counts of all tiles.
 
     ``bases[digit]`` says where in the row this tile's elements of the digit begin, less
-    ``starts[digit]``. ``scanned`` says that a kernel has computed running sums of the
-    counts of all tiles. Unless it has, the lines of ``sum_counts`` must come first:
-    they define ``in_row`` and ``in_tiles``.
+    ``starts[digit]``. With ``scanned`` another kernel has computed running sums of the
+    counts of all tiles. Without it the lines of ``sum_counts`` must come first, which
+    define ``in_row`` and ``in_tiles``.
     """
     if scanned:
         in_row = "totals_in[row * 256 + digit]"
@@ -287,9 +289,9 @@ def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
         tile: The tile.
         in_row: The expression that counts ``digit`` in the row; empty to compute no
             starts in the row.
-        in_earlier_tiles: That which counts it in the tiles before.
+        in_earlier_tiles: The expression that counts it in the tiles before.
     """
-    each, warps = max(1, DIGITS // tile.threads), tile.warps
+    each, warps = max(1, DIGIT_VALUES // tile.threads), tile.warps
 
     def of_row(line: str) -> str:
         """``line``, or nothing where there are no starts in the row."""
@@ -321,7 +323,7 @@ if lane == 31:
 barrier()
 before = before - mine
 {of_row("whole_before = whole_before - whole")}
-for k in range({min(warps, DIGITS // WARP)}):
+for k in range({min(warps, DIGIT_VALUES // WARP)}):
     if k < warp:
         before = before + sums[k]
         {of_row(f"whole_before = whole_before + sums[{warps} + k]")}
@@ -340,11 +342,10 @@ barrier()
 def sum_counts(tile: Tile) -> str:
     """Lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
 
-    They define the registers ``in_row``, the sums over all tiles, and ``in_tiles``,
-    those over the tiles before, for each digit of a thread of ``tile``. They need no
-    barrier.
+    For each digit of a thread of ``tile`` they set two registers: ``in_row``, the sum
+    over all tiles, and ``in_tiles``, that over the tiles before. They need no barrier.
     """
-    each = max(1, DIGITS // tile.threads)
+    each = max(1, DIGIT_VALUES // tile.threads)
     return f"""
 in_row = registers_i32({each})
 in_tiles = registers_i32({each})
@@ -367,7 +368,7 @@ for part in range({each}):
 
 
 def move_to_shared(keys: Keys, tile: Tile, value: str = "") -> str:
-    """The phase *move*: lines that put each key to its place in ``words``.
+    """The phase *move*: lines that store each key at its sorted index in ``words``.
 
     ``value`` is the expression of the key's value, which goes to ``values``; empty if
     there are none. It may depend on ``at``, the key's index in the tile.

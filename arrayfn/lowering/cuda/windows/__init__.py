@@ -1,1 +1,1 @@
-"""Convolutions and windows: cuDNN's calls, and kernels beside them."""
+"""Convolutions and window reductions: calls of cuDNN, and handwritten kernels."""

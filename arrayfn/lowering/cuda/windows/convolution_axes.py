@@ -1,4 +1,4 @@
-"""The axes of a convolution's arrays: their roles, and those of a library's arrays.
+"""The roles of a convolution's axes, and the axes of the arrays that a library takes.
 
 A role says what an axis is to the convolution: an axis of groups, an outer one (the
 operand's batch), an inner one (its channels), or a spatial one. Roles are tuples of an
@@ -33,7 +33,7 @@ DEPTHWISE_ROLES: Final[dict[str, Roles]] = {
 
 
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
-    """The roles of the axes of a call's arrays, by the arrays' names.
+    """The roles of the axes of a library call's arrays, by the arrays' names.
 
     There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
     of groups if ``grouped``.
@@ -58,10 +58,10 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
 
 
 def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[int]]:
-    """The roles of a convolution's axes by array, with spatial axes as in memory.
+    """The roles of a convolution's axes by array, with spatial axes in memory order.
 
-    Also the order of the spatial axes in memory, of the numbers that they have in
-    ``params``, the equation's.
+    The second result is the order of the spatial axes in memory, by their numbers in
+    ``params``, the equation's parameters.
     """
     roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
     first = "operand" if "operand" in ARRAYS[params["gives"]] else "output"
@@ -75,13 +75,13 @@ def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[i
 
 
 def without_groups(roles: Roles) -> Roles:
-    """``roles`` without groups, which have one element: their axes are inner ones."""
+    """Count the axes of groups in ``roles``, which have extent 1, as inner axes."""
     groups, outer, inner, space = roles
     return (), outer, (*groups, *inner), space
 
 
 def by_channel(name: str, roles: Roles) -> Roles:
-    """``roles`` of the array ``name`` of a depthwise convolution.
+    """The roles for the array ``name`` of a depthwise convolution.
 
     Its groups are channels.
     """
@@ -94,7 +94,7 @@ def by_channel(name: str, roles: Roles) -> Roles:
 def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
     """How many of operand and output are contiguous with channels last, or first.
 
-    ``roles`` are those of their axes, by name.
+    ``roles`` are the roles of their axes, by name.
     """
     order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
     count = 0
@@ -105,7 +105,7 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
 
 
 def _library_order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """The axes of an array in the order of the library's: flat, and by library axis.
+    """The order of an array's axes in a library's array: flat, and by library axis.
 
     Several axes of one role become one axis of the library's array. ``array_roles`` are
     the roles of the array's axes, ``target`` those of the library's.
@@ -124,7 +124,7 @@ def _library_order(array_roles: Roles, target: Roles) -> tuple[list[int], list[A
 
 
 def to_library_axes(x: Atom, array_roles: Roles, target: Roles) -> Atom:
-    """``x``, whose axes have ``array_roles``, with the axes of ``target``."""
+    """Transpose and reshape ``x``, with ``array_roles``, to the axes of ``target``."""
     order, merged = _library_order(array_roles, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
     if not _keeps_order(order, x.type):
@@ -141,7 +141,10 @@ def _keeps_order(order: Sequence[int], type: ArrayType) -> bool:
 def from_library_axes(
     x: Atom, type: ArrayType, array_roles: Roles, target: Roles
 ) -> Atom:
-    """``x``, which has the axes of ``target``, as ``type`` with ``array_roles``."""
+    """Reshape and transpose ``x``, with axes of ``target``, to ``type``.
+
+    ``array_roles`` are the roles of the axes of ``type``.
+    """
     order, _ = _library_order(array_roles, target)
     if _keeps_order(order, type):
         shape = type.shape

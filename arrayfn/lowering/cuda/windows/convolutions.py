@@ -1,11 +1,12 @@
-"""Convolutions that cuDNN computes: the layouts of their arrays, and their calls.
+"""Lowers convolutions to cuDNN: the layouts of their arrays, and the calls.
 
 cuDNN's images have channels last, [batch, space, group, channel], or first, [batch,
 group, channel, space]; its kernels are [group, out channel, space, in channel], or
 [group, out channel, in channel, space]. There is an axis of groups only if there are
-several. ``for_library`` is the pass that rewrites a ``padded_convolution`` so: operands
-of other layouts are transposed, and padded where padding is uneven, by copies that the
-plan shows. Convolutions that it leaves become other primitives, as on a CPU.
+several groups. ``for_library`` is the pass that rewrites a ``padded_convolution`` to
+this form: operands of other layouts are transposed, and padded where padding is uneven,
+by copies that the plan shows. Convolutions that it leaves alone become other
+primitives, as on a CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rewritten
 from arrayfn.lowering.cuda.config import ChooseConvolution, ConvolutionAlgorithm
-from arrayfn.lowering.cuda.handwritten import Made
+from arrayfn.lowering.cuda.handwritten import Lowered
 from arrayfn.lowering.cuda.windows.convolution_axes import (
     DEPTHWISE_ROLES,
     by_channel,
@@ -58,9 +59,9 @@ DEPTHWISE: Final = "depthwise"
 
 
 def program_of(provider: str, p: Mapping[str, int]) -> Program:
-    """The Program of one convolution, which is timed to choose its algorithm.
+    """Build the Program of one convolution, to be timed when its algorithm is chosen.
 
-    It computes what a call of ``provider`` with the integers ``p`` does.
+    It computes what a call of ``provider`` with the integers ``p`` computes.
     """
     _, gives, short, *more = provider.split("_")
     roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
@@ -102,7 +103,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
 
 @dataclass(frozen=True)
 class _Arrangement:
-    """A convolution with the axes in the order that a library's call has.
+    """A convolution whose axes have the order that a library's call needs.
 
     Args:
         provider: The provider of the call.
@@ -112,7 +113,7 @@ class _Arrangement:
         extra_padding: Zeros before and after axes of the operand that a copy adds,
             because the library pads both sides alike.
         dtype: The dtype that it is computed in.
-        algorithm: What computes it.
+        algorithm: How it is computed.
     """
 
     provider: str
@@ -125,9 +126,9 @@ class _Arrangement:
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
-        """The arrangement of ``equation``; None for dtypes or axes cuDNN lacks.
+        """Arrange ``equation``; None if cuDNN does not support its dtypes or axes.
 
-        Channels are last or first, as more of the arrays have them.
+        Channels are last or first, whichever makes more of the arrays contiguous.
         """
         params, types = equation.params, [atom.type for atom in equation.inputs]
         axes, gives = len(params["strides"]), params["gives"]
@@ -179,15 +180,15 @@ class _Arrangement:
         }
         return _Arrangement(provider, integers, roles, changed, extra_padding, dtype)
 
-    def called(self, deterministic: bool) -> str:
-        """The provider's name, which says whether sums may have any order.
+    def provider_name(self, deterministic: bool) -> str:
+        """The provider's name, which ends with ``_any`` if sums may have any order.
 
         They may not if results must be ``deterministic``.
         """
         return self.provider if deterministic else f"{self.provider}_any"
 
     def is_product(self) -> bool:
-        """Whether it is computed as a matrix product: windows have one element.
+        """Whether to compute it as a matrix product: windows have one element.
 
         Strided windows have to be copied for that. On tensor cores the copy takes
         longer than the product, so the library computes the convolution.
@@ -200,14 +201,14 @@ class _Arrangement:
         return plain and not (is_strided and self.provider.endswith(ON_TENSOR_CORES))
 
     def is_sum_of_slices(self) -> bool:
-        """Whether a fused kernel sums it as fast as it reads memory."""
+        """Whether a fused kernel sums the windows as fast as it reads memory."""
         p, gives = self.integers, self.params["gives"]
         window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
         single = {"output": p["inner"], "operand": p["outer"]}
         return single.get(gives) == 1 and window <= SHORT_SUMS
 
     def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
-        """Emit the rewritten equation, and what changes its arrays' layouts.
+        """Emit the rewritten equation, and equations that change its arrays' layouts.
 
         ``operands`` are the equation's; the value returned has the type ``result``.
         """
@@ -235,7 +236,7 @@ class _Arrangement:
         return slicing.slice_(made, start=start, limit=limit, strides=ones)
 
     def _with_extra_padding(self, x: Atom) -> Atom:
-        """``x``, the operand, with the zeros that the library does not add."""
+        """Pad ``x``, the operand, with the zeros that the library does not add."""
         config = tuple(
             (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
         )
@@ -260,7 +261,7 @@ def _integers_of(
     along: tuple[Axes, Axes, Sequence[tuple[int, int]]],
     last: bool,
 ) -> dict[str, int]:
-    """The integers of a library's call for a convolution, by name.
+    """The integer arguments of a library's call for a convolution, by name.
 
     Args:
         arrays: The types of operand, kernel and output.
@@ -295,8 +296,8 @@ def _make_padding_even(
 ) -> dict[int, tuple[int, int]]:
     """Make the padding in ``integers`` the same on both sides of each spatial axis.
 
-    Engines of cuDNN are wrong where more zeros are on one side. Returns the zeros
-    before and after axes, by axis, that a copy of the operand has to add instead.
+    Engines of cuDNN compute wrong results with more zeros on one side. Returns the
+    zeros before and after axes, by axis, that a copy of the operand has to add instead.
     ``space`` are the operand's spatial axes.
     """
     extra: dict[int, tuple[int, int]] = {}
@@ -318,10 +319,10 @@ def is_library_convolution(equation: Equation) -> bool:
 def for_library(
     program: Program, choose: ChooseConvolution, deterministic: bool = True
 ) -> Program:
-    """``program`` with the convolutions that a library computes rewritten for it.
+    """Rewrite the convolutions of ``program`` that a library computes.
 
-    ``choose`` chooses their algorithms; sums of ``deterministic`` ones have a fixed
-    order. Later passes expand the others.
+    ``choose`` chooses their algorithms; with ``deterministic`` their sums have a fixed
+    order. Later passes expand all other convolutions.
     """
     if all(eq.primitive is not padded_convolution for eq in program.equations):
         return program
@@ -339,7 +340,7 @@ def for_library(
 def _library_convolution(
     equation: Equation, choose: ChooseConvolution, deterministic: bool
 ) -> _Arrangement | None:
-    """The arrangement of a convolution that a library, or a kernel here, computes.
+    """Arrange a convolution that a library, or a handwritten kernel, computes.
 
     None for other equations. ``choose`` and ``deterministic`` are as in
     ``for_library``.
@@ -355,17 +356,16 @@ def _library_convolution(
         return found
     if found.is_sum_of_slices():
         return None
-    algorithm = choose(found.called(deterministic), found.integers)
+    algorithm = choose(found.provider_name(deterministic), found.integers)
     return None if algorithm == "product" else replace(found, algorithm=algorithm)
 
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
-) -> Iterable[Made]:
-    """The calls, of the library or of kernels here, for a rewritten equation.
+) -> Iterable[Lowered]:
+    """The calls, of the library or of handwritten kernels, for a rewritten equation.
 
-    ``reads`` says where operands lie; sums of ``deterministic`` ones have a fixed
-    order.
+    ``reads`` says where operands lie; with ``deterministic`` sums have a fixed order.
     """
     found = _Arrangement.of(equation)
     assert found is not None
@@ -375,7 +375,7 @@ def convolution(
     if found.params["lies"] == DEPTHWISE:
         return depthwise(pointers[0], pointers[1], output, gives, found.integers)
     call = LibraryCall(
-        provider=found.called(deterministic),
+        provider=found.provider_name(deterministic),
         reads=dict(zip(ARRAYS[gives], pointers, strict=True)),
         writes={gives: Pointer(output)},
         integers=found.integers,

@@ -1,7 +1,8 @@
 """Depthwise convolutions with channels last: a kernel that reads the image once.
 
-It takes about as long as a copy of the image, cuDNN several times as long. Threads are
-those of ``stencils``; products are summed in float32 by fused multiply-adds.
+It takes about as long as a copy of the image; cuDNN takes several times as long.
+Threads are assigned as in ``stencils``; products are summed in float32 by fused
+multiply-adds.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def _convolution(
 ) -> HandwrittenCall:
     """The call that computes ``result``: the output, or the operand's cotangent.
 
-    ``source`` is what windows are over, and ``taps`` the convolution's kernel.
-    ``gives`` and ``p`` are as in ``depthwise``.
+    ``source`` is the array that windows move over, and ``taps`` the convolution's
+    kernel. ``gives`` and ``p`` are as in ``depthwise``.
     """
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
@@ -111,7 +112,7 @@ def _convolution(
 
 
 def _body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool) -> str:
-    """The kernel's lines: of ``x`` and ``taps`` they compute ``sums``.
+    """The kernel's lines, which compute ``sums`` from ``x`` and ``taps``.
 
     ``axes`` are the windows along lines and along columns. Taps are reversed unless
     ``forward``. A line of taps is loaded to ``tap0``, ``tap1`` and so on; each channel

@@ -1,9 +1,9 @@
 """Gradients of depthwise convolutions with respect to their kernels.
 
 An element of the gradient is the sum, over all outputs, of the output's cotangent times
-the element that the tap reads. A first kernel computes partial sums: a thread has one
-row of the window's taps and some lines of the output. A second kernel adds them up in a
-fixed order.
+the element that the tap reads. A first kernel computes partial sums: a thread computes
+one row of the window's taps over some lines of the output. A second kernel adds them up
+in a fixed order.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from arrayfn.lowering.cuda.windows.stencils import (
 from arrayfn.lowering.libraries.calls import Pointer
 
 _MAX_THREADS: Final = 1 << 16
-"""Threads of the first kernel; for larger images each has more lines."""
+"""Threads of the first kernel. For larger images each thread has more lines."""
 _MAX_SUMS: Final = 72  # 32-bit registers for a thread's sums
 _LARGEST: Final = 2**31
-_SIDE: Final = 32
+_SUM_WARPS: Final = 32
 """Warps of a block of the second kernel, and lanes of a warp."""
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether a thread has registers for the sums of a row of the window.
+    """Whether a thread has enough registers for the sums of a row of the window.
 
     ``p`` are the integers that a call of cuDNN would have, ``dtype`` is that of arrays.
     """
@@ -49,7 +49,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 def kernel_sums(
     source: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
-    """The two calls that compute the kernel's cotangent ``result``.
+    """Yield the two calls that compute the kernel's cotangent ``result``.
 
     ``source`` is the convolution's operand, ``cotangent`` that of its output. The
     result is [size, size, channel]; ``p`` are the integers that a call of cuDNN would
@@ -93,19 +93,19 @@ def kernel_sums(
         Handwritten(
             "depthwise",
             _totals(lanes),
-            _SIDE * _SIDE,
+            _SUM_WARPS * _SUM_WARPS,
             "The sums of all lines.",
             "partial sums of threads added up in a fixed order",
         ),
         {"sums": Pointer(partial)},
         {"totals": Pointer(result)},
         {"slots": slots, "count": result.type.size},
-        -(-result.type.size // _SIDE),
+        -(-result.type.size // _SUM_WARPS),
     )
 
 
 def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> str:
-    """The lines of the first kernel: of ``x`` and ``cotangent`` partial ``sums``.
+    """The lines of the first kernel: partial ``sums`` of ``x`` and ``cotangent``.
 
     ``down`` and ``right`` are the windows along lines and columns. A thread has the row
     ``i`` of taps, a vector of channels, and ``each`` lines, whose sums go to its
@@ -183,24 +183,24 @@ for lane in range({lanes.count}):
 
 
 def _totals(lanes: Lanes) -> str:
-    """The lines of the second kernel: ``totals`` of all slots of ``sums``.
+    """The lines of the second kernel, which add all slots of ``sums`` to ``totals``.
 
-    A lane has an element; the warps of a block share its slots.
+    Each lane sums one element; the warps of a block share its slots.
     """
     wide = lanes.compute
     return f"""
-member = remainder(thread_index(), {_SIDE})
-warp = quotient(thread_index(), {_SIDE})
-at = block_index() * {_SIDE} + member
-own = shared_{wide}({_SIDE * _SIDE})
+member = remainder(thread_index(), {_SUM_WARPS})
+warp = quotient(thread_index(), {_SUM_WARPS})
+at = block_index() * {_SUM_WARPS} + member
+own = shared_{wide}({_SUM_WARPS * _SUM_WARPS})
 total = {wide}(0)
 if at < count:
-    for iteration in range(quotient(slots + {_SIDE - 1} - warp, {_SIDE})):
-        total = total + sums[(iteration * {_SIDE} + warp) * count + at]
-own[warp * {_SIDE} + member] = total
+    for iteration in range(quotient(slots + {_SUM_WARPS - 1} - warp, {_SUM_WARPS})):
+        total = total + sums[(iteration * {_SUM_WARPS} + warp) * count + at]
+own[warp * {_SUM_WARPS} + member] = total
 barrier()
 if (warp == 0) and (at < count):
-    for other in range(1, {_SIDE}):
-        total = total + own[other * {_SIDE} + member]
+    for other in range(1, {_SUM_WARPS}):
+        total = total + own[other * {_SUM_WARPS} + member]
     totals[at] = {lanes.element("total")}
 """

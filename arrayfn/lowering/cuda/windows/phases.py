@@ -1,7 +1,7 @@
-"""Gradients of window maxima and minima as sums over the windows of an element.
+"""Rewrites gradients of window maxima and minima as sums over an element's windows.
 
 A scatter would have to sort the targets of all windows. Where windows are short, each
-element instead tests the few windows that it is in.
+element instead tests the few windows that contain it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from arrayfn.primitives.window_elements import put_in_phases, window_put
 
 
 def windows_as_sums(program: Program) -> Program:
-    """``program`` with ``window_put`` into short windows as sums; others scatter."""
+    """Rewrite each ``window_put`` into short windows as sums; others stay scatters."""
     if all(equation.primitive is not window_put for equation in program.equations):
         return program
     return rewritten(program, _as_sum)
 
 
 def _as_sum(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-    """The sum that replaces ``equation``; None for what is no short ``window_put``.
+    """The sum that replaces ``equation``; None unless it is a short ``window_put``.
 
     ``operands`` are its operands in the new Program.
     """

@@ -1,7 +1,6 @@
 """The texts of pooling kernels: reductions of windows, and their transposes.
 
-Functions return the lines of a kernel, whose threads and names are those of
-``stencils``.
+Functions return the lines of a kernel, with the threads and names of ``stencils``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from arrayfn.lowering.cuda.windows.stencils import (
 )
 
 CELLS: Final = 2
-"""Cells that a thread of ``put_body`` has. A cell has one element for each stride."""
+"""Cells for each thread of ``put_body``. A cell has one element for each stride."""
 MAX_CELLS: Final = 4
-"""The most elements of a cell, which are in registers."""
+"""Elements of the largest cell, which are in registers."""
 
 
 def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The kernel's lines for ``sums``, the sum of each window of ``x``.
+    """The lines of a kernel for ``sums``, the sum of each window of ``x``.
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """
@@ -54,16 +53,16 @@ def extremum_body(
     *,
     minimum: bool,
 ) -> str:
-    """The kernel's lines for the maximum, or minimum, of each window of ``x``.
+    """The lines of a kernel for the maximum, or minimum, of each window of ``x``.
 
-    NaN wins over numbers, and the first of equal elements wins.
+    NaN takes precedence over numbers, and the first of equal elements over others.
 
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
         gives: The results: ``best``, the element, and ``position``, its row-major index
             in the window.
-        minimum: Take the minimum.
+        minimum: Compute the minimum.
     """
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
@@ -101,7 +100,7 @@ limit = {limit}
 def _compare(
     wide: str, x: str, output: int, tap: int, gives: Sequence[str], minimum: bool
 ) -> list[str]:
-    """Lines that take ``x`` as an output's extremum if it is better.
+    """Lines that make ``x`` the extremum of an output if it is better.
 
     Gives, for a maximum and its position in float32, output 0 and tap 2:
 
@@ -127,14 +126,14 @@ def _compare(
 
 
 def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The kernel's lines for ``sums``: of ``values`` of each element's windows.
+    """The lines of a kernel that sums, for each element, ``values`` of its windows.
 
     ``axes`` are the windows along lines and along columns. A window counts if its entry
     of ``positions`` is the element. The elements of a cell, ``stride`` along each axis,
-    are in the same windows: those that begin in it, and up to ``reach`` cells before.
-    The thread's elements have the sums ``sums0_0``, ``sums0_1`` and so on, by row and
-    column; the windows of a line of cells are ``value0``, ``value1`` and so on, with
-    the positions ``place0`` ....
+    are in the same windows: those that begin in the cell, and in up to ``reach`` cells
+    before it. The sums of the thread's elements are ``sums0_0``, ``sums0_1`` and so on,
+    by row and column; the windows of a line of cells are ``value0``, ``value1`` and so
+    on, with the positions ``place0`` and so on.
     """
     down, right = axes
     reach = [(along.size - 1) // along.stride for along in axes]
@@ -178,7 +177,7 @@ def _add_line_of_windows(
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
         distance: The line's number less that of the cell's row.
-        back: How many cells above the thread's own the windows begin.
+        back: How many cells above the thread's cells the windows begin.
         reach: How many cells to the left they begin at most.
     """
     loads: list[str] = []
@@ -241,10 +240,10 @@ def _terms(
 def _store_cells(
     lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], skipped: Sequence[int]
 ) -> str:
-    """Lines that store the sums of a thread's elements, as far as there are such.
+    """Lines that store the sums of those of a thread's elements that exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
-    padding before the first that a thread has.
+    padding before the first cell of a thread.
     """
     down, right = axes
     top_padding, left_padding = (
@@ -269,7 +268,7 @@ def _store_cells(
 
 
 def _plus(number: int) -> str:
-    """The end of an expression that adds ``number``; empty for 0."""
+    """The end of an expression that adds ``number``, such as `` + 2``; empty for 0."""
     if not number:
         return ""
     return f" {'-' if number < 0 else '+'} {abs(number)}"

@@ -1,8 +1,8 @@
 """Pooling with channels last, and its derivatives: one kernel each.
 
 The pass ``with_padded_windows`` folds a pad of the operand into the windows' own
-padding, and the cut that is its transpose likewise, so that no padded copy is made. The
-kernels' threads are those of ``stencils``.
+padding, so that no padded copy is made, and likewise the slice that is its transpose.
+The kernels' threads are assigned as in ``stencils``.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
 _MAX_TAPS: Final = 32  # elements of a window
 _MAX_WIDTH: Final = 9  # columns of a window
 _MIN_RESULTS: Final = 1 << 10
-"""Results that are worth a separate kernel: fewer are better fused."""
-_NONE: Final = ((0, 0), (0, 0))
+"""Results that are worth a separate kernel. Fewer are better fused with others."""
+_NO_PADDING: Final = ((0, 0), (0, 0))
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class _Geometry:
 
     @staticmethod
     def of(windows: SlidingWindows, shape: Shape, dtype: DType) -> _Geometry | None:
-        """The ``windows`` over an array; None if they have another form, or are large.
+        """The geometry of ``windows`` over an array; None if no kernel supports it.
 
         ``shape`` and ``dtype`` are the array's.
         """
-        if dtype not in _DTYPES or len(windows.axes) != len(_NONE):
+        if dtype not in _DTYPES or len(windows.axes) != len(_NO_PADDING):
             return None
         first, second = windows.axes
         channels = math.prod(shape[second + 1 :])
@@ -97,16 +97,16 @@ class _Geometry:
     @property
     def padding(self) -> tuple[tuple[int, int], ...]:
         """The padding before and after each of the two axes."""
-        return self.windows.padding or _NONE
+        return self.windows.padding or _NO_PADDING
 
     @property
     def apart(self) -> bool:
         """Whether windows neither overlap nor reach outside."""
         pairs = zip(self.windows.strides, self.windows.sizes, strict=True)
-        return self.padding == _NONE and all(a >= b for a, b in pairs)
+        return self.padding == _NO_PADDING and all(a >= b for a, b in pairs)
 
-    def forward(self) -> Extents:
-        """Extents of a kernel whose outputs are windows."""
+    def window_extents(self) -> Extents:
+        """The extents of a kernel whose outputs are windows."""
         (rows, columns), (height, width) = self.counts, self.extents
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
@@ -115,8 +115,8 @@ class _Geometry:
         w = self.windows
         return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
-    def back(self) -> Extents:
-        """Extents of a kernel whose outputs are cells, and which reads windows."""
+    def cell_extents(self) -> Extents:
+        """The extents of a kernel whose outputs are cells, and which reads windows."""
         cells: list[int] = []
         for (low, _), n, stride in zip(
             self.padding, self.extents, self.windows.strides, strict=True
@@ -132,7 +132,7 @@ def is_pool(equation: Equation) -> bool:
 
 
 def _geometry(equation: Equation) -> _Geometry | None:
-    """The windows of ``equation``; None unless ``pool`` has a kernel for them."""
+    """The geometry of ``equation``; None unless ``pool`` has a kernel for it."""
     row, params = equation.primitive, dict(equation.params)
     if row not in (*_FORWARD, window_put):
         return None
@@ -143,17 +143,17 @@ def _geometry(equation: Equation) -> _Geometry | None:
     if found is None:
         return None
     if not is_put:
-        return found if not found.apart and found.forward().fits() else None
+        return found if not found.apart and found.window_extents().fits() else None
     strides, dilations = found.windows.strides, found.windows.dilations
     fits = math.prod(strides) <= MAX_CELLS and max(dilations) == 1
-    return found if fits and found.back().fits() else None
+    return found if fits and found.cell_extents().fits() else None
 
 
 # The pass.
 
 
 def with_padded_windows(program: Program) -> Program:
-    """``program`` with pads folded into windows that ``pool`` then computes."""
+    """Fold pads into windows of ``program`` that ``pool`` computes then."""
     rows = (*_FORWARD, window_put)
     if all(equation.primitive not in rows for equation in program.equations):
         return program
@@ -184,7 +184,7 @@ def _with_pad_before(
     definitions: Mapping[Var, Equation],
     constants: Mapping[Var, Any],
 ) -> Equation | None:
-    """A reduction of windows with the pad of its operand folded in; None of others.
+    """Fold the pad of its operand into a reduction of windows; None if there is none.
 
     The pad's value must be the reduction's identity. ``definitions`` has the equation
     that makes each Var, ``constants`` the values of the Program's constants.
@@ -207,9 +207,10 @@ def _with_pad_before(
 def _with_cut_after(
     equation: Equation, definitions: Mapping[Var, Equation]
 ) -> Equation | None:
-    """A ``window_put`` with the cut of its result folded in; None of others.
+    """Fold a slice of the result into its ``window_put``; None if there is none.
 
-    ``equation`` is the cut; ``definitions`` has the equation that makes each Var.
+    ``equation`` is the slice, a pad with negative widths; ``definitions`` has the
+    equation that makes each Var.
     """
     if equation.primitive is not slicing.pad:
         return None
@@ -225,9 +226,9 @@ def _with_cut_after(
 def _with_padding(
     equation: Equation, pad: Equation, inputs: tuple[Atom, ...], sign: int
 ) -> Equation | None:
-    """``equation`` of ``inputs``, padded as ``pad`` does, if ``pool`` then takes it.
+    """Give ``equation`` the padding of ``pad``; None if ``pool`` has no kernel then.
 
-    ``sign`` is -1 if ``pad`` has negative widths: a cut. None if it cannot be.
+    Its new operands are ``inputs``. ``sign`` is -1 if ``pad`` has negative widths.
     """
     config: slicing.PadConfig = pad.params["config"]
     axes = equation.params["axes"]
@@ -245,9 +246,9 @@ def _with_padding(
 
 
 def pairs_of(program: Program) -> dict[Equation, Equation]:
-    """Pairs of equations for the extrema of windows and their positions.
+    """Find pairs of equations that compute extrema of windows and their positions.
 
-    Each of a pair has the other as its value. One kernel computes both.
+    Each equation of a pair has the other as its value. One kernel computes both.
     """
     found: dict[tuple[Any, ...], Equation] = {}
     pairs: dict[Equation, Equation] = {}
@@ -275,7 +276,7 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
     results = {eq.primitive: eq.outputs[0] for eq in (equation, other) if eq}
     x = equation.inputs[0]
     lanes, axes = Lanes(x.type.dtype), (geometry.along(0), geometry.along(1))
-    integers = geometry.forward().integers(lanes.count)
+    integers = geometry.window_extents().integers(lanes.count)
     if reduce_window_sum in results:
         body = sum_body(lanes, axes)
         writes = {"sums": Pointer(results[reduce_window_sum])}
@@ -307,7 +308,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
     values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
-    integers = geometry.back().integers(lanes.count)
+    integers = geometry.cell_extents().integers(lanes.count)
     integers["whole_rows"], integers["whole_columns"] = geometry.extents
     axes = geometry.along(0), geometry.along(1)
     text = Handwritten(

@@ -1,14 +1,15 @@
-"""Stencils over images with channels last: pieces of kernels that read windows.
+"""Stencils over images with channels last: texts for kernels that read windows.
 
-Arrays are [image, line, column, channel]. A thread has a vector of channels at
+Arrays are [image, line, column, channel]. A thread computes a vector of channels at
 ``COLUMNS`` neighbouring outputs of a row. It loads each line of their windows into
 registers once. The threads of a block have ``BAND`` neighbouring rows, whose windows
-share lines in the L1 cache. Elements beyond the border are a constant, not in memory.
+share lines in the L1 cache. Elements beyond the border are a constant, not read from
+memory.
 
-Functions return lines of a kernel. These names are common to them: ``channel``,
+Functions return lines of a kernel. The lines share these names: ``channel``,
 ``column``, ``row`` and ``image``, the thread's first output; ``channels``, ``rows`` and
-``columns``, the extents of outputs; ``height`` and ``width``, those of what windows are
-over. No barriers are needed.
+``columns``, the extents of outputs; ``height`` and ``width``, those of the array that
+windows move over. No barriers are needed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LARGEST: Final = 2**31
 
 @dataclass(frozen=True)
 class Lanes:
-    """The vector of channels that a thread has: its dtypes, loads and stores.
+    """The vector of channels that a thread computes: its dtypes, loads and stores.
 
     An *element* has the dtype of memory, a *value* the compute dtype.
     """
@@ -38,7 +39,7 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """Channels of a thread: as many as 16 bytes hold."""
+        """Channels of a thread: as many as fit into 16 bytes."""
         return 16 // self.dtype.itemsize
 
     @property
@@ -63,12 +64,12 @@ class Lanes:
 
     @property
     def zero(self) -> str:
-        """The text of the value 0."""
+        """The expression of the value 0."""
         return f"{self.compute}(0)"
 
     @property
     def fill(self) -> str:
-        """The text of the element 0."""
+        """The expression of the element 0."""
         return "u16(0)" if self.is_half_precision else self.zero
 
     def tile(self, name: str) -> str:
@@ -84,7 +85,8 @@ class Lanes:
     ) -> list[str]:
         """Lines that load the vector at ``at`` of ``array``, or else fill ``tile``.
 
-        It is loaded if ``condition`` holds; ``fill`` is the expression of an element.
+        It is loaded if ``condition`` holds; otherwise its elements are ``fill``, an
+        expression.
         """
         return [
             f"for lane in range({self.count}):",
@@ -102,7 +104,7 @@ class Lanes:
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def value(self, element: str) -> str:
-        """The expression of the value of ``element``."""
+        """The expression of the value that ``element`` is converted to."""
         if not self.is_half_precision:
             return element
         return f"convert_{self.short}_{self.compute}({element})"
@@ -127,7 +129,7 @@ class WindowAxis:
     padding: int
 
     def at(self, output: str, tap: str = "") -> str:
-        """The index of the element that ``tap``, or the first, of ``output`` reads.
+        """The index of the element that ``tap``, or the first tap, of ``output`` reads.
 
         All are expressions: ``row * 2 + i - 1`` for stride 2 and a padding of 1.
         """
@@ -140,9 +142,9 @@ class WindowAxis:
         return f"{text} {sign} {abs(self.padding)}"
 
     def offsets(self) -> dict[int, list[tuple[int, int]]]:
-        """The elements that a thread's ``COLUMNS`` outputs read, from the first one on.
+        """The elements that a thread's ``COLUMNS`` outputs read, from the first on.
 
-        For each: the pairs of an output that reads it, and the tap that does.
+        Each is mapped to the pairs of an output that reads it, and the tap that does.
         """
         readers: dict[int, list[tuple[int, int]]] = {}
         for output in range(COLUMNS):
@@ -154,9 +156,9 @@ class WindowAxis:
 
 @dataclass(frozen=True)
 class Extents:
-    """Extents of outputs (``rows``, ``columns``) and of what windows are over.
+    """Extents of outputs (``rows``, ``columns``) and of the array under the windows.
 
-    A thread has ``thread_columns`` outputs of a row.
+    A thread computes ``thread_columns`` outputs of a row.
     """
 
     batch: int
@@ -168,7 +170,7 @@ class Extents:
     thread_columns: int = COLUMNS
 
     def integers(self, lanes: int) -> dict[str, int]:
-        """The kernel's integers by name, with ``lanes`` channels for each thread."""
+        """The kernel's integer arguments, with ``lanes`` channels for each thread."""
         parts = -(-self.columns // self.thread_columns)
         bands = -(-self.rows // BAND)
         vectors = self.channels // lanes
@@ -186,7 +188,7 @@ class Extents:
     def fits(self) -> bool:
         """Whether indices are below 2**31, and vectors are aligned.
 
-        An array of a single pixel may be a slice that begins anywhere.
+        An array of a single pixel may be a slice that begins at any address.
         """
         inner = self.batch * self.channels
         rows, columns = self.rows + BAND, self.columns + self.thread_columns
@@ -200,7 +202,7 @@ def block_count(integers: dict[str, int]) -> int:
 
 
 def thread_items(lanes: Lanes, body: str, thread_columns: int = COLUMNS) -> str:
-    """The lines ``body`` for each thread that has outputs, after their indices.
+    """Lines that compute a thread's indices, then run ``body`` if it has outputs.
 
     A thread has ``thread_columns`` neighbouring outputs of a row.
     """
@@ -293,8 +295,8 @@ OUTPUT_INDEX: Final = (
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
     """Lines that store the vector ``tile`` of values if ``where`` holds.
 
-    It goes to index ``at`` of ``array``; ``where`` is a condition. Values that memory
-    has in half precision are rounded first.
+    It goes to index ``at`` of ``array``; ``where`` is a condition. Values are rounded
+    first if elements have half precision.
     """
     if not lanes.is_half_precision:
         return [f"if {where}:", "    " + lanes.store(array, at, tile)]
@@ -320,9 +322,11 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
 
 
 def filled_registers(names: Sequence[str], dtype: str, count: int, value: str) -> str:
-    """Lines that declare registers called ``names``, ``count`` each.
+    """Lines that declare the registers ``names`` and fill them with ``value``.
 
-    They are filled with ``value``; ``dtype`` is a short name.
+    Each has ``count`` elements of ``dtype``, a short name.
+
+    ``dtype`` is a short name.
     """
     return "\n".join(
         (

@@ -1,4 +1,4 @@
-"""Space-to-depth: strided convolutions of few channels as ones of stride 1.
+"""Space-to-depth: rewrites strided convolutions of few channels with stride 1.
 
 Blocks of s by s pixels become channels, where s is the stride: ``[n, s * h, s * w, c]``
 is viewed as ``[n, h, w, s * s * c]``, and a window of ``k`` elements becomes one of
@@ -19,13 +19,13 @@ from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
 
 MAX_CHANNELS: Final = 64
-"""The most channels after the change: with more, libraries are as fast without it."""
+"""Channels after the change at most. With more, libraries are as fast without it."""
 _ALIGNED: Final = 16
-"""Bytes to a multiple of which channels are padded."""
+"""Channels are padded to a multiple of so many bytes."""
 
 
 def has_blocks(p: Mapping[str, int]) -> bool:
-    """Whether the convolution with the integers ``p`` can be rewritten so."""
+    """Whether the convolution with the integers ``p`` can be rewritten by blocks."""
     axes = range(p["axes"])
     strides = [p[f"stride{k}"] for k in axes]
     return (
@@ -43,8 +43,9 @@ class _Axis:
 
     Args:
         stride: Elements of a block.
-        operand: Zeros before and after the operand; negative where it is cut.
-        kernel: Zeros before and after the kernel.
+        operand: Zeros to add before and after the operand; negative to cut elements
+            off.
+        kernel: Zeros to add before and after the kernel.
         blocks: Blocks of the operand.
         size: Blocks of the kernel.
         padding: Padding of the new convolution on either side, in blocks.
@@ -59,7 +60,7 @@ class _Axis:
 
     @staticmethod
     def of(p: Mapping[str, int], k: int) -> _Axis:
-        """Spatial axis ``k`` of the convolution with the integers ``p``."""
+        """Cut spatial axis ``k`` of the convolution with integers ``p`` into blocks."""
         extent, size, count, stride, low = (
             p[f"{name}{k}"] for name in ("extent", "size", "count", "stride", "low")
         )
@@ -88,7 +89,7 @@ def convolve_blocks(
     p: Mapping[str, int],
     border: Sequence[tuple[int, int]],
 ) -> Atom:
-    """``padded_convolution`` of ``operands`` by blocks.
+    """Compute ``padded_convolution`` of ``operands`` by blocks.
 
     Args:
         operands: The two operands.
@@ -133,7 +134,7 @@ def convolve_blocks(
 
 
 def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """The channels of blocks of ``strides`` pixels, padded to an aligned number.
+    """The number of channels of blocks of ``strides`` pixels, padded to be aligned.
 
     ``inner`` are the channels of a pixel, of ``dtype``.
     """
@@ -154,10 +155,10 @@ def _order(count: int) -> tuple[int, ...]:
 def _blocked(
     x: Atom, borders: Sequence[tuple[int, int]], strides: Sequence[int]
 ) -> Atom:
-    """``x`` [n, pixels, ..., c] with blocks of pixels as channels: space to depth.
+    """View ``x`` [n, pixels, ..., c] with blocks of pixels as channels: space to depth.
 
-    ``borders`` are the zeros before and after each spatial axis, ``strides`` the pixels
-    of a block along it.
+    ``borders`` are the zeros to add before and after each spatial axis, ``strides`` the
+    pixels of a block along it.
     """
     zero = conversion.literal(0, x.type.dtype)
     none = (0, 0, 0)
@@ -184,7 +185,7 @@ def _unblocked(
     strides: Sequence[int],
     inner: int,
 ) -> Atom:
-    """The transpose of ``_blocked``: ``x`` as an image of ``inner`` channels.
+    """The transpose of ``_blocked``: make of ``x`` an image of ``inner`` channels.
 
     ``borders`` and ``strides`` are as there; borders are cut off.
     """

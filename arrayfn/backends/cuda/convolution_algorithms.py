@@ -1,9 +1,9 @@
-"""Chooses how a convolution is computed: by cuDNN, or as a matrix product.
+"""Chooses the algorithm of a convolution: cuDNN's, or a matrix product.
 
 With strides and wide dtypes, cuDNN's deterministic engines may take longer than copying
-the windows and multiplying does. Few channels become more of them in
-``strided_blocks``. The ways are timed when such a convolution is first seen on a
-machine, and the choice is kept in the disk cache.
+the windows and multiplying. ``strided_blocks`` turns few channels into more. The
+algorithms are timed when such a convolution is first seen on a machine, and the choice
+is kept in the disk cache.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from arrayfn.lowering.cuda.windows.strided_blocks import has_blocks
 from arrayfn.lowering.options import Options
 
 MAX_COPIED: Final = 1 << 30
-"""Bytes of windows up to which copying them is tried."""
+"""Bytes of copied windows, up to which a matrix product of them is tried."""
 
 
-def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
+def choose_algorithm(
+    provider: str, integers: Mapping[str, int]
+) -> ConvolutionAlgorithm:
     """Choose the fastest algorithm of a convolution, by timing if there are several.
 
     ``provider`` is the name of the library kernel, ``integers`` its extents and
@@ -42,58 +44,62 @@ def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
     """
     if not is_supported(provider, integers):
         return "product"
-    ways = ways_of(provider, integers)
-    if len(ways) == 1:
-        return ways[0]
+    candidates = candidate_algorithms(provider, integers)
+    if len(candidates) == 1:
+        return candidates[0]
     gpu, version = device(), cudnn.library().backend_version()
     key = content_key(
         f"convolution {version} {gpu.name} {provider}",
-        f"{sorted(integers.items())} {ways}",
+        f"{sorted(integers.items())} {candidates}",
     )
     kept = object_cache().get_or_compile(key, lambda: _fastest(provider, integers))
-    return next(way for way in ways if way == kept.decode())
+    return next(algorithm for algorithm in candidates if algorithm == kept.decode())
 
 
-def ways_of(provider: str, p: Mapping[str, int]) -> tuple[ConvolutionAlgorithm, ...]:
-    """The ways of computing a convolution that are worth timing, the library's first.
+def candidate_algorithms(
+    provider: str, p: Mapping[str, int]
+) -> tuple[ConvolutionAlgorithm, ...]:
+    """The algorithms of a convolution that are worth timing, the library's first.
 
     ``provider`` is the name of the library kernel, ``p`` its extents and strides.
     """
-    ways: list[ConvolutionAlgorithm] = ["library"]
+    candidates: list[ConvolutionAlgorithm] = ["library"]
     axes = range(p["axes"])
     if has_blocks(p):
-        ways.append("blocks")
+        candidates.append("blocks")
     words = p["batch"] * p["groups"] * p["inner"]
     words *= math.prod(p[f"count{k}"] * p[f"size{k}"] for k in axes)
     size = BY_SHORT_NAME[provider.split("_")[2]].itemsize
     on_tensor_cores = provider.removesuffix("_any").endswith(ON_TENSOR_CORES)
     apart = max(p[f"stride{k}"] for k in axes) > 1
     if apart and not on_tensor_cores and words * size <= MAX_COPIED:
-        ways.append("product")
+        candidates.append("product")
         if has_blocks(p):
-            ways.append("product of blocks")
-    return tuple(ways)
+            candidates.append("product of blocks")
+    return tuple(candidates)
 
 
 def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
-    """The fastest of ``ways_of``, as bytes for the cache.
+    """Time the candidates, and return the name of the fastest as bytes.
 
-    It is the library's where this is not much slower, or where memory is short.
+    The library's is preferred if it is not much slower, or if memory is short.
     """
     seconds: dict[ConvolutionAlgorithm, float] = {}
-    for way in ways_of(provider, integers):
+    for algorithm in candidate_algorithms(provider, integers):
         try:
-            seconds[way] = _seconds(provider, integers, way)
+            seconds[algorithm] = _seconds(provider, integers, algorithm)
         except (OutOfMemoryError, BackendError):
             continue
     bound = timing.TIE_RATIO * min(seconds.values(), default=0.0)
-    fast = (way for way, time in seconds.items() if time <= bound)
+    fast = (algorithm for algorithm, time in seconds.items() if time <= bound)
     return next(fast, "library").encode()
 
 
-def _seconds(provider: str, p: Mapping[str, int], way: ConvolutionAlgorithm) -> float:
-    """Seconds that a convolution of random data takes if computed in ``way``."""
-    gpu = replace(GPU, choose_convolution=lambda provider, integers: way)
+def _seconds(
+    provider: str, p: Mapping[str, int], algorithm: ConvolutionAlgorithm
+) -> float:
+    """Time a convolution of random data by one algorithm, in seconds."""
+    gpu = replace(GPU, choose_convolution=lambda provider, integers: algorithm)
     program = program_of(provider, p)
     options = Options(deterministic=not provider.endswith("_any"))
     run = Executable(lower(program, gpu=gpu, options=options))
@@ -102,4 +108,4 @@ def _seconds(provider: str, p: Mapping[str, int], way: ConvolutionAlgorithm) -> 
         arrays.append(DeviceArray(type, *device().block(type.nbytes)))
         block = random_block(short_name(type.dtype))
         fill(arrays[-1].address(), type.nbytes, block)
-    return timing.repeated(lambda: run(arrays))
+    return timing.time_repeated(lambda: run(arrays))
