@@ -27,7 +27,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Engine:
-    """How a library is used: its module, its arrays, and the end of its work."""
+    """How to use another library: its module, its arrays, and how to wait for it."""
 
     name: str
     module: str
@@ -187,7 +187,7 @@ def _np_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def _of(module: str, name: str) -> Call:
-    """The function ``name`` of ``module``, which is imported when it is called."""
+    """A function that calls ``name`` of ``module``; imports it at the first call."""
 
     def call(*operands: Any, **static: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*operands, **static)
@@ -197,7 +197,7 @@ def _of(module: str, name: str) -> Call:
 
 
 def _torch_softmax(name: str) -> Call:
-    """PyTorch's function ``name``, with arrayfn's name of the axis."""
+    """PyTorch's function ``name``, with arrayfn's parameter ``axis``."""
 
     def call(x: Any, *, axis: int = -1) -> Any:
         return _of("torch", name)(x, dim=axis)
@@ -335,9 +335,9 @@ COUNTERPARTS: Final[dict[str, dict[str, Call]]] = {
 
 
 def prepared(engine: Engine, function: Call, args: Any) -> tuple[Call, Any]:
-    """``function`` of ``engine``, which waits for its result, and its operands.
+    """``function`` of ``engine`` as a blocking call, and its operands.
 
-    These are ``args`` as the engine has arrays.
+    These are ``args`` as the engine's arrays.
     """
     with engine.entered():
         given = tree.map(engine.put, args)
