@@ -84,7 +84,7 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
 def codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
     """The object code of ``units``, which go by their keys, compiled where need be."""
     cache = object_cache()
-    found = {key: cache.found(key) for key in units}
+    found = {key: cache.lookup(key) for key in units}
     compilations: dict[str, _Compilation] = {}
     for key, code in found.items():
         if code is None:

@@ -52,7 +52,8 @@ def numpy_sort(dtype: DType, position: int) -> int:
 def _sorts(kind: DType) -> tuple[int, int]:
     """The addresses of NumPy's sorts of a dtype: for many elements, and for few.
 
-    For 8 and 16 bits the stable sort is a radix sort, which pays for many.
+    They differ for 8 and 16 bits, whose stable sort is a radix sort, which is faster
+    for many elements only.
     """
     quick = numpy_sort(kind, SORT + QUICK)
     many = numpy_sort(kind, SORT + STABLE) if kind.itemsize <= 2 else quick
@@ -60,7 +61,7 @@ def _sorts(kind: DType) -> tuple[int, int]:
 
 
 def _masks(dtype: str) -> tuple[int, int, int]:
-    """``sign``, ``magnitude`` and ``infinity`` of a dtype: see ``sort_kernels``."""
+    """The bit patterns ``sign``, ``magnitude`` and ``infinity`` of a dtype."""
     kind = BY_SHORT_NAME[dtype]
     top = 1 << (8 * kind.itemsize - 1)
     if kind in dtypes.FLOATS:
@@ -76,13 +77,13 @@ def _bits(number: float, dtype: str) -> int:
 
 
 def sort_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort`` for ``dtype``."""
+    """The leading arguments of ``sort`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return *_sorts(kind), max(1, kind.itemsize // 8)
 
 
 def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort_codes`` for ``dtype``.
+    """The leading arguments of ``sort_codes`` for ``dtype``.
 
     In order: function, short_function, magnitude, infinity, nan, flip.
     """
@@ -107,7 +108,7 @@ def keys_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def merge_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``merge`` for ``dtype``.
+    """The leading arguments of ``merge`` for ``dtype``.
 
     Narrow unsigned integers need no ``sign``.
     """
@@ -116,7 +117,7 @@ def merge_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def complex_arguments(dtype: str) -> tuple[int, ...]:
-    """NumPy's stable argsort of ``dtype``, and the 8-byte words of an element."""
+    """The leading arguments of ``argsort_complex``: NumPy's argsort, element words."""
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
 
