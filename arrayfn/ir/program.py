@@ -101,7 +101,7 @@ Atom = Var | Literal
 
 
 class PrimitiveRow(Protocol):
-    """What the IR knows of a primitive: its name and its type rule."""
+    """What the IR needs to know of a primitive: its name and its type rule."""
 
     @property
     def name(self) -> str:
@@ -136,14 +136,14 @@ class Equation:
         params: Params,
         source: SourceLocation | None = None,
     ) -> Equation:
-        """The equation with fresh outputs of the types that the rule gives."""
+        """Make an equation with fresh outputs, whose types the type rule gives."""
         types = primitive.result_types(inputs, params, source)
         outputs = tuple([Var(t) for t in types])
         kept = MappingProxyType(dict(params)) if params else NO_PARAMS
         return cls(primitive, inputs, kept, outputs, source)
 
     def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation of other ``inputs``, with fresh outputs."""
+        """A copy of the equation with other ``inputs`` and fresh outputs."""
         for have, given in zip(self.inputs, inputs, strict=True):
             if given.type is not have.type:
                 return Equation.infer(self.primitive, inputs, self.params, self.source)
@@ -151,7 +151,10 @@ class Equation:
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
     def given(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation of other ``inputs``; it keeps outputs whose types stay."""
+        """A copy of the equation with other ``inputs``.
+
+        It keeps those outputs whose types do not change.
+        """
         same = True
         for have, atom in zip(self.inputs, inputs, strict=True):
             if atom is not have:
@@ -276,7 +279,7 @@ def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:
 
 
 def _define(defined: set[Var], var: Var, name: str) -> None:
-    """Add ``var`` to ``defined``; ProgramError if it is there already."""
+    """Add ``var`` to ``defined``; raises ProgramError if it is there already."""
     if var in defined:
         raise ProgramError(f"{name}: a value is defined twice ({var.type})")
     defined.add(var)

@@ -56,7 +56,10 @@ class ArrayType:
         return self.size * self.dtype.itemsize
 
     def span(self) -> tuple[int, int]:
-        """The lowest element's offset in memory, and the number of elements spanned."""
+        """The offset of the lowest element from the first, and the elements spanned.
+
+        Both count elements. The offset is negative if strides are.
+        """
         if self.size == 0:
             return 0, 0
         steps = self.layout.strides(self.shape)
@@ -65,7 +68,7 @@ class ArrayType:
         return low, sum(max(0, end) for end in ends) - low + 1
 
     def plain(self) -> ArrayType:
-        """Row-major and on one device, as type rules give it."""
+        """The same type, row-major and on one device, as type rules give it."""
         if self.layout is layouts.C and self.sharding is None:
             return self
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
@@ -159,9 +162,9 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
 
 
 def in_place(x: Any) -> Any:
-    """``x``; a row-major copy of a NumPy array whose elements do not lie on words.
+    """``x``, or a row-major copy if its elements are not aligned to their strides.
 
-    Such are fields of records, and arrays in bytes from an odd place on. ``type_of``
+    Such are fields of records, and arrays in bytes from an odd offset on. ``type_of``
     gives the type of the copy.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):

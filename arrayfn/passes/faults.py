@@ -66,10 +66,10 @@ class Site:
     loops: Loops = ()
 
     def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
-        """The error for a fault at this site.
+        """The error to raise for a fault at this site.
 
-        ``detail`` is the fault's, as the module's docstring says; ``values`` are those
-        of the user's check.
+        ``detail`` are the fault's lower bits, as the module's docstring says;
+        ``values`` are those of the user's check.
         """
         if self.kind == CHECK:
             text = failure(

@@ -42,14 +42,14 @@ BALANCE: Final = 8
 
 
 def cut_long_transforms(program: Program) -> Program:
-    """``program`` with its long transforms cut."""
+    """Replace long Fourier transforms by several shorter ones."""
     if not any(map(_is_long, program.equations)):
         return program
     return rewritten(program, _cut)
 
 
 def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-    """A long transform as shorter ones; None for other equations."""
+    """Emit a long transform as shorter ones; None for other equations."""
     if not _is_long(equation):
         return None
     kind, length = equation.params["kind"], equation.params["length"]
@@ -82,7 +82,7 @@ def factors(length: int) -> tuple[int, int] | None:
 
 
 def _by_kind(x: Atom, kind: str, length: int) -> Atom:
-    """The transform of this ``kind`` and ``length``, without normalisation."""
+    """Emit the transform ``kind`` of ``length``, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
     if kind == "irfft":
@@ -91,7 +91,10 @@ def _by_kind(x: Atom, kind: str, length: int) -> Atom:
 
 
 def _four_steps(x: Atom, sign: int) -> Atom:
-    """The sums of x[..., j] * exp(sign * 2i pi j k / n) over j, in four steps."""
+    """A complex transform in four steps: transform, twiddle, transform, transpose.
+
+    Computes the sums of x[..., j] * exp(sign * 2i pi j k / n) over j.
+    """
     outer, n = x.type.shape[:-1], x.type.shape[-1]
     pair = factors(n)
     assert pair is not None
@@ -198,7 +201,7 @@ def _real_back(x: Atom, n: int) -> Atom:
 
 
 def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
-    """The factors sign * i * exp(sign * 2i pi k / n), for k below ``count``."""
+    """The factors sign * i * exp(sign * 2i pi k / n) for k below ``count``."""
     k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
     unit = _unit(k, n, sign, real)
     sine, cosine = complex_numbers.imag(unit), complex_numbers.real(unit)

@@ -57,7 +57,7 @@ def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned
 
 
 def _entries(program: Program) -> Iterator[tuple[str, ...]]:
-    """The mesh axes that cut each axis of the arrays of ``program``."""
+    """Yield the mesh axes that cut each axis of each array in ``program``."""
     for var in program.inputs:
         yield from spec_of_type(var.type)
     for equation in program.equations:
@@ -96,7 +96,7 @@ def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
 def _check_cut(
     type: ArrayType, spec: Spec, mesh: Mesh, parts: int, where: SourceLocation | None
 ) -> None:
-    """Raise ArgumentError unless an array of ``type`` has blocks by ``spec``."""
+    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks."""
     whole = type.plain()
     for axis, entry in enumerate(spec):
         for name in entry:
@@ -127,7 +127,7 @@ def _of_device(
     out_specs: Sequence[Spec],
     index: int,
 ) -> Program:
-    """The Program of a device, from that of a member along ``axis``.
+    """Turn the Program of a member along ``axis`` into that of a device.
 
     Input number ``index`` is the member's index along the axis, and becomes the
     device's.
