@@ -44,7 +44,7 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array of an operand, which lies row-major from the array's first element.
+    """The array of a loop's or branch's operand, which it begins in, row-major.
 
     The layout pass guarantees this: it copies other operands of loops and branches. The
     operand need not be the whole array: it may be its first rows, or a reshape.
@@ -126,7 +126,7 @@ def carried_values(
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
-    """The carried values of a loop, from four lists of Vars.
+    """Match the Vars of a loop's carries: one CarriedValue for each.
 
     ``inputs`` and ``outputs`` are Vars of the body, ``initials`` and ``results`` those
     outside of the loop.
@@ -158,6 +158,6 @@ def _cond(
 
 
 def _result_array(atom: Atom) -> Var:
-    """A result of a body: an array of its own, by the layout pass."""
+    """The Var of a body's result, which the layout pass made an array of its own."""
     assert isinstance(atom, Var)
     return atom

@@ -52,7 +52,7 @@ def operations(program: Program) -> int:
 
 
 def operations_of(equation: Equation) -> int:
-    """The operations of ``equation``, and of the Programs in it.
+    """Count the arithmetic operations of ``equation`` and of the Programs in it.
 
     A branch counts its longest Program.
     """
@@ -89,9 +89,9 @@ def _of_windows(equation: Equation) -> int:
 
 
 def _of_convolution(equation: Equation) -> int:
-    """The multiplications and additions: each output with a kernel of its feature.
+    """Count the operations of a convolution: each output reads a whole kernel.
 
-    One with zeros, as of padding, counts like any other.
+    Products with padding count like any other.
     """
     x, w = (atom.type for atom in equation.inputs)
     types = {"operand": x, "kernel": w, "output": equation.outputs[0].type}
@@ -105,7 +105,7 @@ def _of_convolution(equation: Equation) -> int:
 
 
 def _of_solve(equation: Equation) -> int:
-    """A factorization, and two triangular systems."""
+    """Count the operations of a solve: a factorization, two triangular solves."""
     right, matrix = (atom.type for atom in equation.inputs)
     n = matrix.shape[-1]
     batch = matrix.size // max(1, n * n)
@@ -126,7 +126,7 @@ _COUNTS: Final[dict[str, Callable[[Equation], int]]] = {
 
 
 def _of_library(name: str, equation: Equation) -> int:
-    """The operations of a library primitive: the leading term of its algorithm.
+    """Count the operations of a library primitive: its algorithm's leading term.
 
     0 if no count is known.
     """

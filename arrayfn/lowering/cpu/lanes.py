@@ -19,10 +19,10 @@ MAX_STATEMENTS: Final = 600
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """The number of independent elements of ``loop``, or 0.
+    """The number of elements that ``loop`` iterates independently, or 0.
 
-    Elements are independent if no statement of the body combines two of them: each can
-    then run all iterations by itself.
+    They are independent if no statement of the body combines two of them: each can then
+    run all iterations by itself.
     """
     sizes = _lanes([loop])
     if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
@@ -60,7 +60,7 @@ def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
 
 
 def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The extents of all nests' axes in ``steps``; None if one is not elementwise."""
+    """The extents of all nests' axes in ``steps``; None unless all are elementwise."""
     lanes: set[int] = set()
     for step in walk(steps):
         if isinstance(step, (LoopStep, BranchStep)):
@@ -75,7 +75,10 @@ def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
 
 
 def _of_nest(nest: Nest) -> set[int] | None:
-    """``{extent}`` of the nest's axis, ``{}`` without one; None if not elementwise."""
+    """The extent of the nest's axis as a set, empty without one.
+
+    None if the nest is not elementwise.
+    """
     if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
         return None
     for statement in nest.statements:

@@ -48,7 +48,7 @@ LANES: Final = 4
 
 
 def is_small(x: ArrayType, sides: int = 0) -> bool:
-    """Whether matrices of type ``x`` are factored by our loops, not by LAPACK.
+    """Whether matrices of type ``x`` are factored by arrayfn's loops, not LAPACK.
 
     ``sides`` is the number of right-hand sides, if there are some.
     """
@@ -58,7 +58,7 @@ def is_small(x: ArrayType, sides: int = 0) -> bool:
 
 
 def lanes(**counts: int) -> dict[str, int]:
-    """Scratch memory for ``LANES`` small matrices at once: bytes by name.
+    """The bytes of scratch for ``LANES`` small matrices at once, by name.
 
     ``counts`` has elements for one matrix by name.
     """
@@ -139,7 +139,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call that makes the permutation of rows that getrf's pivots amount to."""
+    """The call that turns getrf's row exchanges into a permutation of rows."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
@@ -220,9 +220,10 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
-    """Two calls that are syevd, of which the second is divided by eigenvectors.
+    """The calls of an eigh of one large matrix, so that threads share the last part.
 
-    They are sytrd with stedc, then ormtr; all three take about equal time.
+    They are sytrd with stedc, then ormtr, which is divided by eigenvectors; all three
+    take about equal time.
     """
     x = vectors.type
     n, size = x.shape[-1], x.dtype.itemsize

@@ -43,7 +43,7 @@ TILE_WORK: Final = 1 << 20  # multiply-adds that are worth a tile of their own
 
 
 def packed_product(call: LibraryCall) -> LibraryCall:
-    """The product ``call`` of BLAS, by micro-kernels where these are faster."""
+    """Replace BLAS in the product ``call`` by micro-kernels, where these are faster."""
     if call.provider not in ITEM_SIZES:
         return call
     m, n, k, batch = (call.integers[name] for name in ("m", "n", "k", "batch"))
@@ -64,7 +64,7 @@ def packed_product(call: LibraryCall) -> LibraryCall:
 
 
 def is_packed(provider: str, m: int, n: int, k: int) -> bool:
-    """Whether micro-kernels multiply to ``m`` rows and ``n`` columns in place of BLAS.
+    """Whether a product of ``m`` rows and ``n`` columns uses micro-kernels, not BLAS.
 
     ``provider`` is that of the product, as "gemm_f32"; ``k`` are the terms of a sum.
     """
@@ -80,10 +80,10 @@ def is_packed(provider: str, m: int, n: int, k: int) -> bool:
 
 
 def packed_bytes(size: int, columns: int) -> int:
-    """The bytes of what is packed of the operands of a product of so many columns.
+    """The bytes of scratch for packed operands of a product of ``columns`` columns.
 
-    An element has ``size`` bytes. It is as many rows of the left operand as a vector
-    has lanes, which is a block that can be transposed, and panels of the right one.
+    An element has ``size`` bytes. Packed are a square block of the left operand, with
+    as many rows as a vector has lanes, and panels of the right one.
     """
     lanes = VECTOR_BYTES // size
     right = min(_up(columns, PANEL_VECTORS * lanes), TILE_LANES * lanes) * PANEL_TERMS

@@ -164,7 +164,7 @@ def scale(m: Arithmetic, y: Value, shifted: Value) -> Value:
 
 
 def clamped(m: Arithmetic, x: Value, limits: Split) -> Value:
-    """``x`` within ``limits``; NaN stays."""
+    """``x`` clamped to ``limits``; NaN stays NaN."""
     low, high = limits
     x = m.select(x > high, high, x)
     return m.select(x < low, low, x)
@@ -269,7 +269,7 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
 
 
 def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
-    """``result`` where ``0 < x < inf``, and the logarithm's limits elsewhere."""
+    """``result`` for ``0 < x < inf``, and the logarithm's limits for other x."""
     outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
     return m.select(x > 0.0, m.select(x < inf, result, x), outside)
 

@@ -86,7 +86,10 @@ def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
 
 
 def _count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
-    """``(count is within the width, the count or 0)``; negative counts are not."""
+    """Whether the shift count ``y`` is within the width, and the count or else 0.
+
+    Negative counts are not.
+    """
     n = width(m.dtype(y))
     within = m.reinterpret(y, "u" + m.dtype(y)[1:]) < n
     return within, m.select(within, y, 0)

@@ -114,7 +114,7 @@ def compared(names: Sequence[str], values: Sequence[Value]) -> Truth:
 
 
 def binary(operator: str, x: Number, y: Number, state: State) -> Value:
-    """The value of ``x operator y``; ``operator`` is the name of an ast class."""
+    """Compute ``x operator y``; ``operator`` is the name of an ast class."""
     if operator == "Add":
         return x.plus(y)
     if operator == "Sub":
@@ -176,11 +176,11 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """The quotient ``x // y``, or the remainder. Raises NeedsLanes.
+    """Compute the ``quotient`` of ``x`` by ``y``, else the remainder.
 
-    By a constant divisor, multiples of it go to the quotient alone. If what remains
-    stays between two neighbouring multiples, or is a symbol that can be written as two
-    digits, the result is exact; otherwise it has bounds.
+    By a constant divisor, multiples of it contribute to the quotient alone. If what
+    remains stays between two neighbouring multiples, or is a symbol that can be written
+    as two digits, the result is exact; otherwise it has bounds. Raises NeedsLanes.
     """
     size = state.constant(y)
     if size is None:
@@ -242,7 +242,7 @@ def _plain(x: Any) -> Lanes:
 
 
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
-    """The smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
+    """Compute the smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
     difference = y.plus(x, -1)
     if larger:
         difference = difference.times(-1)
@@ -276,7 +276,7 @@ _EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
 def converted(
     kind: str, suffix: str, values: Sequence[Value], state: State
 ) -> Value | None:
-    """The value of a function of integers or conditions; None for other functions.
+    """Compute a function of integers or conditions; None for other functions.
 
     ``kind`` and ``suffix`` are the parts of its name: ``min`` and ``i64``,
     ``convert_i64`` and ``i32``.
@@ -310,7 +310,7 @@ def converted(
 
 
 def _as_dtype(value: Value, dtype: str, state: State) -> Value:
-    """``value`` converted to ``dtype``: unchanged if it fits, else only bounded."""
+    """Convert ``value`` to ``dtype``: unchanged if it fits, else only bounded."""
     low, high = limits(dtype)
     if isinstance(value, Number):
         a, b = state.extremes(value)
@@ -321,7 +321,7 @@ def _as_dtype(value: Value, dtype: str, state: State) -> Value:
 
 
 def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
-    """The value of a function of conditions, by its name."""
+    """Compute a function of conditions, by its name."""
     truths = [truth_of(v) for v in values]
     if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:
         return joined(truths, either=kind.endswith("or"))
