@@ -168,7 +168,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
-    """The content of a plain file of at most ``max_bytes``, reached through no link.
+    """The content of a regular file of at most ``max_bytes``, not behind a link.
 
     ``name`` is the file's path in ``folder``, with slashes. Without ``max_bytes`` the
     machine's memory is the limit.

@@ -41,7 +41,7 @@ _LAUNCH: Final = (
 
 @dataclass
 class EjectedCall:
-    """A call of ``kernel`` on a backend ``target``.
+    """A recorded call of ``kernel`` on a backend ``target``, with its memory.
 
     Attributes:
         target: ``"cpu"`` or ``"cuda"``.
@@ -63,7 +63,7 @@ class EjectedCall:
     after: list[Array] = field(default_factory=list[Array])
 
     def program(self, kernel: Kernel | None = None) -> CompiledProgram:
-        """The call as a Program whose arguments, and results, are the memories.
+        """The call as a compiled Program whose arguments and results are the memories.
 
         ``kernel`` is called instead of this one, if it is given.
         """
@@ -162,7 +162,7 @@ class EjectedCall:
 
 
 class Recorder:
-    """A call that is about to run in the host's memory.
+    """Records a call in the host's memory, before and after it runs.
 
     ``pointers`` are ``(array, offset in bytes)``, where the kernel's argument is a
     pointer. Arrays that overlap are one memory.
@@ -203,18 +203,18 @@ class Recorder:
         )
 
     def write(self, results: Sequence[Any]) -> None:
-        """Give the memories the bytes that a call of ``EjectedCall.program`` gave."""
+        """Copy the results of ``EjectedCall.program`` to the memories."""
         for memory, result in zip(self._memories, results, strict=True):
             memory[...] = np.asarray(result)
 
     def finish(self) -> EjectedCall:
-        """The call, which has run."""
+        """The recorded call, after it has run."""
         self.call.after = [m.copy() for m in self._memories]
         return self.call
 
 
 def _argument(memory: int, value: int, first_output: int) -> Argument:
-    """A pair of ``EjectedCall.arguments`` as an argument of a plan.
+    """Convert a pair of ``EjectedCall.arguments`` to an argument of a plan.
 
     The plan's buffers for the memories are outputs, from ``first_output`` on.
     """
@@ -226,13 +226,13 @@ def _argument(memory: int, value: int, first_output: int) -> Argument:
 
 
 def _range(array: Array) -> tuple[int, int]:
-    """The addresses of a contiguous array's first byte, and of that after its last."""
+    """The address of a contiguous array's first byte, and that after its last."""
     first = int(array.__array_interface__["data"][0])
     return first, first + array.nbytes
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges, of which those that overlap are one."""
+    """Merge ranges that overlap."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(set(ranges)):
         if found and first < found[-1][1]:

@@ -147,7 +147,7 @@ def get_kernel(
 
 
 def _checked_operator(value: Any) -> Operator[..., Any]:
-    """``value`` if it is an operator; ArgumentError if not."""
+    """Return ``value`` if it is an operator; raise ArgumentError if not."""
     if isinstance(value, Operator):
         return value
     name = getattr(value, "__name__", repr(value))
@@ -159,7 +159,7 @@ def _checked_operator(value: Any) -> Operator[..., Any]:
 
 
 def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
-    """The kernels that ``backend`` takes for the calls in ``program``."""
+    """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
         return KERNELS.for_call(equation, backend)
@@ -176,7 +176,7 @@ def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
 def _row(
     kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
 ) -> Implementation:
-    """What the table says of ``kernel``.
+    """The row of the table for ``kernel``.
 
     ``taken`` are the kernels that compute the operands; None without operands.
     """
@@ -205,7 +205,7 @@ def _body(
     static: dict[str, Any],
     taken: Sequence[OperatorKernel] | None,
 ) -> Implementation:
-    """What the table says of the operator's body on ``backend``.
+    """The row of the table for the operator's body on ``backend``.
 
     It computes the operands ``args`` if the kernels ``taken`` for them are not this
     operator's. ``taken`` is None without operands.

@@ -31,7 +31,7 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
 def by_trees(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
-    """A call with ``(args, kwargs)`` of one structure; ``MISMATCH`` for any other.
+    """A shortcut for calls with arguments of one structure; ``MISMATCH`` for others.
 
     ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
     they are returned as they are.
@@ -42,6 +42,7 @@ def by_trees(
     """
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Check the structure, call on the leaves, and rebuild the results."""
         leaves, arguments_structure = tree.flatten((args, kwargs))
         if arguments_structure != structure:
             return MISMATCH
@@ -54,9 +55,9 @@ def by_trees(
 
 
 def if_on_device(call: Call) -> Call:
-    """``call`` if an argument is on a device; ``MISMATCH`` without one.
+    """A shortcut that calls ``call`` only if an argument is on a device.
 
-    NumPy arrays alone go to another backend.
+    It returns ``MISMATCH`` for NumPy arrays only, which another backend computes.
     """
 
     def run(*args: Any) -> Any:

@@ -179,7 +179,7 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        """The assembly of the kernel ``name``, or of all.
+        """The assembly of the kernel ``name``, or of all kernels.
 
         Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
         that the error adds: what to do instead.
@@ -194,7 +194,7 @@ class Lowered:
         return "\n".join(texts)
 
     def _of_target(self, target: str, remedy: str) -> Backend:
-        """The backend. Raises ArgumentError unless its name is ``target``.
+        """The backend, if its name is ``target``; raises ArgumentError for others.
 
         ``remedy`` is the text that the error adds: what to do instead.
         """
@@ -207,7 +207,7 @@ class Lowered:
         return self.backend
 
     def _number(self, name: str) -> int:
-        """The number of the generated kernel ``name``; ArgumentError without one."""
+        """The number of the generated kernel ``name``; ArgumentError if none."""
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(

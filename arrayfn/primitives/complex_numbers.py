@@ -71,7 +71,7 @@ conj = elementwise(
 
 
 def _joined(re: Array, im: Array) -> Array:
-    """The complex array of real and imaginary parts."""
+    """Join real and imaginary parts to a complex array."""
     # By parts: re + 1j * im is NaN for infinite im, and loses signs of zeros.
     result = np.empty(
         np.broadcast_shapes(re.shape, im.shape), dtypes.complex_of(re.dtype)

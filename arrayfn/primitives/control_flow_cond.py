@@ -156,13 +156,13 @@ def _batch_by_selection(
 
 
 def _passed_on(branch: Program, number: int) -> int | None:
-    """Which input ``branch`` returns as its output ``number``, or None."""
+    """The number of the input that ``branch`` returns as output ``number``, or None."""
     output = branch.outputs[number]
     return next((k for k, v in enumerate(branch.inputs) if v is output), None)
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
-    """Slices along axis 0 of ``x`` where ``flags`` are True, else of ``y``.
+    """Select slices along axis 0: of ``x`` where ``flags`` are True, else of ``y``.
 
     ``flags`` is a bool vector with an entry for each slice.
     """
@@ -172,10 +172,10 @@ def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
 
 
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
-    """Slice k along axis 0 of ``values[index[k]]``, for each k; indices are clamped.
+    """Select slice k of ``values[index[k]]`` along axis 0, for each k.
 
-    ``index`` is an int32 vector; all of ``values``, one array for each branch, have the
-    same shape.
+    ``index`` is an int32 vector, whose elements are clamped; all of ``values``, one
+    array for each branch, have the same shape.
     """
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
@@ -224,7 +224,7 @@ def _split(
 
 
 class _Slots:
-    """Slots for the residuals of branches; residuals of equal type share a slot.
+    """Output slots of a cond for residuals; residuals of equal type share a slot.
 
     Every branch of a cond must return the same number of residuals. Known operands are
     read directly. ``vars`` are the slots in the outer Program.

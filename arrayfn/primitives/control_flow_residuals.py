@@ -18,7 +18,11 @@ _MAX_ARRAYS: Final = 2
 
 
 class Residuals:
-    """The residuals of a scan that is split into ``parts``, for the linear loop.
+    """Chooses how a split scan passes each residual to its linear loop.
+
+    Constants and slices of the known loop are read directly. Values that depend on
+    constants alone are computed once before the loops. Cheap values are recomputed in
+    the linear loop. All others are stacked by the known loop.
 
     Constants and slices of the known loop are read directly. Values that depend on
     constants alone are computed once before the loops. Cheap values are recomputed in
@@ -69,7 +73,7 @@ class Residuals:
             self.keep(var)
 
     def keep(self, var: Var) -> None:
-        """Makes ``var``, a residual, available in the linear step.
+        """Make the residual ``var`` available in the linear step.
 
         It is read if it is available, recomputed if that is cheap, else stacked.
         """

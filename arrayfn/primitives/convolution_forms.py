@@ -88,7 +88,7 @@ def extents_of(type: ArrayType, axes: Axes) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The params of a ``conv_general``: roles of axes, strides and dilations."""
+    """The params of a convolution: roles of axes, strides and dilations."""
 
     lhs: Roles
     rhs: Roles
@@ -110,7 +110,7 @@ class Form:
 
 
 def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
-    """A convolution that contracts nothing but the window, as a sum of slices.
+    """Emit a convolution that contracts only the window, as a sum of slices.
 
     It fuses into one kernel that reads the operand directly.
 
@@ -169,7 +169,7 @@ def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
 
 
 def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> Atom:
-    """``x`` without the axes ``dropped``, of extent 1, and broadcast to ``shape``.
+    """Drop the axes ``dropped``, of extent 1, and broadcast ``x`` to ``shape``.
 
     Each other axis k becomes axis ``positions[k]`` of the result.
     """
@@ -184,7 +184,7 @@ def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> A
 
 
 def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
-    """Windows side by side (im2col), and one matrix product.
+    """Emit a convolution as windows side by side (im2col) and a matrix product.
 
     The axes of the windows are ordered so that the product needs no other copy:
     contracted axes as in the kernel, free axes as in the output. Axes from the
@@ -280,7 +280,7 @@ def _innermost(
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
     """The windows of ``x``, with axes in ``order``.
 
-    A view if there is one window, or if windows have one element each.
+    It is a view if there is one window, or if windows have one element each.
     """
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))

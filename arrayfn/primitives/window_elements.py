@@ -108,7 +108,7 @@ def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
 
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
-    """window_take as a gather."""
+    """Emit window_take as a gather."""
     if not positions.type.size:
         return views.zeros(x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
@@ -211,7 +211,7 @@ def _put_reference(
 def _put_expand(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom:
-    """window_put as a scatter_add into zeros."""
+    """Emit window_put as a scatter_add into zeros."""
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
     whole = geometry.whole(type.shape)
@@ -231,7 +231,7 @@ def _put_expand(
 def put_in_phases(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom | None:
-    """``window_put`` as a gather by the operand's elements; None for many windows.
+    """Emit ``window_put`` as a gather by the operand's elements; None for many windows.
 
     ``values`` and ``positions`` have one element for each window: a value, and the
     position inside the window to which it is added. ``extents`` are the operand's along
@@ -273,7 +273,7 @@ def put_in_phases(
 
 @dataclass(frozen=True)
 class _Phases:
-    """What ``put_in_phases`` sums: values and positions, padded by windows of zeros.
+    """The padded values and positions of ``put_in_phases``, by phases of elements.
 
     An element of a phase is read by the window that begins last before it, and by up to
     ``max_distance`` windows before that one, along each window axis. ``counts`` are the
@@ -331,7 +331,7 @@ class _Phases:
 def _interleaved(
     phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
 ) -> Atom:
-    """The array whose elements come from the phases alternately, along ``axes``.
+    """Interleave phases along ``axes`` into one array.
 
     ``phase(offsets)`` has the elements ``offset + i * stride`` along each of ``axes``,
     for one offset below each stride. All phases have the same shape.

@@ -50,7 +50,7 @@ class Windows:
         }
 
     def kept(self, ndim: int) -> Axes:
-        """The axes of an operand of ``ndim`` axes that windows keep."""
+        """The axes of an operand of ``ndim`` axes that windows have, too."""
         removed = (*self.collapsed_axes, *self.batch[0])
         return tuple(axis for axis in range(ndim) if axis not in removed)
 
@@ -81,7 +81,7 @@ class Windows:
         )
 
     def mapped_together(self) -> Windows:
-        """The params for operand, indices and windows with one more axis in front."""
+        """The params after operand, indices and windows got one more axis in front."""
         return Windows(
             shifted(self.window_axes),
             shifted(self.collapsed_axes),
@@ -90,7 +90,7 @@ class Windows:
         )
 
     def mapped_operand(self) -> Windows:
-        """The params with a mapped axis 0 in operand and windows, as a window axis."""
+        """The params after operand and windows got a mapped axis 0, a window axis."""
         return Windows(
             (0, *shifted(self.window_axes)),
             shifted(self.collapsed_axes),
@@ -99,7 +99,7 @@ class Windows:
         )
 
     def mapped_indices(self) -> Windows:
-        """The params with a mapped axis 0 in indices and windows."""
+        """The params after indices and windows got a mapped axis 0."""
         return replace(
             self,
             window_axes=shifted(self.window_axes),
@@ -229,7 +229,7 @@ def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
 
 
 def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
-    """``values`` along ``axes`` of ``ndim`` axes; the others have extent 1."""
+    """Reshape ``values`` to ``ndim`` axes: ``axes`` hold them, others have extent 1."""
     shape = [1] * ndim
     for axis, extent in zip(axes, values.shape, strict=True):
         shape[axis] = extent

@@ -187,14 +187,14 @@ def hessian(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Push the basis of the arguments through ``jacrev``, and cut what it gives."""
+        """Push the basis of the arguments through ``jacrev``, and cut the result."""
         of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
 
         def recorded(*chosen_arguments: Any) -> Any:
-            """The function, which also notes the structure of its value."""
+            """Call the function, and record the structure of its value."""
             value = of_chosen(*chosen_arguments)
             out_tree.append(tree.structure(value[0] if has_aux else value))
             return value
@@ -257,7 +257,7 @@ def _of_chosen(
     holomorphic: bool,
     allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``function`` of the arguments it is differentiated by alone, and those.
+    """``function`` as a function of the arguments to differentiate by, and these.
 
     ``args`` and ``kwargs`` are all arguments, of which ``argnums`` chooses. Raises
     DifferentiationError for integers, unless ``allow_int``, and for real numbers if
@@ -274,7 +274,7 @@ def _of_chosen(
 
     @functools.wraps(function)
     def of_chosen(*chosen_arguments: Any) -> Any:
-        """The function with these arguments in the chosen positions."""
+        """Call the function with these arguments in the chosen positions."""
         whole = list(args)
         for position, argument in zip(positions, chosen_arguments, strict=True):
             whole[position] = argument
@@ -295,7 +295,10 @@ def _check_real(function: Function, arguments: Sequence[Any]) -> None:
 
 
 def _basis(types: Sequence[ArrayType]) -> list[Any]:
-    """For each type the unit vectors of all elements together, along a new axis 0."""
+    """A basis of all inputs together: for each type, unit vectors and zeros.
+
+    They lie along a new axis 0.
+    """
     total = sum(t.size for t in types)
     rows: list[Any] = []
     begin = 0
@@ -312,9 +315,9 @@ def _is_single(types: Sequence[ArrayType]) -> bool:
 
 
 def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
-    """``x`` cut along its first or last axis into pieces as long as arrays are large.
+    """Cut ``x`` along its first or last axis into arrays of ``shapes``.
 
-    A piece of its own keeps the rest of the shape; it is reshaped afterwards.
+    A part's axes on the cut side are reshaped to its shape.
     """
     sizes = [math.prod(shape) for shape in shapes]
     if len(sizes) == 1:
