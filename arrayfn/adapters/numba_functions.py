@@ -72,11 +72,11 @@ class NumbaFunction:
         call = _Call(self, leaves, structure, places)
         operands = [leaves[k] for k in places]
         if self.python is None or self.result is not None or self.vjp is not None:
-            return call.by_callback(operands, None)
+            return call.call_back(operands, None)
         try:
             return call.operator()(*operands)
         except _NOT_TRACED as error:
-            return call.by_callback(operands, error)
+            return call.call_back(operands, error)
 
     @override
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class _Call:
         )
         return made
 
-    def by_callback(self, operands: Sequence[Any], error: Exception | None) -> Any:
+    def call_back(self, operands: Sequence[Any], error: Exception | None) -> Any:
         """Call the compiled function on ``operands`` as a callback, with its ``vjp``.
 
         ``error`` says why its Python source cannot be traced, if it was tried.

@@ -80,11 +80,11 @@ def _replaced(value: Any) -> Any:
 def _math() -> Any:
     """A stand-in for the module ``math``, whose functions also take traced values."""
     whole = dict(vars(math))
-    whole.update({name: _of_arrays(name) for name in {*_NAMES, *_SPECIAL}})
+    whole.update({name: _array_function(name) for name in {*_NAMES, *_SPECIAL}})
     return SimpleNamespace(**whole)
 
 
-def _of_arrays(name: str) -> Function:
+def _array_function(name: str) -> Function:
     """The function ``name`` of ``math``, which also takes arrays and traced values."""
     theirs = getattr(math, name)
 

@@ -421,8 +421,7 @@ class LLVMArithmetic:
 def _mark_pure(function: ir.Function) -> None:
     """Mark ``function`` as free of effects, internal and never inlined.
 
-    Loops that call it can then be vectorised. It is optimised for size, as it rarely
-    runs.
+    Loops that call it can then be vectorised. It is not optimised, as it rarely runs.
     """
     function.linkage = "internal"
     # llvmlite checks attributes against a list that lacks some of these.

@@ -141,7 +141,7 @@ class Signature:
         if {d.name for d in dims} != set(sizes) or not all(
             d.accepts(sizes[d.name]) for d in dims
         ):
-            wanted = ", ".join(f"{d.name} {d.wanted}" for d in dims) or "none"
+            wanted = ", ".join(f"{d.name} {d.description}" for d in dims) or "none"
             raise ArgumentError(
                 f"the open sizes of the function are {wanted}, not {dict(sizes)}",
                 user_location(),

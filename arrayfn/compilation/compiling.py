@@ -90,9 +90,6 @@ class Compiler:
     Its methods take the arguments of one call: ``args`` and ``kwargs`` are pytrees
     without the static arguments, which ``static`` holds, and ``leaves`` their leaves.
 
-    Its methods take the arguments of one call: ``args`` and ``kwargs`` are pytrees
-    without the static arguments, which ``static`` holds, and ``leaves`` their leaves.
-
     Attributes:
         function: the Python function.
         backend: the backend of the device that was named; None runs where the

@@ -140,7 +140,7 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     device = device_of(arrays) or "mesh"
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
-    run = _device_cache.find(key, device, lambda: _of_types(program, types))
+    run = _device_cache.find(key, device, lambda: _with_constant_inputs(program, types))
     return run.run(program, [_device_cache.put(device, x) for x in arrays])
 
 
@@ -218,7 +218,7 @@ class _DeviceCache:
 _device_cache = _DeviceCache()
 
 
-def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
+def _with_constant_inputs(program: Program, types: Sequence[ArrayType]) -> Program:
     """``program`` with inputs of these types, and constants as inputs."""
     builder = ProgramBuilder(program.name)
     with builder:

@@ -24,10 +24,10 @@ from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.compiling import CompiledSignature, Compiler
 from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.short_calls import (
-    by_trees,
+    device_shortcut,
     gives_tuple,
-    if_on_device,
     is_flat,
+    structure_shortcut,
 )
 from arrayfn.compilation.stages import Lowered, Traced
 from arrayfn.compilation.static_arguments import (
@@ -100,9 +100,9 @@ class Jitted(Generic[P, R]):
             result = last(*args)
             if type(result) is not int:
                 return result
-        by_trees = self._last_by_trees
-        if by_trees is not None:
-            result = by_trees(args, kwargs)
+        by_structure = self._last_by_trees
+        if by_structure is not None:
+            result = by_structure(args, kwargs)
             if type(result) is not int:
                 return result
         return self._call(args, kwargs)
@@ -286,12 +286,12 @@ class Jitted(Generic[P, R]):
         is_plain = entry.single or gives_tuple(entry.out_tree)
         call = run.call_single if entry.single else run.call
         if self._compiler.backend is None and entry.is_on_device:
-            call = if_on_device(call)
+            call = device_shortcut(call)
         if is_plain and not kwargs and is_flat(args, leaves):
             self._last = call
         else:
             out_tree = None if is_plain else entry.out_tree
-            self._last_by_trees = by_trees(call, structure, out_tree)
+            self._last_by_trees = structure_shortcut(call, structure, out_tree)
 
     def forget_last(self) -> None:
         """Drop the shortcut: the next call looks its signature up."""

@@ -116,7 +116,7 @@ def kernels(
         program = make_program(partial(operator, **static))(*args)
     rows: list[Implementation] = []
     for target in backends:
-        taken = None if program is None else list(_taken(program, target))
+        taken = None if program is None else list(_used_kernels(program, target))
         for name in names:
             rows += (_row(kernel, taken) for kernel in KERNELS.of(name, target))
             if name == made.name:
@@ -142,7 +142,7 @@ def get_kernel(
     if not args:
         return next(iter(KERNELS.of(made.name, target)), None)
     program = make_program(partial(operator, **static))(*args)
-    taken = _taken(program, target)
+    taken = _used_kernels(program, target)
     return next((kernel for kernel in taken if kernel.operator == made.name), None)
 
 
@@ -158,7 +158,7 @@ def _checked_operator(value: Any) -> Operator[..., Any]:
     )
 
 
-def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
+def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
     """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
@@ -170,7 +170,7 @@ def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
         if kernel is not None:
             yield kernel
         for inner in equation.subprograms() if kernel is None else ():
-            yield from _taken(inner, backend)
+            yield from _used_kernels(inner, backend)
 
 
 def _row(

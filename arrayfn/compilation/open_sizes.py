@@ -116,7 +116,7 @@ class OpenText:
                 elif not dims[name].accepts(size):
                     raise ArgumentError(
                         f"{where} has {plural(size, 'element')}, but {name} must be "
-                        f"{dims[name].wanted}",
+                        f"{dims[name].description}",
                         user_location(),
                     )
         return found

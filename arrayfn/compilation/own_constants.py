@@ -26,11 +26,11 @@ def with_own_constants(program: Program) -> Program:
     if not program.constants:
         return program
     values = program.constant_values
-    copies = [x if isinstance(x, ArrayOnDevice) else _own(x) for x in values]
+    copies = [x if isinstance(x, ArrayOnDevice) else _copy_of(x) for x in values]
     return replace(program, constant_values=tuple(copies))
 
 
-def _own(array: Array) -> Array:
+def _copy_of(array: Array) -> Array:
     """A copy of ``array``, shared by all calls until the array changes."""
     key = (id(array), array.shape, array.dtype, array.strides)
     copy = _copies.get(key)

@@ -28,7 +28,7 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
     return out_tree == tree.structure((0,) * out_tree.num_leaves)
 
 
-def by_trees(
+def structure_shortcut(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
     """A shortcut for calls with arguments of one structure; ``MISMATCH`` for others.
@@ -36,7 +36,8 @@ def by_trees(
     ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
     they are returned as they are.
 
-    >>> by_name = by_trees(lambda a, b: (a, b), tree.structure(((0,), {"k": 0})), None)
+    >>> structure = tree.structure(((0,), {"k": 0}))
+    >>> by_name = structure_shortcut(lambda a, b: (a, b), structure, None)
     >>> by_name((5,), {"k": 6}), by_name((5, 6), {})
     ((5, 6), 1)
     """
@@ -54,7 +55,7 @@ def by_trees(
     return run
 
 
-def if_on_device(call: Call) -> Call:
+def device_shortcut(call: Call) -> Call:
     """A shortcut that calls ``call`` only if an argument is on a device.
 
     It returns ``MISMATCH`` for NumPy arrays only, which another backend computes.

@@ -29,8 +29,6 @@ class Fit:
 
     At n = 2, 3 and 4 the words "5", "7" and "9" are ``$(2*n+1)``.
 
-    At n = 2, 3 and 4 the words "5", "7" and "9" are ``$(2*n+1)``.
-
     Attributes:
         points: the sizes at which values are given.
         known: the answers of ``formula_of``.

@@ -184,7 +184,7 @@ class Lowered:
         Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
         that the error adds: what to do instead.
         """
-        backend = self._of_target(target, remedy)
+        backend = self._backend_of_target(target, remedy)
         assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
         if name is not None:
@@ -193,7 +193,7 @@ class Lowered:
         texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
         return "\n".join(texts)
 
-    def _of_target(self, target: str, remedy: str) -> Backend:
+    def _backend_of_target(self, target: str, remedy: str) -> Backend:
         """The backend, if its name is ``target``; raises ArgumentError for others.
 
         ``remedy`` is the text that the error adds: what to do instead.

@@ -102,13 +102,13 @@ def _from_json(value: Any, depth: int) -> Any:
             return dict(zip(items, _each(list(items.values()), depth), strict=True))
         case {"map": [*items]} if all(type(x) is list and len(x) == 2 for x in items):
             keys = [_static_from(key, depth) for key, _ in items]
-            return _made(dict, zip(keys, _each([x for _, x in items], depth)))  # noqa: B905
+            return _construct(dict, zip(keys, _each([x for _, x in items], depth)))  # noqa: B905
         case {"named": [str(name), [*fields], [*items]]}:
             children = _each(items, depth)
-            return _made(_named_tuple(name, fields)._make, children)
+            return _construct(_named_tuple(name, fields)._make, children)
         case {"node": [str(name), metadata, [*items]]}:
             cls, make = _registered(name)
-            made = _made(make, _static_from(metadata, depth), _each(items, depth))
+            made = _construct(make, _static_from(metadata, depth), _each(items, depth))
             if type(made) is not cls:
                 raise BundleError(f"describes no {name}")
             return made
@@ -121,7 +121,7 @@ def _each(items: Sequence[Any], depth: int) -> list[Any]:
     return [_from_json(x, depth + 1) for x in items]
 
 
-def _made(make: Any, *parts: Any) -> Any:
+def _construct(make: Any, *parts: Any) -> Any:
     """Call ``make(*parts)``, of a class of this process; BundleError if it refuses."""
     try:
         return make(*parts)

@@ -67,9 +67,6 @@ class Weights:
     In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
     and kept (1,).
 
-    In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
-    and kept (1,).
-
     Attributes:
         equation: the product.
         side: the number of the operand.

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from arrayfn.ir import NamedSharding
 
 
-def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]]:
+def _devices_by_part(
+    sharding: NamedSharding, shape: Sequence[int]
+) -> dict[str, list[str]]:
     """The names of the devices that hold each part, by the part's index ranges."""
     parts: dict[str, list[str]] = {}
     for member, number in enumerate(sharding.mesh.device_ids):
@@ -30,7 +32,7 @@ def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
     [0:2, 0:6] cpu:0 cpu:1
     [2:4, 0:6] cpu:2 cpu:3
     """
-    parts = _parts(sharding, shape)
+    parts = _devices_by_part(sharding, shape)
     width = max(map(len, parts))
     lines = [f"{slices:<{width}} {' '.join(names)}" for slices, names in parts.items()]
     return "\n".join([repr(sharding.spec), *lines])
@@ -41,7 +43,7 @@ def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
 
     There is a cell for each part of the last two axes.
     """
-    parts = _parts(sharding, shape)
+    parts = _devices_by_part(sharding, shape)
     rows: dict[str, list[tuple[str, list[str]]]] = {}
     for slices, names in parts.items():
         *front, _ = slices.strip("[]").split(", ")

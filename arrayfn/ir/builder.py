@@ -94,7 +94,7 @@ class ProgramBuilder:
         """
         inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
-        made = equation.given(inputs)
+        made = equation.with_inputs(inputs)
         self.equations.append(made)
         environment.update(zip(equation.outputs, made.outputs, strict=True))
 

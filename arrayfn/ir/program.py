@@ -150,7 +150,7 @@ class Equation:
         outputs = tuple([Var(v.type) for v in self.outputs])
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
-    def given(self, inputs: tuple[Atom, ...]) -> Equation:
+    def with_inputs(self, inputs: tuple[Atom, ...]) -> Equation:
         """A copy of the equation with other ``inputs``.
 
         It keeps those outputs whose types do not change.

@@ -44,10 +44,11 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array of a loop's or branch's operand, which it begins in, row-major.
+    """The array that holds the operand ``atom`` of a loop or branch.
 
-    The layout pass guarantees this: it copies other operands of loops and branches. The
-    operand need not be the whole array: it may be its first rows, or a reshape.
+    The operand is row-major and begins at the array's first element: the layout pass
+    copies other operands. It need not be the whole array, but may be its first rows, or
+    a reshape.
     """
     assert isinstance(atom, Var)
     return reads[atom].base

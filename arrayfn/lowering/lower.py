@@ -102,9 +102,6 @@ def in_two_parts(
     The first is computed once, before the first call. Both are verified, the second
     with the results of the first.
 
-    The first part is computed once, before the first call. Both are verified, the
-    second with the results of the first.
-
     Args:
         program: a Program after all passes but layout assignment.
         donated: the numbers of the inputs that may be overwritten.

@@ -85,7 +85,7 @@ class Blocks:
         self.readers: dict[Atom, set[Segment]] = {}
         self._emit(program)
 
-    def whole(self, atom: Atom) -> Atom:
+    def unstacked(self, atom: Atom) -> Atom:
         """The new value of ``atom``, which is equal on all members."""
         x = self.known.get(atom, atom)
         if not self.flags.get(atom, False):
@@ -99,7 +99,7 @@ class Blocks:
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
         """``stacked(atom)`` if the value ``differs`` between members, or ``whole``."""
-        return self.stacked(atom) if differs else self.whole(atom)
+        return self.stacked(atom) if differs else self.unstacked(atom)
 
     def _emit(self, program: Program) -> None:
         """Emit all segments of ``program``, and the collectives between them."""
@@ -304,7 +304,10 @@ def _cond(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
         for branch in equation.params["branches"]
     )
     pairs = zip(operands, differ[1:], strict=True)
-    given = [blocks.whole(index), *(blocks.stacked_if(a, flag) for a, flag in pairs)]
+    given = [
+        blocks.unstacked(index),
+        *(blocks.stacked_if(a, flag) for a, flag in pairs),
+    ]
     return current_builder().emit(equation.primitive, given, {"branches": branches})
 
 

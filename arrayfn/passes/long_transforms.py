@@ -53,7 +53,7 @@ def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
     if not _is_long(equation):
         return None
     kind, length = equation.params["kind"], equation.params["length"]
-    result = _by_kind(operands[0], kind, length)
+    result = _transform_of_kind(operands[0], kind, length)
     scale = fourier.factor(kind, length, equation.params["norm"])
     if scale != 1:
         result = e.mul(result, conversion.literal(scale, result.type.dtype))
@@ -81,7 +81,7 @@ def factors(length: int) -> tuple[int, int] | None:
     return None
 
 
-def _by_kind(x: Atom, kind: str, length: int) -> Atom:
+def _transform_of_kind(x: Atom, kind: str, length: int) -> Atom:
     """Emit the transform ``kind`` of ``length``, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
@@ -160,7 +160,7 @@ def _real(x: Atom, n: int) -> Atom:
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
-    even, odd = (_part(pairs, k) for k in (0, 1))
+    even, odd = (_at_last_index(pairs, k) for k in (0, 1))
     transform = _four_steps(complex_numbers.make_complex(even, odd), -1)
     first = slicing.slice_along(transform, len(outer), 0, 1)
     transform = slicing.concatenate(transform, first, axis=len(outer))
@@ -210,7 +210,7 @@ def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
     return complex_numbers.make_complex(e.neg(sine), cosine)
 
 
-def _part(x: Atom, index: int) -> Atom:
+def _at_last_index(x: Atom, index: int) -> Atom:
     """x[..., index]."""
     return views.reshape(
         slicing.slice_along(x, x.type.ndim - 1, index, index + 1),

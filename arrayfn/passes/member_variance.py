@@ -42,7 +42,7 @@ def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
         return scan_varies(params, operands_vary, axis)[1]
     if primitive.name == "while_loop":
         return while_varies(params, operands_vary, axis)
-    branches = [_of_outputs(b, operands_vary[1:], axis) for b in params["branches"]]
+    branches = [_outputs_vary(b, operands_vary[1:], axis) for b in params["branches"]]
     return list(map(any, zip(*branches, strict=True)))
 
 
@@ -54,7 +54,7 @@ def scan_varies(
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
-        flags = _of_outputs(params["program"], [*fixed, *carries, *xs], axis)
+        flags = _outputs_vary(params["program"], [*fixed, *carries, *xs], axis)
         return None, [*_either(carries, flags), *flags[len(carries) :]]
 
     _, results = fixed_point(body, state)
@@ -69,7 +69,7 @@ def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> 
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
-        flags = _of_outputs(params["body_program"], [*fixed, *carries], axis)
+        flags = _outputs_vary(params["body_program"], [*fixed, *carries], axis)
         return None, _either(carries, flags)
 
     return fixed_point(body, state)[1]
@@ -80,7 +80,7 @@ def _either(carries: Flags, results: Flags) -> Flags:
     return [a or b for a, b in zip(carries, results, strict=False)]
 
 
-def _of_outputs(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
+def _outputs_vary(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
     """Which outputs of ``program`` may differ between members."""
     flags = varying(program, inputs_vary, axis)
     return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]

@@ -52,7 +52,7 @@ def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned
         if name in names:
             axis = BlockAxis(name, parts, mesh.shape[name])
             index = len(inputs) + position
-            local = _of_device(local, axis, inputs, outputs, index)
+            local = _device_program(local, axis, inputs, outputs, index)
     return replace(found, program=local, mesh=mesh)
 
 
@@ -120,7 +120,7 @@ def _check_cut(
             )
 
 
-def _of_device(
+def _device_program(
     program: Program,
     axis: BlockAxis,
     in_specs: Sequence[Spec],
@@ -157,7 +157,7 @@ def _of_device(
         for atom, spec in zip(program.outputs, out_specs, strict=True):
             dim = _dim_of(axis.name, spec)
             if dim is None:
-                outputs.append(blocks.whole(atom))
+                outputs.append(blocks.unstacked(atom))
             else:
                 outputs.append(_joined(blocks.stacked(atom), dim))
         return builder.build(outputs)

@@ -189,10 +189,10 @@ def emit_on_first_device(
     first, *rest = emitter.index_operands()
     branch = e.minimum(functools.reduce(e.add, rest, first), 1)
     outputs = as_list(cond(branch, *parts, branches=tuple(branches)))
-    return [emitter.whole(_of_first(emitter, x)) for x in outputs]
+    return [emitter.whole(_from_first_device(emitter, x)) for x in outputs]
 
 
-def _of_first(emitter: Partition, x: Atom) -> Atom:
+def _from_first_device(emitter: Partition, x: Atom) -> Atom:
     """Broadcast the first device's ``x`` to all devices."""
     shape = x.type.shape
     for name in emitter.mesh.axis_names:

@@ -132,13 +132,13 @@ def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[
     for position, (x, (shape, dtype)) in enumerate(zip(arrays, results, strict=True)):
         if (x.shape, x.dtype) != (shape, dtype):
             raise ShapeError(
-                f"the Python function {name} gave {_form(x.shape, x.dtype)} as result "
-                f"{position}, which is declared as {_form(shape, dtype)}"
+                f"the Python function {name} gave {_type_text(x.shape, x.dtype)} as "
+                f"result {position}, which is declared as {_type_text(shape, dtype)}"
             )
     return list(arrays)
 
 
-def _form(shape: Shape, dtype: DType) -> str:
+def _type_text(shape: Shape, dtype: DType) -> str:
     """An array type as text: ``f32[3,4]``."""
     name = dtypes.SHORT_NAMES.get(dtype, str(dtype))
     return f"{name}[{','.join(map(str, shape))}]"

@@ -175,7 +175,7 @@ def _collective(
     return primitive
 
 
-def _parts(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
+def _part_shape(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
     """The shape of a member's part of ``x``: without axis 0.
 
     Raises ShapeError unless axis 0 has an index for each of the ``members``.
@@ -343,7 +343,7 @@ reduce_scatter = _collective(
     "reduce_scatter",
     "Each member's own part of the sum of all members' values.",
     lambda x, axis_name, members: x.with_shape(
-        _parts("reduce_scatter", x, members)
+        _part_shape("reduce_scatter", x, members)
     ).with_varying(x.varying),
     lambda x, **params: _only_member(x, **params)[0].copy(),
     _transposed(lambda: all_gather),
@@ -359,7 +359,7 @@ reduce_scatter = _collective(
 
 def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
     """Type rule: the operand's type, with a part for each member along axis 0."""
-    _parts("all_to_all", x, members)
+    _part_shape("all_to_all", x, members)
     return x.with_shape(x.shape).with_varying(x.varying)
 
 

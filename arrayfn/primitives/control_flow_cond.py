@@ -235,7 +235,7 @@ class _Slots:
         self.types: list[ArrayType] = []
         for p in parts:
             free = list(range(len(self.types)))
-            for var in _kept(p):
+            for var in _own_residuals(p):
                 form = (var.type.shape, var.type.dtype, var.type.varying)
                 for slot in free:
                     slot_type = self.types[slot]
@@ -307,7 +307,7 @@ class _Slots:
         )
 
 
-def _kept(p: Parts) -> list[Var]:
+def _own_residuals(p: Parts) -> list[Var]:
     """The residuals of ``p`` that are not inputs of its known part."""
     inputs = p.known.inputs
     return [v for v in p.residual_outputs if isinstance(v, Var) and v not in inputs]

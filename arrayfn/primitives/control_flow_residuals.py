@@ -24,10 +24,6 @@ class Residuals:
     constants alone are computed once before the loops. Cheap values are recomputed in
     the linear loop. All others are stacked by the known loop.
 
-    Constants and slices of the known loop are read directly. Values that depend on
-    constants alone are computed once before the loops. Cheap values are recomputed in
-    the linear loop. All others are stacked by the known loop.
-
     Attributes:
         whole: the equation that is split.
         hoisted: the equations to run before the loops.

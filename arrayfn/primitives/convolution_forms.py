@@ -145,12 +145,14 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     w = conversion.as_dtype(w, compute_dtype)
     total: Atom | None = None
     for tap in np.ndindex(*geometry.sizes):
-        left = _spread(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
+        left = _drop_and_broadcast(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
         index = [0] * len(tap)
         for axis, k in zip(geometry.axes, tap, strict=True):
             index[position[kernel_axis[axis]]] = k
         right = _element(w, of_kernel, index)
-        right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
+        right = _drop_and_broadcast(
+            right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape
+        )
         term = e.mul(conversion.as_dtype(left, compute_dtype), right)
         total = term if total is None else e.add(total, term)
     assert total is not None
@@ -168,7 +170,9 @@ def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
     return slicing.block(w, begin, limit)
 
 
-def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> Atom:
+def _drop_and_broadcast(
+    x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape
+) -> Atom:
     """Drop the axes ``dropped``, of extent 1, and broadcast ``x`` to ``shape``.
 
     Each other axis k becomes axis ``positions[k]`` of the result.

@@ -101,8 +101,6 @@ def _doubling(
 
     Hillis and Steele, Data parallel algorithms (1986).
 
-    Hillis and Steele, Data parallel algorithms (1986).
-
     Args:
         values: the arrays that are scanned together.
         fills: the identity of ``combine`` for each of them.

@@ -151,10 +151,10 @@ class _MappedDerivative:
     def is_mapped_by_tangents(
         self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
     ) -> bool:
-        """Whether there are mapped operands for the custom rule only due to tangents.
+        """Whether no operand would be mapped if the custom rule were called.
 
-        That is so if only tangents are mapped, or operands whose tangents are not: the
-        custom rule maps none of these operands together with its tangent.
+        The custom rule maps an operand together with its tangent. So this is true if
+        only tangents are mapped, or operands whose tangents are not.
         """
         return not any(
             is_mapped and (tangent_mapped or not varies)

@@ -165,7 +165,9 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
                 continue
             term = emitters.mul(tangent, partial(*primals, outputs[0]))
             total = term if total is None else emitters.add(total, term)
-        return [None if total is None else spread(total, outputs[0].type.shape)]
+        return [
+            None if total is None else broadcast_scalar(total, outputs[0].type.shape)
+        ]
 
     return rule
 
@@ -242,15 +244,15 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def spread(value: Atom, shape: Shape) -> Atom:
+def broadcast_scalar(value: Atom, shape: Shape) -> Atom:
     """Broadcast ``value`` to ``shape`` if it is rank-0 and ``shape`` is not."""
     if value.type.shape == shape:
         return value
     return emitters.broadcast_in_dim(value, shape=shape, axes=())
 
 
-def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
-    """The transpose of ``spread``: sum ``cotangent`` for a rank-0 operand."""
+def sum_to_scalar(cotangent: Atom, operand: ArrayType) -> Atom:
+    """The transpose of ``broadcast_scalar``: sum ``cotangent`` for a rank-0 operand."""
     if cotangent.type.shape == operand.shape:
         return cotangent
     axes = tuple(range(cotangent.type.ndim))
@@ -272,7 +274,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
                 results.append(None)
             else:
                 value = transpose(cotangent, inputs)
-                results.append(unspread(value, operand.type))
+                results.append(sum_to_scalar(value, operand.type))
         return results
 
     return rule

@@ -299,7 +299,7 @@ def _split(
         part_type(v.type, mesh, spec, typed)
         for v, spec in zip(stacked_residuals, specs, strict=True)
     ]
-    linear_body = _of_stacked_residuals(
+    linear_body = _reading_stacked_residuals(
         parts, stacked_types, specs, index_types(axis_names, typed)
     )
     linear_specs = tuple(selected(out_specs, varies))
@@ -341,7 +341,7 @@ def _with_stacked_residuals(parts: Parts, specs: Sequence[PartitionSpec]) -> Pro
         return builder.build(results)
 
 
-def _of_stacked_residuals(
+def _reading_stacked_residuals(
     parts: Parts,
     stacked: Sequence[ArrayType],
     specs: Sequence[PartitionSpec],
@@ -415,9 +415,6 @@ def _counted_once(
     Where types do not say what varies, the cotangent of a result that all members along
     an axis share is divided among them, and the cotangent of an operand that they share
     is the sum of theirs.
-
-    The cotangent of a result that all members along an axis share is divided among
-    them, and the cotangent of an operand that they share is the sum of theirs.
 
     Args:
         program: the transposed body. It takes known operands, then cotangents.

@@ -187,7 +187,7 @@ def _put_reference(
     shape = list(values.shape)
     for axis, n in zip(geometry.axes, extents, strict=True):
         shape[axis] = n
-    shape = list(geometry.whole(tuple(shape)))
+    shape = list(geometry.padded_shape(tuple(shape)))
     compute_dtype = dtypes.compute_dtype(values.dtype)
     result = np.zeros(shape, compute_dtype)
     coordinates = itertools.product(*(range(n) for n in geometry.sizes))
@@ -214,7 +214,7 @@ def _put_expand(
     """Emit window_put as a scatter_add into zeros."""
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
-    whole = geometry.whole(type.shape)
+    whole = geometry.padded_shape(type.shape)
     zeros = views.zeros(type.with_shape(whole))
     if not positions.type.size:
         return views.zeros(type)
@@ -286,7 +286,7 @@ class _Phases:
     max_distance: tuple[int, ...]
     counts: tuple[int, ...]
 
-    def of_windows_before(self, x: Atom, distance: Sequence[int]) -> Atom:
+    def shifted_by_windows(self, x: Atom, distance: Sequence[int]) -> Atom:
         """For each element of a phase, ``x`` of the window ``distance`` before."""
         start, limit = [0] * x.type.ndim, list(x.type.shape)
         for axis, padding, count, n in zip(
@@ -314,16 +314,16 @@ class _Phases:
                 continue
             number = int(np.ravel_multi_index(position_in_window, sizes))
             is_hit = discrete.eq(
-                self.of_windows_before(self.positions, distance),
+                self.shifted_by_windows(self.positions, distance),
                 conversion.literal(number, dtypes.int32),
             )
             value = conversion.convert(
-                self.of_windows_before(self.values, distance), compute_dtype
+                self.shifted_by_windows(self.values, distance), compute_dtype
             )
             term = e.select(is_hit, value, zero)
             total = term if total is None else e.add(total, term)
         if total is None:  # the stride exceeds the window: no window has the element
-            nearest = self.of_windows_before(self.positions, [0] * len(sizes))
+            nearest = self.shifted_by_windows(self.positions, [0] * len(sizes))
             total = views.zeros(ArrayType(nearest.type.shape, compute_dtype))
         return conversion.convert(total, self.values.type.dtype)
 

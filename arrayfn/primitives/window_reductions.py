@@ -239,7 +239,7 @@ def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
     if not ct.type.size:
         return views.zeros(type)
     geometry = SlidingWindows(**params)
-    counts, padded_shape = geometry.count(type.shape), geometry.whole(type.shape)
+    counts, padded_shape = geometry.count(type.shape), geometry.padded_shape(type.shape)
     config = spread_config(type.ndim, geometry, padded_shape, counts)
     spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)

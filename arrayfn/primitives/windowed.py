@@ -63,18 +63,18 @@ class SlidingWindows:
         return replace(self, axes=shifted(self.axes))
 
     def inside(self) -> SlidingWindows:
-        """The windows of the padded operand."""
+        """The same windows of an operand that includes the padding."""
         return replace(self, padding=())
 
     def config(self, ndim: int) -> slicing.PadConfig:
-        """The ``pad`` config for an operand of ``ndim`` axes: (before, after, between).
+        """The param ``config`` of the ``pad`` that adds the padding to an operand.
 
-        It pads the operand for windows without padding.
+        It has (before, after, between elements) for each of ``ndim`` axes.
         """
         pads = dict(zip(self.axes, self.padding, strict=False))
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
-    def whole(self, shape: Shape) -> Shape:
+    def padded_shape(self, shape: Shape) -> Shape:
         """The shape of an operand of ``shape`` with the padding."""
         return tuple(
             n + low + high
@@ -113,7 +113,7 @@ class SlidingWindows:
 
     def count(self, shape: Shape) -> Shape:
         """The number of windows along each windowed axis of an operand of ``shape``."""
-        shape = self.whole(shape)
+        shape = self.padded_shape(shape)
         parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
         return tuple(
             max(0, (shape[axis] - (size - 1) * dilation - 1) // stride + 1)
@@ -241,7 +241,7 @@ def overlap_add(
     permutation = tuple(order.index(axis) for axis in axis_order)
     windows = views.transpose(windows, permutation=permutation)
     if math.prod(geometry.sizes) == 1:
-        return _spread(windows, x, geometry)
+        return _among_zeros(windows, x, geometry)
     outer = (*counts, *geometry.sizes)
     components = [
         e.add(
@@ -258,7 +258,7 @@ def overlap_add(
     )
 
 
-def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
+def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
     """Put windows of one element each among zeros: an array of type ``x``.
 
     The axes that windows lie along are the last ones of ``windows``.

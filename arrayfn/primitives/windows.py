@@ -193,17 +193,17 @@ class Windows:
             last = operand[axis] - sizes[axis]
             if clip:
                 begin = np.clip(begin, 0, last)
-            starts = _spread(begin, outer, ndim)
+            starts = _along_axes(begin, outer, ndim)
             inside = inside & (starts >= 0) & (starts <= last)
             position = position + starts * strides[axis]
         for axis, index_axis in zip(*self.batch, strict=True):
             offsets = np.arange(operand[axis]) * strides[axis]
-            position = position + _spread(offsets, [outer[index_axis]], ndim)
+            position = position + _along_axes(offsets, [outer[index_axis]], ndim)
         for axis, window_axis in zip(
             self.kept(len(operand)), self.window_axes, strict=True
         ):
             offsets = np.arange(sizes[axis]) * strides[axis]
-            position = position + _spread(offsets, [window_axis], ndim)
+            position = position + _along_axes(offsets, [window_axis], ndim)
         shape = self.shape(indices.shape, sizes)
         return np.broadcast_to(position, shape), np.broadcast_to(inside, shape)
 
@@ -228,7 +228,7 @@ def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
         raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
 
 
-def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
+def _along_axes(values: Array, axes: Sequence[int], ndim: int) -> Array:
     """Reshape ``values`` to ``ndim`` axes: ``axes`` hold them, others have extent 1."""
     shape = [1] * ndim
     for axis, extent in zip(axes, values.shape, strict=True):

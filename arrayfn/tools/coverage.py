@@ -97,7 +97,7 @@ def _rule_cell(rule: object) -> Cell:
     return Cell(_WORDS.get(rule.name, ""), rule.reason)
 
 
-def _form(kernel: KernelForm) -> str:
+def _form_name(kernel: KernelForm) -> str:
     """The name of a kernel form in the table."""
     match kernel:
         case Scalar():
@@ -138,7 +138,7 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) ->
         isinstance(kernel, LibraryKernel) and kernel.provider.startswith("reference_")
         for kernel in compiled.kernels
     )
-    form = _form(row.kernel)
+    form = _form_name(row.kernel)
     if not on_host:
         return Cell(form)
     # Other parts of a composition may have kernels.

@@ -283,7 +283,7 @@ def _independent(random: np.random.Generator, x: Array) -> Array:
     return random.uniform(-1.0, 1.0, x.shape)
 
 
-def _by_value(random: np.random.Generator, x: Array) -> Array:
+def _same_for_equal_values(random: np.random.Generator, x: Array) -> Array:
     """Random numbers from -1 to 1, the same for equal elements of ``x``.
 
     With these a function has the same error for equal arguments.
@@ -299,16 +299,16 @@ def _one_sided(random: np.random.Generator, x: Array) -> Array:
     return np.full(x.shape, random.uniform(-1.0, 1.0))
 
 
-def _seldom(random: np.random.Generator, x: Array) -> Array:
-    """Numbers as of ``_by_value``, but zero for four fifths of the values.
+def _mostly_zero(random: np.random.Generator, x: Array) -> Array:
+    """Numbers as of ``_same_for_equal_values``, but zero for four fifths of the values.
 
     A good implementation often returns the nearest number, without an error.
     """
-    part = _by_value(random, x)
+    part = _same_for_equal_values(random, x)
     return np.where(np.abs(part) < 0.8, 0.0, part)
 
 
-_CHANCES: Final = (_independent, _by_value, _one_sided, _seldom)
+_CHANCES: Final = (_independent, _same_for_equal_values, _one_sided, _mostly_zero)
 _EXCESS: Final = (0.0, 1.0, 0.0, 0.8)
 """How often half-precision operands keep float32's precision, by runs."""
 

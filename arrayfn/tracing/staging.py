@@ -359,7 +359,7 @@ def apply_program(
     taken = {id(x) for x in (*operands, *program.constant_values)}
     owned: list[Any] = []
     for output in outputs:
-        array = own(_array(output), taken)
+        array = owned_copy(_array(output), taken)
         taken.add(id(array))
         owned.append(array)
     return owned
@@ -491,11 +491,11 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
         raise located(error, user_location()) from None
     taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
-        return tuple(own(x, taken) for x in result)
-    return own(result, taken)
+        return tuple(owned_copy(x, taken) for x in result)
+    return owned_copy(result, taken)
 
 
-def own(value: Any, taken: Container[int] = ()) -> Any:
+def owned_copy(value: Any, taken: Container[int] = ()) -> Any:
     """``value`` as a row-major, writable array that nothing else refers to.
 
     It is a copy if its id is in ``taken``, which are arrays that others refer to.

@@ -63,7 +63,7 @@ def jacfwd(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Push the arguments' basis forward, and cut the columns into matrices."""
-        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
 
@@ -89,7 +89,9 @@ def jacfwd(
                 _reshaped(part, (*shape, *t.shape))
                 for part, t in zip(parts, types, strict=True)
             ]
-            return _alone(tree.unflatten(tree.structure(chosen), placed), argnums)
+            return _single_or_all(
+                tree.unflatten(tree.structure(chosen), placed), argnums
+            )
 
         jacobian = tree.map(blocks_of_output, derivatives)
         return (jacobian, aux[0]) if has_aux else jacobian
@@ -123,7 +125,7 @@ def jacrev(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Pull the basis of the results back, and cut the rows into matrices."""
-        of_chosen, chosen = _of_chosen(
+        of_chosen, chosen = _function_of_chosen(
             fun, args, kwargs, argnums, holomorphic, allow_int
         )
         value, pull_back, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
@@ -153,7 +155,7 @@ def jacrev(
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
                 for parts, x in zip(split, tree.leaves(chosen), strict=True)
             ]
-            return _alone(tree.unflatten(structure, placed), argnums)
+            return _single_or_all(tree.unflatten(structure, placed), argnums)
 
         numbers = range(len(types))
         jacobian = tree.unflatten(out_tree, [blocks_of_output(k) for k in numbers])
@@ -188,7 +190,7 @@ def hessian(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Push the basis of the arguments through ``jacrev``, and cut the result."""
-        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
@@ -214,8 +216,11 @@ def hessian(
             derivatives, *aux = along(basis)
 
         def nested(blocks: list[list[Any]]) -> Any:
-            inner = [_alone(tree.unflatten(structure, row), argnums) for row in blocks]
-            return _alone(tree.unflatten(structure, inner), argnums)
+            inner = [
+                _single_or_all(tree.unflatten(structure, row), argnums)
+                for row in blocks
+            ]
+            return _single_or_all(tree.unflatten(structure, inner), argnums)
 
         flat, count = tree.leaves(derivatives), len(types)
         starts = range(0, len(flat), max(1, count))
@@ -249,7 +254,7 @@ def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
     return blocks
 
 
-def _of_chosen(
+def _function_of_chosen(
     function: Function,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -349,5 +354,5 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
     return apply(views.reshape, x, shape=shape)
 
 
-def _alone(chosen: Any, argnums: Argnums) -> Any:
+def _single_or_all(chosen: Any, argnums: Argnums) -> Any:
     return chosen[0] if is_one(argnums) else chosen

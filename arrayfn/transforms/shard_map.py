@@ -102,7 +102,7 @@ def shard_map(
         around, mesh = _mesh_around(name, chosen_mesh)
         axes = _own_axes(mesh, axis_names, around)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-        specs = _spread("in_specs", prefix, args, mesh, name)
+        specs = _specs_of_leaves("in_specs", prefix, args, mesh, name)
         _check_axes_of("in_specs", specs, axes, around)
         leaves, structure = tree.flatten((args, {}))
         member, member_args = function, args
@@ -112,7 +112,7 @@ def shard_map(
             leaves = [leaf for k, leaf in enumerate(leaves) if k not in objects]
             member_args = tuple(leaves)
         types = [
-            _part(name, position, leaf, mesh, spec, check_vma)
+            _part_type(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
         traced = trace_function(
@@ -130,7 +130,7 @@ def shard_map(
         captured = traced.trace.captured
         out_tree = traced.out_tree
         placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
-        outs = _spread("out_specs", out_specs, placeholder, mesh, name)
+        outs = _specs_of_leaves("out_specs", out_specs, placeholder, mesh, name)
         _check_axes_of("out_specs", outs, axes, around)
         body = _captured_first(traced.program, len(leaves), len(axes))
         _check_outputs(name, body, outs, axes)
@@ -228,7 +228,9 @@ def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
     }
 
 
-def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
+def _specs_of_leaves(
+    what: str, specs: Any, of: Any, mesh: Mesh, name: str
+) -> list[Any]:
     """A checked PartitionSpec for each leaf of ``of``, from the prefix ``specs``.
 
     ``specs`` is the argument ``what`` of shard_map of the function ``name``.
@@ -253,7 +255,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     return found
 
 
-def _part(
+def _part_type(
     name: str,
     position: int,
     leaf: Any,

@@ -95,7 +95,7 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
                     term = builder.input(var.type)
                     terms.append(e.mul(term, 1 / math.factorial(k)))
         series = [
-            _known(var, terms) if moves else _Series(var)
+            _series_of_terms(var, terms) if moves else _Series(var)
             for var, terms, moves in zip(inputs, coefficients, flags, strict=True)
         ]
         outputs = _interpreted(builder, program, series, {})
@@ -117,7 +117,7 @@ class _Series:
     ) -> None:
         self.first = first
         self._coefficient = coefficient
-        self._known: dict[int, Atom | None] = {}
+        self._series_of_terms: dict[int, Atom | None] = {}
 
     @property
     def varies(self) -> bool:
@@ -129,9 +129,9 @@ class _Series:
             return self.first
         if self._coefficient is None:
             return None
-        if k not in self._known:
-            self._known[k] = self._coefficient(k)
-        return self._known[k]
+        if k not in self._series_of_terms:
+            self._series_of_terms[k] = self._coefficient(k)
+        return self._series_of_terms[k]
 
     def dense(self, k: int) -> Atom:
         """The coefficient of t**k, as zeros if it is zero."""
@@ -143,7 +143,7 @@ class _Series:
         return _Series(self.dense(1), lambda k: _scaled(self.at(k + 1), k + 1))
 
 
-def _known(first: Atom, terms: Sequence[Atom]) -> _Series:
+def _series_of_terms(first: Atom, terms: Sequence[Atom]) -> _Series:
     return _Series(first, lambda k: terms[k - 1] if k <= len(terms) else None)
 
 
@@ -204,7 +204,7 @@ class _Rule:
     def __init__(self, equation: Equation, varies: Sequence[bool]) -> None:
         self.equation = equation
         self.varies = varies
-        alone = _alone(equation)
+        alone = _single_equation_program(equation)
         self.program, self.outputs = jvp_varying(
             alone, varies, [False] * len(equation.outputs)
         )
@@ -227,7 +227,7 @@ class _Rule:
         )
 
 
-def _alone(equation: Equation) -> Program:
+def _single_equation_program(equation: Equation) -> Program:
     """A Program of only this equation, whose inputs are all of its operands."""
     builder = ProgramBuilder(equation.primitive.name)
     with builder:

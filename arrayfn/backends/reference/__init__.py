@@ -24,7 +24,7 @@ from arrayfn.lowering.plan import ExecutionPlan
 from arrayfn.primitives.callbacks import keep_callbacks
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
-from arrayfn.tracing import own
+from arrayfn.tracing import owned_copy
 
 
 class ReferenceBackend:
@@ -72,7 +72,7 @@ class ReferenceBackend:
             typed = zip(arrays, compiled.input_types, strict=True)
             operands = [self.operand(x, kind.dtype) for x, kind in typed]
             ids = {id(x) for x in operands}
-            return [own(x, ids) for x in evaluate(run_program, operands)]
+            return [owned_copy(x, ids) for x in evaluate(run_program, operands)]
 
         return run
 

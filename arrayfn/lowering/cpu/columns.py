@@ -37,8 +37,6 @@ class PartialColumnsPrinter(StagedPrinter):
     A work item is a chunk of rows of some columns. The sum of the columns of ``x`` is
     printed as ::
 
-    The sum of the columns of ``x`` is printed as ::
-
         for item in range(begin, end):
             blocks = (n1 + block - 1) // block
             chunks = (n0 + chunk - 1) // chunk
@@ -334,10 +332,6 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
     def column_run(self, s: Reduce, column: str) -> None:
         """Print the addition of a term to the running sum ``s`` of ``column``.
-
-        It is the total before the block of rows, plus the sum in the block::
-
-        a_within[i1 - start] = a_within[i1 - start] + x
 
         It is the total before the block of rows, plus the sum in the block::
 

@@ -24,7 +24,7 @@ def lanes_of(loop: LoopStep) -> int:
     They are independent if no statement of the body combines two of them: each can then
     run all iterations by itself.
     """
-    sizes = _lanes([loop])
+    sizes = _extents_of_steps([loop])
     if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
         return 0
     lanes = sizes.pop()
@@ -59,7 +59,7 @@ def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
     return (step for step in walk(steps) if isinstance(step, LoopStep))
 
 
-def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
+def _extents_of_steps(steps: Iterable[PlanStep]) -> set[int] | None:
     """The extents of all nests' axes in ``steps``; None unless all are elementwise."""
     lanes: set[int] = set()
     for step in walk(steps):
@@ -67,14 +67,14 @@ def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
             continue
         if not isinstance(step, NestStep) or step.partials:
             return None
-        extents = _of_nest(step.nest)
+        extents = _extents_of_nest(step.nest)
         if extents is None:
             return None
         lanes |= extents
     return lanes
 
 
-def _of_nest(nest: Nest) -> set[int] | None:
+def _extents_of_nest(nest: Nest) -> set[int] | None:
     """The extent of the nest's axis as a set, empty without one.
 
     None if the nest is not elementwise.

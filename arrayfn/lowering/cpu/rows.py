@@ -142,9 +142,6 @@ class RowsPrinter(BlockedRowsPrinter):
     A row is one index of the kept axes. A softmax is printed as follows; the second
     stage prefetches the next row, strip by strip::
 
-    A softmax is printed as follows; the second stage prefetches the next row, strip by
-    strip::
-
         for i0 in range(begin, end):
             row = i0 * n1
             a = F32_NEG_INF
@@ -283,8 +280,6 @@ class RowsPrinter(BlockedRowsPrinter):
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
     """Prints rows that are also summed over: an item is a chunk of rows.
-
-    Around the rows of ``RowsPrinter`` it prints ::
 
     Around the rows of ``RowsPrinter`` it prints ::
 

@@ -125,10 +125,6 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
     as each is worth a thread. Columns are independent, so results have the same bits
     for any number.
 
-    It is the configuration's, or less where there would be fewer items than cores, as
-    long as each is worth a thread. Columns are independent, so the bits of results do
-    not depend on it.
-
     Args:
         nest: the nest, whose innermost axis is the columns.
         blocks: the number of indices of the axes outside.

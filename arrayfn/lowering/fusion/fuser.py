@@ -321,9 +321,9 @@ class Fuser(Merging):
         return tuple(reversed(units))
 
     def prune(self, group: Group, outputs: Sequence[Var]) -> None:
-        """Remove equations of ``group`` that ``outputs`` do not depend on.
+        """Remove equations of ``group`` that its ``outputs`` do not depend on.
 
-        These are the values that others read.
+        ``outputs`` are the values that other groups, or the caller, read.
         """
         live: set[Var] = set(outputs)
         kept: list[Equation] = []

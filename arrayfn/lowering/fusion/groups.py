@@ -75,7 +75,7 @@ class Groups:
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
         moved: values that their reader computes, if it is in another group.
-        of_bytes: what is computed, element by element, from arrays of bytes alone.
+        values_of_bytes: values computed elementwise from arrays of bytes alone.
         clonable: the answers of ``Recomputation.clone_arrays``.
         views_of: the bases that share the memory of a base (``same_memory``).
         kept: arrays that are in memory in any case, since a library reads them.
@@ -106,7 +106,7 @@ class Groups:
         self.reader_groups: dict[Var, list[int]] = {}
         self.sources: dict[Var, Equation] = {}
         self.definitions = program.definitions()
-        self.of_bytes = _of_bytes(program)
+        self.values_of_bytes = _values_of_bytes(program)
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
         self.views_of = self.same_memory()
@@ -339,7 +339,7 @@ def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
-def _of_bytes(program: Program) -> set[Var]:
+def _values_of_bytes(program: Program) -> set[Var]:
     """The inputs and constants with 1-byte elements, and values computed from them.
 
     Small arrays, which may be broadcast, do not count.

@@ -67,7 +67,7 @@ class Recomputation(Groups):
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
-        times = base.type.dtype.itemsize if base in self.of_bytes else 1
+        times = base.type.dtype.itemsize if base in self.values_of_bytes else 1
         limit = math.inf if moved else times * self.clone_cost
         cost, arrays, pending = 0, list[Var](), [base]
         seen: set[Var] = set()

@@ -59,13 +59,13 @@ class Coverage:
         """Record that ``intervals`` of buffer ``number`` are written."""
         if not intervals:
             return
-        self._own(number)
+        self._claim_arena(number)
         before = self.perhaps.get(number, NOTHING)
         self.perhaps[number] = before.joined(intervals)
         if surely:
             self.surely[number] = self.surely.get(number, NOTHING).joined(intervals)
 
-    def _own(self, number: int) -> None:
+    def _claim_arena(self, number: int) -> None:
         """Make temporary ``number`` the owner of its part of the arena.
 
         Other temporaries that overlap it lose their contents.

@@ -297,7 +297,7 @@ class _Footprints:
             if access.kind != "add":
                 accessed.setdefault(name, []).append(access)
         self.accesses = [a for accesses in accessed.values() for a in accesses]
-        for name, accesses in self.by_buffer(accessed).items():
+        for name, accesses in self.grouped_by_buffer(accessed).items():
             stores = [a for a in accesses if a.kind == "store"]
             if not stores or name in self.private_names:
                 continue
@@ -307,7 +307,9 @@ class _Footprints:
                 loads = [a for a in accesses if a.kind == "load"]
                 self.check_conflicts(name, stores, loads)
 
-    def by_buffer(self, accessed: dict[str, list[Access]]) -> dict[str, list[Access]]:
+    def grouped_by_buffer(
+        self, accessed: dict[str, list[Access]]
+    ) -> dict[str, list[Access]]:
         """The accesses by argument; arguments in one buffer count as one.
 
         Their indices are converted to elements, or bytes, of the buffer.

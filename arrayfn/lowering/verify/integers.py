@@ -135,7 +135,7 @@ def binary(operator: str, x: Number, y: Number, state: State) -> Value:
             return divided(x, Number(mask + 1), state, quotient=False)
     if operator == "Div":
         return Data()
-    return _by_lane(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
+    return _computed_per_lane(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
 
 
 _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -148,7 +148,7 @@ _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _by_lane(
+def _computed_per_lane(
     function: Callable[[Any, Any], Any], x: Number, y: Number, state: State
 ) -> Number | None:
     """``function(x, y)`` computed in each lane; None if they depend on data.
@@ -168,7 +168,7 @@ def product(x: Number, y: Number, state: State) -> Number:
         factor = state.constant(candidate)
         if factor is not None:
             return multiplicand.times(factor)
-    exact = _by_lane(lambda a, b: a * b, x, y, state)
+    exact = _computed_per_lane(lambda a, b: a * b, x, y, state)
     if exact is not None:
         return exact
     corners = [a * b for a in state.extremes(x) for b in state.extremes(y)]
@@ -184,7 +184,7 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
     """
     size = state.constant(y)
     if size is None:
-        exact = _by_lane(_quotient if quotient else _remainder, x, y, state)
+        exact = _computed_per_lane(_quotient if quotient else _remainder, x, y, state)
         if exact is not None:
             return exact
         low, high = state.extremes(y)
@@ -252,7 +252,7 @@ def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
     if np.all(np.asarray(high) <= 0):
         return y
     function = np.maximum if larger else np.minimum
-    exact = _by_lane(function, x, y, state)
+    exact = _computed_per_lane(function, x, y, state)
     if exact is not None:
         return Number(_plain(exact.base))
     (a, b), (c, d) = state.range(x), state.range(y)
@@ -282,7 +282,7 @@ def converted(
     ``convert_i64`` and ``i32``.
     """
     if suffix == "bool":
-        return _of_truths(kind, values)
+        return _function_of_conditions(kind, values)
     if kind in _COMPARISONS:
         return compared([kind], values)
     if suffix not in INTEGERS:
@@ -320,7 +320,7 @@ def _as_dtype(value: Value, dtype: str, state: State) -> Value:
     return state.unknown(low, high)
 
 
-def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
+def _function_of_conditions(kind: str, values: Sequence[Value]) -> Truth:
     """Compute a function of conditions, by its name."""
     truths = [truth_of(v) for v in values]
     if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:

@@ -231,9 +231,6 @@ def _strides_separate(reach: int, dims: Iterable[tuple[int, int, bool]]) -> bool
     From the smallest stride on: one that leads to another thread, and all larger ones,
     must lead beyond what the smaller ones reach.
 
-    From the smallest stride on: one that leads to another thread, and all larger ones,
-    must lead beyond what the smaller ones reach.
-
     Args:
         reach: The last element that is reached without a step.
         dims: The stride of each dimension, the number of steps along it, and whether a

@@ -258,7 +258,7 @@ class State:
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
-            raise NeedsLanes(lambda state: state.spread(symbol))
+            raise NeedsLanes(lambda state: state.with_lane_per_value(symbol))
 
     def covering(self, ranges: Iterable[tuple[int, int]]) -> Number:
         """An unknown number with bounds that cover all ``ranges``."""
@@ -302,7 +302,7 @@ class State:
         for name, value in self.variables.items():
             self.variables[name] = changed(value, function)
 
-    def spread(self, symbol: Symbol) -> State:
+    def with_lane_per_value(self, symbol: Symbol) -> State:
         """The state with a lane for each value of ``symbol`` in each lane.
 
         Raises TooManyLanesError if these are too many.
