@@ -38,13 +38,13 @@ COUNTS: Final[Counter[str]] = Counter()
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
 MAGIC: Final = b"arrayfn2"
-KEY_BYTES: Final = 64
+KEY_BYTES: Final = 64  # hexadecimal digits of SHA-256
 HEADER_BYTES: Final = len(MAGIC) + KEY_BYTES + 8 + 32
-MAX_ENTRY_BYTES: Final = 64 << 20
-MAX_BYTES: Final = 256 << 20
+MAX_ENTRY_BYTES: Final = 64 << 20  # larger files are taken as damaged
+MAX_BYTES: Final = 256 << 20  # of all entries
 SUFFIX: Final = ".o"
 EVICT_EVERY: Final = 64  # entries written between two looks at the bound
-STALE_TEMPORARY_SECONDS: Final = 3600.0
+STALE_TEMPORARY_SECONDS: Final = 3600.0  # after which a writer has surely ended
 
 
 def content_key(*parts: str) -> str:

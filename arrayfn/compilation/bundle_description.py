@@ -18,7 +18,7 @@ from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BundleError
 from arrayfn.lowering.options import MODES, Options
 
-FORMAT: Final = 4
+FORMAT: Final = 4  # version of bundle.json
 DESCRIPTION: Final = "bundle.json"
 
 _FIELDS: Final[dict[str, type | tuple[type, ...]]] = {

@@ -38,7 +38,7 @@ _SCRIPT: Final = (
     f"{_FOOT}    from arrayfn.compilation.ejected import check\n\n"
     "    raise SystemExit(check(__file__))\n"
 )
-_REPEATS: Final = 20
+_REPEATS: Final = 20  # runs that are timed
 _EMULATED_THREADS: Final = 1 << 15  # of a call; each takes up to 1 ms
 
 

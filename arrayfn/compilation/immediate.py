@@ -57,9 +57,9 @@ Sites = tuple[Site, ...]
 
 # Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
-_MAX_LOOPS: Final = 1024
-_MAX_OPERATIONS: Final = 4096
-_MAX_NUMBERS: Final = 4096
+_MAX_LOOPS: Final = 1024  # compiled loops that are cached
+_MAX_OPERATIONS: Final = 4096  # compiled operations that are cached
+_MAX_NUMBERS: Final = 4096  # scalars that are cached on devices
 _LOOPS: Final = ("scan", "while_loop", "while_linear")
 
 

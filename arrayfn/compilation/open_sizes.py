@@ -27,9 +27,9 @@ from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
 
 Sizes = Mapping[str, int]
 Extents = tuple[int | str, ...]
-_MOST_DIMS: Final = 3
-_TYPICAL: Final = 67
-_LARGE: Final = 1009
+_MOST_DIMS: Final = 3  # open sizes of a function: tracing grows with their product
+_TYPICAL: Final = 67  # the first size to trace at; few other numbers equal it
+_LARGE: Final = 1009  # a size at which the polynomials are checked
 _OPEN: Final = re.compile(r"\$\((?:(float|reciprocal):)?([^()\s]{1,500})\)")
 
 

@@ -29,7 +29,7 @@ Box = tuple[tuple[int, int], ...]
 """A part's bounds in the whole array: (begin, end) along each axis."""
 
 _INDEX: Final = "index.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 1  # version of index.json
 _PART: Final = re.compile(r"[0-9a-f]{16}/[0-9]+\.[0-9]+\.npy")
 
 

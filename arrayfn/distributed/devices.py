@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE: Final = "ARRAYFN_CPU_DEVICES"
-MOST: Final = 256
+MOST: Final = 256  # CPU devices
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ _KINDS: Final[dict[Any, tuple[int, int]]] = {  # of a dtype: NCCL's, and how man
 }
 _OPERATIONS: Final = {"sum": 0, "max": 2, "min": 3}
 _IN_PROGRESS: Final = 7  # of ncclResult_t
-_ABORT_SECONDS: Final = 10.0
+_ABORT_SECONDS: Final = 10.0  # to wait for NCCL's abort
 
 
 def reduces(equation: Equation) -> bool:

@@ -21,7 +21,7 @@ from arrayfn.dtypes import short_name
 if TYPE_CHECKING:
     from arrayfn.ir import Atom, Equation, Program, Var
 
-_COMMENT_COLUMN = 64
+_COMMENT_COLUMN = 64  # where comments with source lines begin
 
 
 def variable_names() -> Iterator[str]:

@@ -66,7 +66,7 @@ _TOKEN: Final = re.compile(
 )
 _CALLS: Final = {"Mesh": Mesh, "P": PartitionSpec, "NamedSharding": NamedSharding}
 _WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
-_MAX_DEPTH = 64
+_MAX_DEPTH = 64  # of nested Programs and tuples, well within the stack
 # What a type rule raises when its params do not have the form it expects.
 MISFITS: Final = (
     TypeError,

@@ -40,8 +40,8 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.plan import Parameter
 
-WIDTH = 88
-COMMENT_COLUMN = 60
+WIDTH = 88  # columns of a line, as in the code base
+COMMENT_COLUMN = 60  # where comments with source lines begin
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 """Numbers that are printed as they are; others may follow from a shape: arguments."""
 OWN_NAMES: Final = re.compile(

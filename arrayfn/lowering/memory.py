@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes, a cache line and a vector
 MAX_OVERLAPS: Final = 300_000
 """Pairs of overlapping lifetimes up to which the largest are placed first."""
 

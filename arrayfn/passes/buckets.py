@@ -19,7 +19,7 @@ from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_
 
 SMALL_BYTES: Final = 1 << 18  # of an array that is copied to a bucket
-BUCKET_BYTES: Final = 1 << 22
+BUCKET_BYTES: Final = 1 << 22  # at which a bucket is summed
 
 Key = tuple[object, ...]
 """The axis, the operation and the dtype of sums that may be one."""

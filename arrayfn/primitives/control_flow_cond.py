@@ -86,7 +86,7 @@ def _batch(
     return outputs, [0 if v else None for v in varies]
 
 
-_FEW: Final = 1024
+_FEW: Final = 1024  # elements of an operand that is cheap to repeat for all members
 
 
 def _batch_by_selection(

@@ -13,8 +13,8 @@ from arrayfn.primitives.control_flow import Parts, building, unselected
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
 # equations of small cost that read at most two more arrays.
 _CHEAP_COST: Final = 4
-_MAX_EQUATIONS: Final = 4
-_MAX_ARRAYS: Final = 2
+_MAX_EQUATIONS: Final = 4  # that are cheaper than stacking a value
+_MAX_ARRAYS: Final = 2  # that may be read to recompute one
 
 
 class Residuals:

@@ -44,7 +44,7 @@ from arrayfn.primitives.control_flow_repeat import (
 )
 
 _MAX_ENTRIES, _MIN_ENTRIES = 1024, 16
-_TAPE_BYTES = 2**24
+_TAPE_BYTES = 2**24  # 16 MiB
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:

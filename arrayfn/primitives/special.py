@@ -345,7 +345,7 @@ def _trigamma(x: Atom) -> Atom:
     return e.select(reflected, e.sub(reflection, total), total)
 
 
-_TRIGAMMA_STEPS = 7
+_TRIGAMMA_STEPS = 7  # of the recurrence, before the asymptotic series
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 

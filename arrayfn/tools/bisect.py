@@ -31,7 +31,7 @@ from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
-_MOST_ITERATIONS: Final = 10_000
+_MOST_ITERATIONS: Final = 10_000  # of a loop that is searched
 _DEPTHS: Final = (1,)  # equations back, that a doubtful result is judged by
 _DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
 

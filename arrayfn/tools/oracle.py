@@ -62,8 +62,8 @@ from arrayfn.primitives.indexing import scatter_add
 
 Array = np.ndarray[Any, Any]
 
-SAMPLES: Final = 8
-_SAFETY: Final = 4.0
+SAMPLES: Final = 8  # perturbed runs
+_SAFETY: Final = 4.0  # times the largest distance of perturbed runs is the bound
 _DEFAULT: Final = Tolerance()
 
 # Linear in each inexact operand: errors are relative to sums of absolute values.

@@ -31,7 +31,7 @@ from arrayfn.tracing.array_value import ImmutableArray
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.value import Tracer
 
-WORDS: Final = 2
+WORDS: Final = 2  # of a key, each a uint32
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -15,10 +15,10 @@ from typing import Annotated, Final
 from arrayfn.backends.native import CFunction, local, native
 from arrayfn.backends.native.structures import Array, Struct, i32, u8
 
-MAX_BLOCKS: Final = 64
-PAGE: Final = 4096
-HUGE_PAGE: Final = 1 << 21
-HUGE_FROM: Final = 1 << 22
+MAX_BLOCKS: Final = 64  # on the free list
+PAGE: Final = 4096  # bytes
+HUGE_PAGE: Final = 1 << 21  # bytes, 2 MiB
+HUGE_FROM: Final = 1 << 22  # bytes of a block from which huge pages are asked for
 
 
 class Block(Struct):

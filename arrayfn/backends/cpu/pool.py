@@ -37,14 +37,14 @@ from arrayfn.backends.native.structures import (
     u8,
 )
 
-MAX_THREADS: Final = 256
+MAX_THREADS: Final = 256  # size of the array of workers
 REMAINING: Final = 0xFFFFFFFF  # the bits of a ticket that count unclaimed chunks
 LAUNCH: Final = 1 << 32  # one launch, in a ticket
 CHUNKS_PER_THREAD: Final = 8  # at most
 LONG_CHUNK: Final = 512  # items: longer chunks are multiples of CHUNK_MULTIPLE,
 CHUNK_MULTIPLE: Final = 64  # so that they begin at whole cache lines
 WOKEN: Final = 2  # workers that a thread wakes
-YIELD_AFTER: Final = 4096
+YIELD_AFTER: Final = 4096  # iterations of waiting for chunks, then the core is yielded
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
 LOCK_BYTES: Final = 128  # at least those of a pthread's mutex or condition variable
 

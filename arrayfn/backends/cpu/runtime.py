@@ -43,14 +43,14 @@ from arrayfn.backends.native.python_objects import (
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.cpu import machine
 
-SPINS: Final = 2000
-HEAP_LIMIT: Final = 512 << 20
+SPINS: Final = 2000  # looks for work, after which a worker sleeps
+HEAP_LIMIT: Final = 512 << 20  # bytes on the free list
 _CORE_FUNCTIONS: Final = {
     "get_core": "sched_getcpu",
     "get_cores": "sched_getaffinity",
     "set_cores": "sched_setaffinity",
 }
-MADV_HUGEPAGE: Final = 14
+MADV_HUGEPAGE: Final = 14  # of sys/mman.h
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from arrayfn.lowering.scalars.memory import (
     store_row,
 )
 
-VECTOR_BYTES: Final = 32
+VECTOR_BYTES: Final = 32  # of nontemporal stores
 READ, STREAMED, DATA = 0, 0, 1  # the arguments of llvm.prefetch
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _POINTER: Final = ir.PointerType()

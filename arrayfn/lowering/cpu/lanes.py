@@ -15,7 +15,7 @@ from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep, walk
 
-MAX_STATEMENTS: Final = 600
+MAX_STATEMENTS: Final = 600  # of a loop over lanes, so that its kernel compiles quickly
 
 
 def lanes_of(loop: LoopStep) -> int:

@@ -18,7 +18,7 @@ from typing import Final
 from arrayfn.errors import ArgumentError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-MAX_THREADS: Final = 256
+MAX_THREADS: Final = 256  # of the pool
 _NUMPY: Final = "numpy._core._multiarray_umath"
 _LONG_VECTORS: Final = "SkylakeX", "Cooperlake", "SapphireRapids"
 """OpenBLAS's kernels with vectors of 512 bits."""

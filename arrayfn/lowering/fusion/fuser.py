@@ -22,8 +22,8 @@ from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
 from arrayfn.primitives.base import Reduction, has_effect, primitive_of
 
-SIBLING_WINDOW = 24
-CLONE_COST = 8
+SIBLING_WINDOW = 24  # latest groups in which a sibling is looked for
+CLONE_COST = 8  # relative to an addition, as in kernel forms
 
 
 def fuse(

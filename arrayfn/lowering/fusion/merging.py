@@ -13,8 +13,8 @@ from arrayfn.lowering.fusion.groups import (
     reads_in_place,
 )
 
-MAX_STATEMENTS = 160
-MAX_ARRAYS = 40
+MAX_STATEMENTS = 160  # of a group, so that its kernel compiles quickly
+MAX_ARRAYS = 40  # that a group reads or writes, each a kernel argument
 
 
 class Merging(AxisMatching):

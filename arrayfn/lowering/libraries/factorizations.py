@@ -24,7 +24,7 @@ from arrayfn.lowering.libraries.calls import (
 )
 from arrayfn.passes.reads import Reads
 
-BLOCK: Final = 64
+BLOCK: Final = 64  # columns of LAPACK's blocks, for workspace sizes
 INTEGER_BYTES: Final = 8  # at most
 # The extent from which a single matrix is factored on LAPACK's own threads. These wait
 # for each other at each block of columns, for spectra at each column. Where one of them
@@ -35,8 +35,8 @@ LARGE: Final = 2048
 # number of items, and the fewest vectors of one. Each item makes the same block
 # reflections: four of 256 vectors take 1.5 % more processor time in all, eight 6 %.
 PARTED: Final = 256
-ITEMS: Final = 4
-COLUMNS: Final = 128
+ITEMS: Final = 4  # of work that the eigenvectors are divided into, at most
+COLUMNS: Final = 128  # eigenvectors of an item, at least
 MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 # Real matrices of up to SMALL rows and columns are factored by loops, four at a time,
 # in float64. LAPACK's calls take longer to begin than to factor a few rows. In batches
@@ -44,7 +44,7 @@ MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 # 0.75 times as long (processor time), but those of 64 rows as long.
 SMALL: Final = 16
 MEDIUM: Final = 32
-LANES: Final = 4
+LANES: Final = 4  # matrices that a vector of the CPU holds
 
 
 def is_small(x: ArrayType, sides: int = 0) -> bool:

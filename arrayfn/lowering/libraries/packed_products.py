@@ -27,18 +27,18 @@ from typing import Final
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.calls import LibraryCall, grain_of
 
-VECTOR_BYTES: Final = 64
+VECTOR_BYTES: Final = 64  # of AVX-512, without which BLAS multiplies
 PANEL_ROWS: Final = 8  # of the left operand, in the level-1 cache
 PANEL_VECTORS: Final = 2  # of columns of the right operand, in the level-2 cache
-PANEL_TERMS: Final = 256
+PANEL_TERMS: Final = 256  # of sums at a time, so that panels stay in the caches
 PANEL_STRIDE: Final = PANEL_TERMS + 16  # from row to row, in different sets of a cache
 ITEM_SIZES: Final = {"gemm_f32": 4, "gemm_f64": 8}
 USED: Final = 0.6  # of the micro-kernels' work, at least; BLAS is faster with less
 BLAS_ROWS: Final = 32  # and columns: with fewer, BLAS's own long vectors are faster
 BLAS_WORK: Final = 1 << 21  # multiply-adds below which they are
 TILE_LANES: Final = 32  # a tile has so many vectors of columns, half of an L2 cache
-FEWEST_COLUMNS: Final = 64
-TILES_PER_CORE: Final = 4
+FEWEST_COLUMNS: Final = 64  # of a tile
+TILES_PER_CORE: Final = 4  # so that cores end at about the same time
 TILE_WORK: Final = 1 << 20  # multiply-adds that are worth a tile of their own
 
 

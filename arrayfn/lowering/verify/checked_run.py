@@ -18,8 +18,8 @@ from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
 
 Array = np.ndarray[Any, Any]
 
-_MAX_ELEMENTS: Final = 2048
-_MAX_ITERATIONS: Final = 16
+_MAX_ELEMENTS: Final = 2048  # of all arrays of a plan that is run
+_MAX_ITERATIONS: Final = 16  # of a loop
 _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 """Prefixes of providers that call Python."""
 

@@ -46,7 +46,7 @@ from arrayfn.lowering.verify.numbers import (
 )
 from arrayfn.lowering.verify.phases import phases_of
 
-_MAX_CACHED: Final = 4096
+_MAX_CACHED: Final = 4096  # footprints
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
 _FAULTS: Final = (
     ArithmeticError,

@@ -28,7 +28,7 @@ from arrayfn.lowering.verify.numbers import (
 )
 
 INTEGERS: Final = frozenset(("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"))
-_WIDE: Final = 64
+_WIDE: Final = 64  # bits
 
 
 def limits(dtype: str) -> tuple[int, int]:

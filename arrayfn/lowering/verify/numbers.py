@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Lanes = int | Array
 """A number for each lane, or one number for all lanes."""
 
-MAX_LANES: Final = 1 << 17
+MAX_LANES: Final = 1 << 17  # cases analysed at once, which bounds memory and time
 _MAX_BLOCKS: Final = 1 << 22
 """The most pairs of blocks and values that are compared one by one."""
 ITEM: Final = "$item"

@@ -27,7 +27,7 @@ from arrayfn.lowering.scalars import max_i64, min_i64
 SHORT: Final = 256  # elements that a radix sort is too slow for
 POSITION: Final = 0xFFFFFFFF  # of a packed element; its key is in the other bits
 KEY: Final = ~POSITION
-LARGEST: Final = (1 << 63) - 1
+LARGEST: Final = (1 << 63) - 1  # int64
 
 
 def sort(

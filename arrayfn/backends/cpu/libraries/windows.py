@@ -26,8 +26,8 @@ from arrayfn.lowering.scalars import min_i64
 # ``dimensions`` are pairs of an extent and a stride in elements: the problems', four of
 # the windows' rows, and four of their columns, outermost first.
 PROBLEM_STEP: Final = 1
-ROWS: Final = 2
-COLUMNS: Final = 10
+ROWS: Final = 2  # index in ``dimensions`` of the rows' first pair
+COLUMNS: Final = 10  # index of the columns' first pair
 
 
 def windows(
