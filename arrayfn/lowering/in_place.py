@@ -312,7 +312,7 @@ class _Placement:
             if self.storage.of(operand) in self.outputs:
                 continue
             self.join(result, operand)
-            nest = _joined(nest, read, written)
+            nest = _with_shared_pointer(nest, read, written)
             return self.write_in_place(nest, dying - {self.storage.of(operand)})
         return nest
 
@@ -427,8 +427,8 @@ def _same_type(x: Var, y: Var) -> bool:
     )
 
 
-def _joined(nest: Nest, read: int, written: int) -> Nest:
-    """``nest`` with operand number ``read`` accessed through ``written``'s pointer."""
+def _with_shared_pointer(nest: Nest, read: int, written: int) -> Nest:
+    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer."""
     numbers = list(range(len(nest.operands)))
     del numbers[read]
     new_number = {k: n for n, k in enumerate(numbers)}

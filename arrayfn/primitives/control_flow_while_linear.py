@@ -239,8 +239,8 @@ class _Backwards:
         consts: int,
         sums: int,
     ) -> None:
+        """Store the steps and counts, and derive the known step without residuals."""
         self.known = known
-        # The known step without residuals: its carry alone.
         self.advance, _ = pruned(known, known.outputs[:taped_count])
         self.backward = backward
         self.taped_count = taped_count

@@ -186,7 +186,7 @@ def _emit(
     body: Program,
     params: Mapping[str, Any],
 ) -> list[Atom]:
-    """The outputs of a shard_map with the other ``params``."""
+    """Emit a shard_map of ``body`` with the other ``params``; returns its outputs."""
     if not body.outputs:
         return []
     specs = tuple(out_specs)

@@ -158,17 +158,13 @@ def _np_rms_norm(
 def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
     """``nn.gelu`` in NumPy."""
     if not approximate:
-        return x * _scipy_ndtr(x)
+        return x * importlib.import_module("scipy.special").ndtr(x)
     one = x.dtype.type
     return (
         x
         * one(0.5)
         * (1 + np.tanh(one(0.7978845608028654) * (x + one(0.044715) * x**3)))
     )
-
-
-def _scipy_ndtr(x: Any) -> Any:
-    return importlib.import_module("scipy.special").ndtr(x)
 
 
 def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:

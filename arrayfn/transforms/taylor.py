@@ -351,7 +351,10 @@ def _integrated(
     slopes: list[_Series] = []
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``, from those of the outputs' derivatives."""
+        """Integrate the coefficients of order ``k - 1`` of the outputs' derivatives.
+
+        The derivatives' series are made at the first call.
+        """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
             values = zip(rule.program.outputs, made, strict=False)

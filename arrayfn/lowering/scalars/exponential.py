@@ -308,7 +308,7 @@ def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
 
 
 def log_pair(m: Arithmetic, x: Value, x_low: Value) -> Pair:
-    """``log(x + x_low)``, not for limits, with some 7 more bits."""
+    """``log(x + x_low)`` for positive finite ``x``, with some 7 more bits."""
     c = CONSTANTS[m.dtype(x)]
     e, mantissa = decompose(m, x)
     high, low = log_mantissa(m, mantissa)
@@ -342,7 +342,7 @@ def constant_pair(m: Arithmetic, x: Value, name: str) -> Pair:
 
 
 def log1p_pair(m: Arithmetic, x: Value, x_low: Value) -> Value:
-    """``log(1 + x + x_low)``, not for limits."""
+    """``log(1 + x + x_low)``, for a finite positive argument."""
     high, low = two_sum(m.constant(m.dtype(x), 1.0), x)
     return log_sum(m, high, low + x_low)
 
