@@ -107,10 +107,10 @@ def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
     return axes
 
 
-def unlike_arrays(value: object) -> str:
-    """Why ``value``, of a class derived from NumPy's arrays, is not taken as one.
+def why_not_an_array(value: object) -> str:
+    """Why ``value``, of a subclass of NumPy's arrays, is refused.
 
-    Empty if it is.
+    Empty if it is taken as an array.
     """
     if isinstance(value, np.matrix):
         return (
@@ -143,7 +143,7 @@ def type_of(value: object) -> ArrayType:
         known = getattr(value, "__arrayfn_type__", None)
         if isinstance(known, ArrayType):
             return known
-    if why := unlike_arrays(value):
+    if why := why_not_an_array(value):
         raise ArgumentError(f"an operand is {why}", user_location())
     return _type_of_array(np.asarray(value))
 

@@ -22,7 +22,7 @@ from arrayfn.errors import (
     is_users,
     user_location,
 )
-from arrayfn.ir import ArrayType, type_of, unlike_arrays
+from arrayfn.ir import ArrayType, type_of, why_not_an_array
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import Ref
@@ -53,7 +53,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if hasattr(leaf, "__arrayfn_type__"):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
-    why = unlike_arrays(leaf)
+    why = why_not_an_array(leaf)
     if is_array and not why and leaf.dtype in dtypes.ALL:
         return
     name = what if isinstance(what, str) else what()

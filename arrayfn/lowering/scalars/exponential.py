@@ -269,7 +269,7 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
 
 
 def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
-    """``result`` for ``0 < x < inf``, and the logarithm's limits for other x."""
+    """Replace ``result`` of a logarithm where ``x`` is 0, infinite or negative."""
     outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
     return m.select(x > 0.0, m.select(x < inf, result, x), outside)
 
