@@ -174,10 +174,7 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute all tiles by one NumPy product.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of tiles.
-    """
+    """Compute all tiles by one NumPy product."""
     m, n, k = (int(arguments[name]) for name in "mnk")
     if not items or not m * n:
         return

@@ -136,10 +136,7 @@ def _ranges(arguments: Mapping[str, Any]) -> list[slice]:
 
 
 def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Sort all chunks, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
-    """
+    """Sort all chunks, by NumPy."""
     shape = (items // int(arguments["chunks"]), int(arguments["n"]))
     dtype = BY_SHORT_NAME[arguments["dtype"]]
     x, out = (arguments[name].array(shape) for name in ("x", "sorted"))
@@ -151,10 +148,7 @@ def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Argsort all chunks, by NumPy; several are packed with their positions.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
-    """
+    """Argsort all chunks, by NumPy; several are packed with their positions."""
     chunks = int(arguments.get("chunks", 1))
     shape = (items // chunks, int(arguments["n"]))
     x = values_of(arguments["x"].array(shape), BY_SHORT_NAME[arguments["dtype"]])
@@ -171,10 +165,7 @@ def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Merge all pairs of runs, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of parts.
-    """
+    """Merge all pairs of runs, by NumPy."""
     n, run, pairs = (int(arguments[name]) for name in ("n", "run", "pairs"))
     rows = items // (pairs * int(arguments["parts"]))
     runs, out = (arguments[name].array((rows, n)) for name in ("runs", "merged"))
@@ -186,10 +177,7 @@ def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def top_k_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Select from all rows, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of rows.
-    """
+    """Select from all rows, by NumPy."""
     n, k = int(arguments["n"]), int(arguments["k"])
     x = arguments["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.

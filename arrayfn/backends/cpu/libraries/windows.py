@@ -296,20 +296,14 @@ def _right(arguments: Mapping[str, Any]) -> Any:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute the whole product by NumPy."""
     shape = (int(arguments["m"]), int(arguments["n"]))
     out = arguments["c"].array(shape, (int(arguments["ldc"]), 1))
     out[...] = _windows(arguments)[0] @ _right(arguments)
 
 
 def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute all parts of the sums over windows by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute all parts of the sums over windows by NumPy."""
     m, n, part = (int(arguments[name]) for name in ("m", "n", "part"))
     windows, right = _windows(arguments)[0], _right(arguments)
     parts = items // int(arguments["pieces"])
@@ -320,10 +314,7 @@ def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute the whole product by NumPy."""
     m, n, k, step = (int(arguments[name]) for name in ("m", "n", "k", "lda"))
     batch, between = int(arguments["problems_0"]), int(arguments["batch_stride_a"])
     transposed = int(arguments["transpose_a"])
