@@ -42,7 +42,7 @@ def type_of_jitted(jitted: Any) -> Any:
 
 
 def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
-    """Numba's type of the njit function ``make(function)``, which is made once.
+    """Numba's type of the njit function ``make(function)``, made once for ``key``.
 
     Both functions stay alive: machine code may call the one that was made, and ``key``
     has the address of ``function``, which must not become that of another object.
@@ -53,7 +53,7 @@ def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
 
 
 def _native_call(compiled: Any) -> Any:
-    """An njit function that runs the plan of ``compiled``."""
+    """An njit function that runs the plan of ``compiled`` without the interpreter."""
     from numba import njit
     from numba.extending import overload
 
@@ -127,9 +127,10 @@ def _check_signature(
 def _native_lines(
     name: str, inputs: Sequence[ArrayType], outputs: Sequence[ArrayType]
 ) -> list[str]:
-    """The source of the call of ``name``, for Numba to compile.
+    """Write the source of an njit function that runs the plan of ``name``.
 
-    It checks shapes, makes results, and runs the plan on the arrays' addresses.
+    The function checks shapes, allocates results, and runs the plan on the arrays'
+    addresses.
     """
     count, places = len(inputs), list[str]()
     lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
@@ -190,14 +191,14 @@ def _check_types(
 
 
 def _object_call(jitted: Any) -> Any:
-    """An njit function that calls ``jitted`` through the interpreter."""
+    """An njit function that calls ``jitted`` as a Python object, with the GIL."""
     from numba import njit, objmode
     from numba.extending import overload
 
     name = getattr(jitted, "__name__", "a jitted function")
 
     def choose(*arguments: Any) -> Any:
-        """The implementation of a call with arguments of these Numba types."""
+        """Return the implementation for arguments of these Numba types."""
         results, is_tuple = _results_for(jitted, name, arguments)
         scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
         names = [f"y{k}" for k in range(len(results))]
@@ -227,10 +228,10 @@ def _object_call(jitted: Any) -> Any:
 def _results_for(
     jitted: Any, name: str, arguments: Sequence[Any]
 ) -> tuple[list[Any], bool]:
-    """Numba's types of the results of ``jitted``, and whether they are a tuple.
+    """Numba's types of the results of ``jitted``, and whether they form a tuple.
 
-    ``arguments`` are Numba's types. Numba knows no extents, so the function is traced
-    with axes of equal extent, or what it was compiled for before tells. Raises
+    ``arguments`` are Numba's types. These have no extents: the function is traced with
+    axes of equal extent, unless it was compiled for such arguments before. Raises
     TypingError, about ``name``, if it cannot be traced so.
     """
     from numba import types
@@ -279,7 +280,7 @@ def _result_type(name: str, type: Any) -> Any:
 
 
 def _numba_type(name: str, type: Any) -> Any:
-    """Numba's type of the elements; ArgumentError, about ``name``, if it has none."""
+    """Numba's type of an array's elements; ArgumentError, about ``name``, if none."""
     from numba.core.errors import NumbaNotImplementedError
     from numba.np.numpy_support import from_dtype
 

@@ -63,7 +63,7 @@ class NumbaFunction:
         update_wrapper(self, python or function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The compiled function; an operator on traced values."""
+        """Call the compiled function; on traced values, emit an operator."""
         args = tuple(getattr(x, "value", x) if _is_omitted(x) else x for x in args)
         leaves, structure = tree.flatten((args, kwargs))
         if not is_staged(leaves):
@@ -72,23 +72,26 @@ class NumbaFunction:
         call = _Call(self, leaves, structure, places)
         operands = [leaves[k] for k in places]
         if self.python is None or self.result is not None or self.vjp is not None:
-            return call.by_callback(operands, None)
+            return call.call_back(operands, None)
         try:
             return call.operator()(*operands)
         except _NOT_TRACED as error:
-            return call.by_callback(operands, error)
+            return call.call_back(operands, error)
 
     @override
     def __repr__(self) -> str:
         return f"<Numba function {self.__name__}>"
 
-    def operator_for(self, key: Any, made: Callable[[], Operator[..., Any]]) -> Any:
-        """The operator for calls with the other arguments ``key``; it is made once."""
+    def operator_for(self, key: Any, make: Callable[[], Operator[..., Any]]) -> Any:
+        """The operator for calls with the non-array arguments ``key``.
+
+        ``make`` makes it at first use.
+        """
         try:
             if key not in self._operators:
-                self._operators[key] = made()
+                self._operators[key] = make()
         except TypeError:  # an argument is not hashable
-            return made()
+            return make()
         return self._operators[key]
 
 
@@ -117,20 +120,20 @@ class _Call:
         self.places = tuple(places)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments with ``operands`` in the places of the arrays."""
+        """The call's ``(args, kwargs)`` with ``operands`` in place of the arrays."""
         values = {**self.others, **dict(zip(self.places, operands, strict=True))}
         flat = [values[k] for k in range(self.count)]
         return tree.unflatten(self.structure, flat)
 
     def operator(self) -> Operator[..., Any]:
-        """The operator whose body is the Python source."""
+        """The operator whose body is the function's Python source, traced."""
         # 1, 1.0 and True are equal as keys: their types tell them apart.
         kinds = tuple((k, type(x), x) for k, x in self.others.items())
         key = self.structure, self.places, kinds
-        return self.whole.operator_for(key, self._made)
+        return self.whole.operator_for(key, self._make_operator)
 
-    def _made(self) -> Operator[..., Any]:
-        """An operator of this call's arrays, whose kernel is the compiled function."""
+    def _make_operator(self) -> Operator[..., Any]:
+        """Make an operator of the arrays, whose kernel is the compiled function."""
         python, count = self.whole.python, len(self.places)
         assert python is not None
 
@@ -139,7 +142,7 @@ class _Call:
             return python(*args, **kwargs)
 
         def kernel(*arrays: Any) -> None:
-            """Run the compiled function, and copy what it gives to the last arrays."""
+            """Run the compiled function, and copy its results to the last arrays."""
             args, kwargs = self.arguments([_as_numba(x) for x in arrays[:count]])
             given = _run(self.whole.function, args, kwargs, ())
             write(self.whole.__name__, tree.leaves(given), arrays[count:])
@@ -157,18 +160,18 @@ class _Call:
         )
         return made
 
-    def by_callback(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """The compiled function called back on ``operands``, with its derivative.
+    def call_back(self, operands: Sequence[Any], error: Exception | None) -> Any:
+        """Call the compiled function on ``operands`` as a callback, with its ``vjp``.
 
-        ``error`` says why its Python source cannot be traced, if there is one.
+        ``error`` says why its Python source cannot be traced, if it was tried.
         """
         whole, name = self.whole, self.whole.__name__
         wanted = self.result_of(operands, error)
-        forms = [ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(wanted)]
+        result_types = [ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(wanted)]
 
         def run(*arrays: Any) -> Any:
             args, kwargs = self.arguments([_as_numba(np.array(x)) for x in arrays])
-            return _run(whole.function, args, kwargs, forms)
+            return _run(whole.function, args, kwargs, result_types)
 
         run.__name__ = name
         method = "expand_dims" if _is_ufunc(whole.function) else "sequential"
@@ -192,10 +195,10 @@ class _Call:
         return ruled(*operands)
 
     def result_of(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """What the results for ``operands`` are, as ShapeDtypeStructs.
+        """The results' types for ``operands``, as ShapeDtypeStructs.
 
-        Raises ArgumentError if nothing tells; ``error`` says why the function was not
-        traced.
+        Raises ArgumentError if they cannot be found; ``error`` says why the function
+        was not traced.
         """
         whole = self.whole
         given = [leaf_type(x) for x in operands]
@@ -223,7 +226,7 @@ class _Call:
         ) from error
 
     def _scalar_result(self, structs: Sequence[ShapeDtypeStruct]) -> Any:
-        """The result if Numba infers that it is a number; None if it is not."""
+        """The result as a struct if Numba infers that it is a number, else None."""
         args, kwargs = self.arguments(
             [_as_numba(np.ones(x.shape, x.dtype)) for x in structs]
         )
@@ -311,21 +314,22 @@ def write(name: str, values: Sequence[Any], results: Sequence[Array]) -> None:
 
 
 def _run(
-    function: Any, args: Any, kwargs: Any, forms: Sequence[ShapeDtypeStruct]
+    function: Any, args: Any, kwargs: Any, result_types: Sequence[ShapeDtypeStruct]
 ) -> Any:
-    """Call ``function`` with ``args`` and ``kwargs``.
+    """Call ``function``, and return its results.
 
-    A guvectorize function that asks for arrays of its results gets them, by ``forms``.
+    ``result_types`` are the results' types: a guvectorize function that writes its
+    results gets arrays of these.
     """
     if getattr(function, "is_dynamic", False) and hasattr(function, "gufunc_builder"):
-        outs = [np.empty(form.shape, form.dtype) for form in forms]
+        outs = [np.empty(type.shape, type.dtype) for type in result_types]
         function(*args, *outs, **kwargs)
         return outs[0] if len(outs) == 1 else tuple(outs)
     return function(*args, **kwargs)
 
 
 def _as_numba(x: Array) -> Any:
-    """The array ``x`` as Numba takes it: writable, or a number if it has no axes."""
+    """``x`` as Numba takes it: a writable array, or a number if it has no axes."""
     if not x.ndim:
         return x[()]
     # Numba has another type for read-only arrays, which few signatures take. What is
@@ -353,7 +357,7 @@ def _is_compiled(function: Any) -> bool:
 
 
 def _python_of(function: Any) -> Any:
-    """The Python source of ``function``; None for one that writes its results."""
+    """The Python source function of ``function``; None if it writes its results."""
     if hasattr(function, "gufunc_builder"):
         return None
     if _is_ufunc(function):
@@ -362,7 +366,7 @@ def _python_of(function: Any) -> Any:
 
 
 def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
-    """The results of a ufunc on ``operands``, found by calling it on no elements.
+    """The results' types of a ufunc, found by calling it on empty arrays.
 
     None if they cannot be found so.
     """
@@ -390,7 +394,7 @@ def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
 
 
 def _unique(name: str) -> str:
-    """An operator's name, which no other function has."""
+    """Append a number to ``name`` if another function's operator has it."""
     for number in itertools.count():
         found = f"numba.{name}" + (f"_{number}" if number else "")
         if found not in _names:
@@ -400,7 +404,7 @@ def _unique(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error, without the line that it names."""
+    """The first sentence of ``error``'s message, without the line that it names."""
     is_ours = isinstance(error, ArrayfnError)
     first = re.split(r"\. |\n", (error.message if is_ours else str(error)).strip())[0]
     return f"{first} ({error.location})" if is_ours and error.location else first
@@ -412,7 +416,7 @@ _made: weakref.WeakKeyDictionary[Any, NumbaFunction] = weakref.WeakKeyDictionary
 
 
 def function_for(compiled: Any) -> NumbaFunction:
-    """The function that a call of ``compiled`` on traced values runs."""
+    """The NumbaFunction that runs when ``compiled`` is called on traced values."""
     made = _made.get(compiled)
     if made is None:
         made = _made[compiled] = NumbaFunction(compiled)
@@ -420,7 +424,7 @@ def function_for(compiled: Any) -> NumbaFunction:
 
 
 def ufunc_for(ufunc: Any) -> NumbaFunction | None:
-    """The function of a ufunc that Numba made; None of any other ufunc."""
+    """The NumbaFunction of a ufunc that Numba compiled; None for other ufuncs."""
     if type(ufunc).__module__.startswith("numba."):
         return function_for(ufunc)
     # What is called is a NumPy ufunc inside a guvectorize function.
@@ -461,7 +465,10 @@ def type_of_traced() -> Any:
 
 @cache
 def _prepared() -> Any:
-    """Numba's type of traced values, with their calls prepared."""
+    """Make Numba's type of traced values, and patch Numba's dispatchers for it.
+
+    Numba's dispatchers then call the NumbaFunction when an argument is traced.
+    """
     import numba
     from numba.core import dispatcher
 
@@ -476,13 +483,13 @@ def _prepared() -> Any:
     explain = base._explain_matching_error
 
     def compiled_for(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Numba's method; what it returns is called with the arguments."""
+        """Return what Numba calls with the arguments; it replaces a method of Numba."""
         if _is_traced(args):
             return function_for(self)
         return compile_for_args(self, *args, **kwargs)
 
     def explained(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Numba's method for a function that has declared all of its signatures."""
+        """The same for a function that has declared all of its signatures."""
         if not _is_traced(args):
             return explain(self, *args, **kwargs)
         raise ArgumentError(

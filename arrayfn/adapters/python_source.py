@@ -38,7 +38,7 @@ _ROUNDING: Final = frozenset({"floor", "ceil", "trunc"})
 
 
 def traceable(python: Function) -> Function:
-    """``python`` with functions of arrays for those of ``math``.
+    """A copy of ``python`` that calls arrayfn's functions in place of ``math``'s.
 
     >>> def f(x):
     ...     return math.exp(max(x, 0.0))
@@ -67,7 +67,7 @@ def traceable(python: Function) -> Function:
 
 
 def _replaced(value: Any) -> Any:
-    """What ``value``, a global name of the function, is in the traced one."""
+    """The replacement of ``value``, a global name of the function, in the copy."""
     if value is math:
         return _math()
     name = getattr(value, "__name__", "")
@@ -78,18 +78,18 @@ def _replaced(value: Any) -> Any:
 
 @functools.cache
 def _math() -> Any:
-    """``math``, whose functions also take arrays and traced values."""
+    """A stand-in for the module ``math``, whose functions also take traced values."""
     whole = dict(vars(math))
-    whole.update({name: _of_arrays(name) for name in {*_NAMES, *_SPECIAL}})
+    whole.update({name: _array_function(name) for name in {*_NAMES, *_SPECIAL}})
     return SimpleNamespace(**whole)
 
 
-def _of_arrays(name: str) -> Function:
-    """The function ``name`` of the module math, which also takes traced numbers."""
+def _array_function(name: str) -> Function:
+    """The function ``name`` of ``math``, which also takes arrays and traced values."""
     theirs = getattr(math, name)
 
     def function(*operands: Any) -> Any:
-        """math's function of plain numbers, arrayfn's of traced ones."""
+        """Call math's function on plain numbers, and arrayfn's on others."""
         if not any(isinstance(x, ImmutableArray) for x in operands):
             return theirs(*operands)
         if name in _SPECIAL:
@@ -111,7 +111,7 @@ def _extreme(name: str) -> Function:
     theirs = getattr(builtins, name)
 
     def function(*values: Any, **options: Any) -> Any:
-        """The built-in's result for plain numbers, arrayfn's for traced ones."""
+        """Call the built-in on plain numbers, and arrayfn's function on others."""
         if len(values) < 2 or not any(isinstance(x, ImmutableArray) for x in values):
             return theirs(*values, **options)
         return functools.reduce(Namespace.functions[f"{name}imum"], values)

@@ -117,7 +117,7 @@ def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
     made: dict[Any, Any] = {}
 
     def called(*arrays: Any, **static: Any) -> None:
-        """Call the kernel for these sizes, made at their first call."""
+        """Call the kernel that is compiled for these sizes; compile it at first use."""
         library = _library("torch", factory)
         given = sizes(*arrays, **static)
         by_name = isinstance(given, Mapping)
@@ -161,9 +161,9 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
 def _launch_of(
     launch: Launch, kernel: Any, arrays: Sequence[Any], static: Mapping[str, Any]
 ) -> tuple[Any, Mapping[str, Any]]:
-    """The grid and the named arguments that ``launch`` gives for these arrays.
+    """The grid and the keyword arguments that ``launch`` returns for these arrays.
 
-    Raises ArgumentError if it gives something else.
+    Raises ArgumentError if it returns something else.
     """
     given: Any = launch(*arrays, **static)
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
@@ -212,7 +212,7 @@ def tensor_of(library: Any, x: Any) -> Any:
 
 
 def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
-    """Copy ``given``, what ``function`` returned, into the tensors of the results.
+    """Copy ``given``, the results of ``function``, into the tensors ``results``.
 
     Raises an error if their number or shapes differ.
     """

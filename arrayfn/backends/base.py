@@ -16,9 +16,9 @@ Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
 
 @runtime_checkable
 class DirectExecutable(Protocol):
-    """An executable that also takes its inputs one by one, without checks before.
+    """An executable that takes its inputs one by one and checks them itself.
 
-    An ``int``, 1 + its number, says that an input does not fit; nothing is run then.
+    If an input does not fit it runs nothing and returns the ``int`` 1 + its number.
     """
 
     call: Callable[..., Any]
@@ -27,14 +27,14 @@ class DirectExecutable(Protocol):
 
 @runtime_checkable
 class TimedExecutable(Protocol):
-    """An executable that measures the steps of its plan. It waits for its results.
+    """An executable that measures the steps of its plan, and waits for its results.
 
-    ``backend`` is where the steps run, with whose roof they are compared.
+    ``backend`` names the backend whose roof the times are compared with.
     """
 
     @property
     def backend(self) -> str:
-        """The name of a backend."""
+        """The name of the backend that the steps run on."""
         ...
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
@@ -66,7 +66,7 @@ class AssemblingBackend(Protocol):
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend's name and requirements, and why it cannot run on this machine.
+    """What a backend is, what it requires, and why it cannot run on this machine.
 
     ``missing`` is empty if the backend can be chosen by name. The ``kind`` is
     "backend", "part" for a library or feature that backends use, or "implied" for a
@@ -81,7 +81,7 @@ class BackendInfo:
 
 
 class Backend(Protocol):
-    """One way to run Programs."""
+    """A way to run Programs on one kind of device."""
 
     @property
     def name(self) -> str:
@@ -99,7 +99,10 @@ class Backend(Protocol):
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """``program`` as kernels and a plan; inputs ``donated`` may be overwritten."""
+        """Compile ``program`` to kernels and a plan.
+
+        The memory of the inputs ``donated`` may be overwritten.
+        """
         ...
 
     def put(self, x: Any) -> Any:

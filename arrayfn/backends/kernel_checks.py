@@ -48,8 +48,8 @@ def wants_check(step: HostStep) -> bool:
 def check_first_call(step: HostStep, run: Run, operands: Sequence[Array]) -> None:
     """Compare the kernel of ``step`` with its operator's body on ``operands``.
 
-    ``run(operands, results)`` calls the kernel on arrays of the host: it reads
-    ``operands``, and reads and writes ``results``. Raises KernelMismatchError.
+    ``run(operands, results)`` calls the kernel on arrays in host memory. Raises
+    KernelMismatchError.
     """
     kernel, body = step.kernel, step.body
     assert kernel is not None
@@ -75,7 +75,7 @@ def _compare(
 ) -> None:
     """Raise KernelMismatchError if ``run`` and the operator's ``body`` differ.
 
-    ``where`` says in the message on which elements of a mapped axis.
+    ``where`` says, for the message, which elements of a mapped axis are compared.
     """
     wanted = [
         np.asarray(want, type.dtype)
@@ -103,14 +103,17 @@ def _compare(
 
 
 def _poison(want: Array) -> Array:
-    """An array that differs from ``want`` in each element."""
+    """An array that differs from ``want`` in each element, to find unwritten ones."""
     if want.dtype in dtypes.INEXACT:
         return np.where(np.isnan(want), 1, np.nan).astype(want.dtype)
     return np.array(np.logical_not(want) if want.dtype == bool else ~want)
 
 
 def _scaled(x: Array) -> Array:
-    """``x`` times ``1 + eps**(1/3)`` if it is floating-point, else ``x`` itself."""
+    """``x`` times ``1 + eps**(1/3)`` if it is floating-point, else ``x`` itself.
+
+    The body's change under this perturbation says how sensitive it is to rounding.
+    """
     if x.dtype not in dtypes.INEXACT:
         return x
     factor = 1 + _eps(x.dtype) ** (1 / 3)

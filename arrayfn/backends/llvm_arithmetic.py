@@ -36,7 +36,7 @@ def scalar_type(dtype: str) -> ir.Type:
 
 
 class LLVMValue:
-    """An LLVM value (or vector), its dtype, and Python's operators on it."""
+    """An LLVM value or vector with its dtype; Python's operators emit instructions."""
 
     __slots__ = ("dtype", "m", "value")
     __hash__ = None  # type: ignore[assignment]
@@ -45,7 +45,7 @@ class LLVMValue:
         self.m, self.value, self.dtype = m, value, dtype
 
     def _binary(self, name: str, x: Any, y: Any) -> LLVMValue:
-        """The value of the LLVM instruction ``name``; "f" goes before it for floats."""
+        """Emit the LLVM instruction ``name``, with the prefix "f" for floats."""
         m, dtype = self.m, self.dtype
         instruction = getattr(m.builder, ("f" if is_float(dtype) else "") + name)
         return LLVMValue(m, instruction(m.raw(x, dtype), m.raw(y, dtype)), dtype)
@@ -99,7 +99,7 @@ class LLVMValue:
         return self._binary("ashr" if is_signed(self.dtype) else "lshr", self, other)
 
     def _compare(self, operator: str, other: Any) -> LLVMValue:
-        """The truth value of a comparison: false with NaN, except for "!="."""
+        """Emit a comparison: with NaN it is false, except for "!="."""
         builder = self.m.builder
         if not is_float(self.dtype):
             signed = is_signed(self.dtype)
@@ -130,10 +130,10 @@ class LLVMValue:
 
 
 class LLVMArithmetic:
-    """``Arithmetic`` that emits instructions at a builder's position.
+    """An ``Arithmetic`` that emits LLVM instructions at a builder's position.
 
-    ``scope`` begins the names of what is put out of line, once per module. Values
-    are vectors of ``length`` elements, or scalars if that is 1.
+    ``scope`` is the prefix of the names of functions and tables, which a module has
+    once. Values are vectors of ``length`` elements, or scalars if that is 1.
     """
 
     vector_bits = VECTOR_BITS
@@ -146,12 +146,12 @@ class LLVMArithmetic:
         return self.builder.module
 
     def type(self, dtype: str) -> ir.Type:
-        """The LLVM type of a dtype's values here."""
+        """The LLVM type of values of ``dtype``: a scalar or a vector of ``length``."""
         scalar = scalar_type(dtype)
         return scalar if self.length == 1 else ir.VectorType(scalar, self.length)
 
     def raw(self, x: Any, dtype: str) -> ir.Value:
-        """The LLVM value of ``x``, a value or a Python number, as ``dtype``."""
+        """Convert ``x``, a value or a Python number, to an LLVM value of ``dtype``."""
         if isinstance(x, LLVMValue):
             return x.value
         x = float(x) if is_float(dtype) else int(x)
@@ -278,7 +278,7 @@ class LLVMArithmetic:
         return self.wrap(divide(x.value, y.value), x.dtype)
 
     def integer_power(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
-        """``x ** y`` of integers, by a function of the module."""
+        """``x ** y`` of integers: a call of a function that the module gets once."""
         t = self.type(x.dtype)
         function = self.declare(
             f"{self.scope}.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
@@ -311,7 +311,7 @@ class LLVMArithmetic:
         return None
 
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
-        """``x`` and ``y`` combined by "add", "mul", "max" or "min", in any order.
+        """Combine ``x`` and ``y`` by "add", "mul", "max" or "min", reassociable.
 
         LLVM may then use several accumulators, and so vectorise a reduction.
         """
@@ -332,8 +332,8 @@ class LLVMArithmetic:
     ) -> LLVMValue:
         """``common``, or the ``slow`` formula of ``arguments`` where ``rare`` holds.
 
-        It is a function of the module, so that loops with calls of it are vectorised:
-        LLVM is told of variants for several values at once.
+        The slow formula is a function of the module with vector variants, which LLVM is
+        told of, so that loops that call it are vectorised.
         """
         name = f"{self.scope}.{name}_{common.dtype}"
         values = (*arguments, common)
@@ -380,7 +380,7 @@ class LLVMArithmetic:
     def _define_variant(
         self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, length: int
     ) -> ir.Function:
-        """The guard for ``length`` values: one by one, if any needs the slow formula.
+        """Define the guard for ``length`` values; it handles rare ones one by one.
 
         ``guard`` is the function of one value, ``dtypes`` are those of its parameters.
         """
@@ -419,9 +419,9 @@ class LLVMArithmetic:
 
 
 def _mark_pure(function: ir.Function) -> None:
-    """Internal, out of line, without effects: calls of it may be vectorised.
+    """Mark ``function`` as free of effects, internal and never inlined.
 
-    Rarely run, it is not worth the time to optimise.
+    Loops that call it can then be vectorised. It is not optimised, as it rarely runs.
     """
     function.linkage = "internal"
     # llvmlite checks attributes against a list that lacks some of these.
@@ -443,7 +443,7 @@ def _keep(module: ir.Module, functions: Sequence[ir.Function]) -> None:
 
 
 def _define_integer_power(function: ir.Function) -> None:
-    """Define ``function(base, exponent)`` of integers: the power, by squaring.
+    """Define ``function(base, exponent)``: the integer power, by squaring.
 
     The exponent is unsigned.
     """

@@ -25,7 +25,7 @@ _LOCKSTEP_CALLS: Final = 4
 
 
 class Member(Protocol):
-    """A member of a mesh that is running a plan."""
+    """A member of a mesh that is running a CPU's plan."""
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Compute ``result`` of a collective, together with the other members."""
@@ -57,7 +57,7 @@ class Lockstep:
 
 
 class EnqueuingMember(Protocol):
-    """A member of a mesh whose plan is loaded on a GPU."""
+    """A member of a mesh for which a GPU's plan is loaded."""
 
     @property
     def lockstep(self) -> Lockstep:
@@ -92,9 +92,9 @@ LOADING: Final = _Loading()
 
 
 def combine(step: Collective, operand: Array, result: Array) -> None:
-    """Compute ``result`` of a collective of ``operand``, with the other members.
+    """Run the collective ``step`` of ``operand`` with the other members.
 
-    Outside a mesh the thread is the only member of every axis.
+    It writes ``result``. Outside a mesh this thread is the only member of every axis.
     """
     member = RUNNING.member
     if member is not None:

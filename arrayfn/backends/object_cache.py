@@ -38,17 +38,17 @@ COUNTS: Final[Counter[str]] = Counter()
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
 MAGIC: Final = b"arrayfn2"
-KEY_BYTES: Final = 64
+KEY_BYTES: Final = 64  # hexadecimal digits of SHA-256
 HEADER_BYTES: Final = len(MAGIC) + KEY_BYTES + 8 + 32
-MAX_ENTRY_BYTES: Final = 64 << 20
-MAX_BYTES: Final = 256 << 20
+MAX_ENTRY_BYTES: Final = 64 << 20  # larger files are taken as damaged
+MAX_BYTES: Final = 256 << 20  # of all entries
 SUFFIX: Final = ".o"
 EVICT_EVERY: Final = 64  # entries written between two looks at the bound
-STALE_TEMPORARY_SECONDS: Final = 3600.0
+STALE_TEMPORARY_SECONDS: Final = 3600.0  # after which a writer has surely ended
 
 
 def content_key(*parts: str) -> str:
-    """The key of what ``parts`` say, in 64 hexadecimal digits."""
+    """A hash of ``parts`` in 64 hexadecimal digits, as a cache key."""
     import hashlib  # and OpenSSL with it
 
     digest = hashlib.sha256(MAGIC)  # entries of another form have other names
@@ -86,10 +86,10 @@ class Entry:
 
 
 class ObjectCache:
-    """Object code by key, in a directory, else in memory. Safe to use from threads.
+    """A cache of object code by key, in a directory or else in memory. Thread-safe.
 
-    Entries are removed, least recently used first, beyond ``max_bytes``. ``refused``
-    counts the entries that were damaged or could not be read.
+    If it exceeds ``max_bytes``, the entries that were not used for longest are removed.
+    ``refused`` counts entries that were damaged or could not be read.
     """
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -109,8 +109,8 @@ class ObjectCache:
             self.put(key, code)
         return code
 
-    def found(self, key: str) -> bytes | None:
-        """The code for ``key``, or None; counts and logs which of the two."""
+    def lookup(self, key: str) -> bytes | None:
+        """The code for ``key``, or None; counts and logs hits and misses."""
         code = self.get(key)
         COUNTS["misses" if code is None else "hits"] += 1
         CACHE.info("%s %s", "missing" if code is None else "found", key[:16])
@@ -138,7 +138,7 @@ class ObjectCache:
         return code
 
     def put(self, key: str, code: bytes) -> None:
-        """Keep ``code`` under ``key``: on disk, or in memory where that cannot be."""
+        """Store ``code`` under ``key``: on disk, or in memory if that fails."""
         if not self._is_usable():
             self._memory[key] = code
             return
@@ -158,7 +158,7 @@ class ObjectCache:
         self._written += 1
 
     def evict(self) -> None:
-        """Remove the entries used longest ago until the cache is within its bound."""
+        """Remove the least recently used entries until the cache fits ``max_bytes``."""
         if not self._is_usable():
             return
         for path in self.directory.glob(f"??/*{SUFFIX}.*"):
@@ -186,7 +186,7 @@ class ObjectCache:
         return found
 
     def clear(self) -> None:
-        """Remove all that is kept, on disk and in memory."""
+        """Remove all entries, on disk and in memory."""
         self.clear_memory()
         for entry in self.entries():
             _remove(self._path(entry.key))
@@ -214,7 +214,7 @@ class ObjectCache:
         return self._usable
 
     def _give_up(self, problem: str) -> None:
-        """Keep code in memory from now on; warn if the directory was used until now."""
+        """Store code in memory only from now on, and warn of the ``problem`` once."""
         with self._lock:
             was_usable, self._usable = self._usable, False
         if was_usable:
@@ -241,7 +241,7 @@ def _clear_memories() -> None:
 
 
 def _prepare(directory: Path) -> str | None:
-    """Make the directory if need be; what is wrong with it, or None."""
+    """Create the directory if need be; returns what is wrong with it, or None."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
@@ -256,10 +256,10 @@ def _prepare(directory: Path) -> str | None:
 
 
 def _exposed_by(directory: Path) -> str | None:
-    """Which folder around ``directory`` lets others put another in its place, or None.
+    """The folder above ``directory`` that lets others replace it, or None.
 
-    A folder's owner and those who can write to it may rename what is in it. In a sticky
-    one, as /tmp is, only what is theirs.
+    A folder's owner and those who can write to it may rename its contents. In a sticky
+    folder, such as /tmp, they may rename only what is theirs.
     """
     for folder in directory.parents:
         status = folder.stat()
@@ -278,7 +278,10 @@ def _exposed_by(directory: Path) -> str | None:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether nobody but this user is in group ``number``, which has their name."""
+    """Whether group ``number`` has no other member than this user.
+
+    That is so for a group with the user's name.
+    """
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
@@ -312,7 +315,7 @@ def _modified(path: Path) -> float:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to a file so that others see all of it or nothing."""
+    """Write a file so that other processes see either all of ``content`` or nothing."""
     descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -332,7 +335,7 @@ def _remove(path: Path) -> None:
 
 
 def _pack(key: str, code: bytes) -> bytes:
-    """The bytes of a cache file: magic bytes, key, length, SHA-256 and ``code``."""
+    """The contents of a cache file: magic bytes, key, length, SHA-256 and ``code``."""
     import hashlib
 
     length = len(code).to_bytes(8, "little")
@@ -341,6 +344,6 @@ def _pack(key: str, code: bytes) -> bytes:
 
 
 def _unpack(key: str, entry: bytes) -> bytes | None:
-    """The code of an entry, or None if the entry is not whole or another key's."""
+    """The code in a cache file; None if it is damaged or has another key."""
     code = entry[HEADER_BYTES:]
     return code if _pack(key, code) == entry else None

@@ -23,7 +23,7 @@ Check = Callable[[], str]
 
 @dataclass(frozen=True)
 class Part:
-    """A library or a feature: what it is here, what it needs, and what is missing."""
+    """A library or feature that ``backend_info`` describes but no Program runs on."""
 
     description: str
     requires: tuple[str, ...]
@@ -41,7 +41,7 @@ def _never(reason: str) -> Check:
 
 
 def _packages(*modules: str, install: str) -> str:
-    """Which modules are not installed, with the command to ``install`` them.
+    """Which of ``modules`` are not installed, with the command to ``install`` them.
 
     Empty if all are.
     """

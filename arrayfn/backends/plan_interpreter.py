@@ -25,13 +25,16 @@ Allocate = Callable[[int], Array]
 
 @dataclass(frozen=True)
 class HostBuffer:
-    """Bytes of memory. The first element, not the lowest one, is at byte ``start``."""
+    """Bytes of memory with an array whose first element is at byte ``start``.
+
+    ``start`` is not 0 if strides are negative.
+    """
 
     bytes: Array
     start: int = 0
 
     def part(self, offset: int, nbytes: int) -> HostBuffer:
-        """The buffer of ``nbytes`` from ``offset`` on."""
+        """The part of ``nbytes`` bytes that begins ``offset`` bytes after the start."""
         begin = self.start + offset
         return HostBuffer(self.bytes[begin : begin + nbytes])
 
@@ -41,7 +44,7 @@ class HostBuffer:
         return int(first.view(dtype)[0])
 
     def array(self, type: ArrayType) -> Array:
-        """The array of ``type`` that begins with the first element."""
+        """The memory as an array of ``type``."""
         size = type.dtype.itemsize
         strides = [step * size for step in type.layout.strides(type.shape)]
         if not type.size:
@@ -49,8 +52,8 @@ class HostBuffer:
         return np.ndarray(type.shape, type.dtype, self.bytes.data, self.start, strides)
 
 
-def laid_out(x: Any, type: ArrayType, allocate: Allocate) -> HostBuffer:
-    """A copy of ``x`` in memory of its own, in the layout of ``type``."""
+def copy_in_layout(x: Any, type: ArrayType, allocate: Allocate) -> HostBuffer:
+    """Copy ``x`` to new memory, in the layout of ``type``."""
     low, extent = type.span()
     size = type.dtype.itemsize
     made = HostBuffer(allocate(extent * size), -low * size)
@@ -65,9 +68,10 @@ def allocated(
     *,
     over_donors: bool,
 ) -> list[HostBuffer]:
-    """The buffers of a plan; loops say where those that move are.
+    """Allocate the buffers of a plan; inputs and constants are copied.
 
-    Results over donated inputs lie there if ``over_donors`` is true.
+    Slices and carries of loops are empty until the loop sets them. Results over donated
+    inputs share their memory if ``over_donors``.
     """
     plan = compiled.plan
     arena = allocate(plan.arena)
@@ -82,14 +86,16 @@ def allocated(
         elif b.donor is not None and over_donors:
             made.append(made[b.donor])  # inputs come first
         elif b.kind in arrays_by_kind:
-            made.append(laid_out(arrays_by_kind[b.kind][b.index], b.type, allocate))
+            made.append(
+                copy_in_layout(arrays_by_kind[b.kind][b.index], b.type, allocate)
+            )
         else:
             made.append(HostBuffer(allocate(b.nbytes)))
     return made
 
 
 class PlanInterpreter(ABC):
-    """One run of a plan; loops replace the buffers that move."""
+    """Runs a plan in Python: walks its steps and points loops' buffers at memory."""
 
     def __init__(self, compiled: CompiledProgram, buffers: list[HostBuffer]) -> None:
         self.plan = compiled.plan

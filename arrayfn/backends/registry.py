@@ -160,10 +160,11 @@ def backend_info(name: str) -> BackendInfo:
 
 
 def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
-    """The first of ``device`` that can be used; warns if it is not the first named.
+    """The first backend in ``device`` that is available here.
 
-    Raises BackendError, with what is missing, if none can. Any backend can lower a
-    Program: ``to_lower`` gives the first of them then.
+    Warns if it is not the first one named, and raises BackendError, with what is
+    missing, if none is. With ``to_lower`` it is the first one named: any backend can
+    lower a Program on any machine.
     """
     names = (device,) if isinstance(device, str) else tuple(device)
     reasons: list[str] = []

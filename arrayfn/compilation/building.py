@@ -30,7 +30,7 @@ and the mesh of ``set_mesh`` if the function asks for it."""
 
 @dataclass
 class Built:
-    """The record of one compilation.
+    """The record of one compilation, for logs and ``signatures``.
 
     ``reason`` says which argument caused it, if the function had been compiled before.
     ``from_disk`` and ``compiled`` count the kernels that were in the disk cache and
@@ -50,10 +50,10 @@ class Built:
 
 @contextmanager
 def building(name: str, backend: str, reason: str) -> Generator[Built]:
-    """Surround the compilation of the function ``name``; gives its record.
+    """Record and announce the compilation of ``name`` within a block.
 
     ``backend`` is the one it is compiled for, and ``reason`` what ``reason_of`` says.
-    In a terminal a line says what is being compiled if that takes long.
+    If it takes long, a line in a terminal says what is being compiled.
     """
     built = Built(name, backend, reason)
     if reason:
@@ -98,9 +98,9 @@ def _is_read() -> bool:
 
 
 def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) -> str:
-    """The difference between ``key`` and the nearest of the ``earlier`` keys, in words.
+    """Why a call compiles again: how ``key`` differs from the nearest earlier key.
 
-    Empty if there are none. ``names`` returns the arguments' names.
+    Empty if there are no ``earlier`` keys. ``names`` returns the arguments' names.
     """
     # Another thread may add to ``earlier``: tuple() takes it as it is now.
     reasons = [_differences(key, other, names) for other in tuple(earlier)]

@@ -18,7 +18,7 @@ from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BundleError
 from arrayfn.lowering.options import MODES, Options
 
-FORMAT: Final = 4
+FORMAT: Final = 4  # version of bundle.json
 DESCRIPTION: Final = "bundle.json"
 
 _FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
@@ -56,7 +56,10 @@ def kernel_file(number: int, name: str) -> str:
 
 
 def read_description(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """``bundle.json``, checked against the files; BundleError if it does not fit."""
+    """Read ``bundle.json`` and check it against the files.
+
+    Raises BundleError if they do not fit.
+    """
     file = folder / DESCRIPTION
     if DESCRIPTION not in files:
         raise BundleError(f"{folder} has no {DESCRIPTION}")
@@ -84,9 +87,9 @@ def read_description(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]
 
 
 def _check_signature(file: Path, signature: Any, constant_count: int) -> None:
-    """Raise BundleError unless ``signature``, JSON of ``file``, is one of a function.
+    """Raise BundleError unless ``signature`` is valid JSON of a signature.
 
-    The bundle has ``constant_count`` arrays.
+    It is from ``file``; the bundle has ``constant_count`` arrays.
     """
     if not isinstance(signature, dict):
         raise BundleError(f"{file}: 'signatures' are not of the form of save's")
@@ -102,9 +105,10 @@ def _check_signature(file: Path, signature: Any, constant_count: int) -> None:
 def _check_fields(
     file: Path, found: dict[str, Any], fields: Mapping[str, type | tuple[type, ...]]
 ) -> None:
-    """Raise BundleError unless ``found``, JSON of ``file``, has just these fields.
+    """Raise BundleError unless ``found`` has exactly these fields.
 
-    ``fields`` are the Python types of the values by name.
+    ``found`` is JSON of ``file``; ``fields`` are the Python types of the values by
+    name.
     """
     for name, kind in fields.items():
         if name not in found or not isinstance(found[name], kind):
@@ -115,7 +119,7 @@ def _check_fields(
 
 
 def arguments_structure(folder: Path, description: dict[str, Any]) -> tree.TreeDef:
-    """The structure of a call's ``(args, kwargs)``, of the JSON ``description``.
+    """Read the structure of ``(args, kwargs)`` from the JSON ``description``.
 
     Raises BundleError, with the bundle's ``folder``, for another structure.
     """
@@ -155,7 +159,7 @@ def check_count(folder: Path, structure: tree.TreeDef, count: int) -> None:
 
 
 def options_of(folder: Path, description: dict[str, Any]) -> Options:
-    """The options of ``jit`` in the JSON ``description``; BundleError for others."""
+    """Read the options of ``jit`` from JSON; BundleError for invalid ones."""
     deterministic, mode = description.get("deterministic"), description.get("mode")
     if (
         description.keys() != {"deterministic", "mode"}

@@ -25,7 +25,7 @@ from arrayfn.errors import ArgumentError, BundleError, user_location
 
 SUMS: Final = "SHA256SUMS"
 _MAX_TEXT: Final = 1 << 28  # bytes of a file that is text
-_MAX_FILES: Final = 1 << 16
+_MAX_FILES: Final = 1 << 16  # of a bundle
 _SUM: Final = re.compile(r"([0-9a-f]{64})  ([\w.]+(?:/[\w.]+)?)", re.ASCII)
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _HEADER: Final = re.compile(
@@ -33,7 +33,7 @@ _HEADER: Final = re.compile(
     r"'shape': \((?:(\d{1,19}),|(\d{1,19}(?:, \d{1,19})+)|)\), \} *\n",
     re.ASCII,
 )
-_MAX_AXES: Final = 32
+_MAX_AXES: Final = 32  # of an array, as of NumPy 1
 _READ_ONLY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # Dtypes that numpy.save has no name for are saved as integers.
 _STORED: Final = {
@@ -168,7 +168,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
-    """The content of a plain file of at most ``max_bytes``, reached through no link.
+    """The content of a regular file of at most ``max_bytes``, not behind a link.
 
     ``name`` is the file's path in ``folder``, with slashes. Without ``max_bytes`` the
     machine's memory is the limit.

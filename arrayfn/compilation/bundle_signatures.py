@@ -55,7 +55,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle's files, by their names in ``folder``, and what they say.
+    """The verified contents of a bundle: files by name, and what they describe.
 
     ``content_hash`` is that of all files, ``description`` is what ``bundle.json`` says,
     and ``constants`` are the arrays.
@@ -69,10 +69,10 @@ class Contents:
 
 
 class Signature:
-    """One signature of a bundle, compiled when it is first asked for.
+    """One signature of a bundle, which is compiled at the first call.
 
-    It is compiled at once if the disk cache has not its plan, so that errors come when
-    a bundle is loaded. One for open sizes is compiled for each size.
+    If the disk cache lacks its plan it is compiled at once, so that errors come when
+    the bundle is loaded. A signature with open sizes is compiled for each size.
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:
@@ -141,7 +141,7 @@ class Signature:
         if {d.name for d in dims} != set(sizes) or not all(
             d.accepts(sizes[d.name]) for d in dims
         ):
-            wanted = ", ".join(f"{d.name} {d.wanted}" for d in dims) or "none"
+            wanted = ", ".join(f"{d.name} {d.description}" for d in dims) or "none"
             raise ArgumentError(
                 f"the open sizes of the function are {wanted}, not {dict(sizes)}",
                 user_location(),
@@ -166,10 +166,9 @@ class Signature:
         return self._compiled[key]
 
     def _load_or_compile(self, key: str, text: str) -> Compiled:
-        """Compile the Program with the text ``text``, or load its plan.
+        """Load the plan of a Program's ``text`` under ``key``, or compile it.
 
-        A plan is loaded if the disk cache has one under ``key``. Else the new one is
-        kept there.
+        A new plan is stored in the disk cache under ``key``.
         """
         # A GPU's plans follow from the card, and kernels of operators from the process.
         may_keep = self._backend.name == "cpu" and "edited" not in self._description
@@ -208,14 +207,14 @@ class Signature:
         return [self._contents.constants[k] for k in self._description["constants"]]
 
     def _captured(self, types: Sequence[ArrayType]) -> list[Array]:
-        """The arrays that the Program captures, as they are to lie in memory."""
+        """The captured arrays of the Program, laid out in memory as it says."""
         pairs = zip(self._arrays(), types, strict=True)
         return [_laid_out(self._file, x, type) for x, type in pairs]
 
     def _lowered(self, program: Program) -> Lowered:
         """Lower ``program``, with the sources of edited kernels.
 
-        Where it was saved by a machine like this, the kernels must be those of then.
+        If a machine like this saved it, the kernels must be the same as then.
         """
         backend, folder = self._backend, self._contents.folder
         trees = self._in_tree, self._out_tree
@@ -235,7 +234,7 @@ class Signature:
         return self._with_sources(lowered)
 
     def _compare_kernels(self, lowered: Lowered) -> None:
-        """Raise BundleError unless the kernels are those saved, edited ones aside."""
+        """Raise BundleError unless the kernels are those saved, except edited ones."""
         edited, saved = (
             self._description.get("edited", {}),
             self._description["kernels"],
@@ -252,10 +251,10 @@ class Signature:
             )
 
     def _with_sources(self, lowered: Lowered) -> Lowered:
-        """``lowered`` with the sources of edited kernels in folder of its own.
+        """Replace kernels of ``lowered`` by the edited sources in the bundle.
 
-        Parameters go by position: their names follow from names in the Program, which
-        loading does not keep.
+        Parameters are matched by position: their names follow from names in the
+        Program, which loading does not restore.
         """
         folder = self._contents.folder
         kernels = {k.name: k for k in lowered.kernels}
@@ -274,7 +273,7 @@ class Signature:
 
 
 def _on_first_call(make: Callable[[], Executable]) -> Executable:
-    """The executable that ``make`` gives; it is made when it is first called."""
+    """An executable that ``make`` makes when it is first called."""
     made = cache(make)
 
     def run(inputs: tuple[Any, ...]) -> Sequence[Any]:
@@ -284,7 +283,7 @@ def _on_first_call(make: Callable[[], Executable]) -> Executable:
 
 
 def _never_run_as_python(compiled: CompiledProgram) -> CompiledProgram:
-    """``compiled``, none of whose kernels is ever executed as Python."""
+    """Mark all kernels of ``compiled`` as never to be executed as Python."""
     kernels = tuple(
         replace(k, from_file=True) if isinstance(k, Kernel) else k
         for k in compiled.kernels
@@ -313,7 +312,7 @@ def _compiler_hash() -> str:
 
 
 def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
-    """The hash of each generated kernel's key, by its name; "" of a library's."""
+    """The hash of each generated kernel's key, by its name; "" for a library's."""
     return {
         k.name: content_hash(k.key.encode()) if isinstance(k, Kernel) else ""
         for k in kernels
@@ -332,7 +331,7 @@ def _decoded(file: Path, content: bytes) -> str:
 
 
 def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
-    """The Program of a text, with its constants, checked."""
+    """Parse the text of a Program, give it its constants, and check it."""
     try:
         program = parse_program(text, TABLE, arrays, keep_names=False)
         program.check()
@@ -345,10 +344,10 @@ def _program(file: Path, text: str, arrays: Sequence[Array]) -> Program:
 
 
 def _check_equations(file: Path, program: Program) -> None:
-    """BundleError for what no saved Program has.
+    """Raise BundleError for equations that no saved Program has.
 
-    That are calls of Python functions, and layouts that no rule gives: how what is
-    computed lies in memory is the compiler's choice.
+    These are calls of Python functions, and layouts that no rule gives: the layout of
+    what is computed is the compiler's choice.
     """
     for equation in program.equations:
         if "callback" in equation.params:
@@ -366,7 +365,7 @@ def _check_equations(file: Path, program: Program) -> None:
 def _laid_out(
     file: Path, array: np.ndarray[Any, Any], type: ArrayType
 ) -> np.ndarray[Any, Any]:
-    """An own copy of ``array`` that lies in memory as ``type`` says."""
+    """Copy ``array`` to the memory layout of ``type``."""
     if type.span()[1] != type.size:
         raise BundleError(f"{file}: no constant lies in memory as {type} says")
     return laid_out(array, type)

@@ -146,7 +146,7 @@ def _device_of(signatures: Sequence[Any]) -> str:
 
 
 class _Arrays:
-    """The arrays of a bundle: equal ones are written once."""
+    """The arrays of a bundle that is written; equal ones are stored once."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -176,10 +176,11 @@ class _Arrays:
 def _described_signature(
     number: int, lowered: Lowered, held: _Arrays, files: dict[str, bytes]
 ) -> dict[str, Any]:
-    """One signature as JSON; its arrays go into ``held`` and its files into ``files``.
+    """Describe one signature as JSON; add its arrays and files to those given.
 
-    ``number`` is that of the signature, by which its files are named. ``files`` are
-    contents by path. Raises ArgumentError for what a bundle cannot hold.
+    They are added to ``held`` and ``files``, contents by path. ``number`` is that of
+    the signature, by which its files are named. Raises ArgumentError for what a bundle
+    cannot hold.
     """
     if lowered.backend.name == "mesh":
         raise ArgumentError(
@@ -400,7 +401,7 @@ def load(
 
 
 def _tree_of(folder: Path, description: Any, constants: Sequence[Array]) -> Any:
-    """A pytree of arrays that was saved with the function.
+    """Rebuild a pytree of arrays that was saved with the function.
 
     ``description`` is its JSON, as ``_Arrays.tree`` makes it, and ``constants`` are all
     arrays of the bundle.

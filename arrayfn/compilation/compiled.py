@@ -136,7 +136,7 @@ class Compiled:
 
 
 def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
-    """``leaf``, of the type ``have``, as an array in the layout of ``wanted``.
+    """Convert ``leaf``, of the type ``have``, to an array in the layout of ``wanted``.
 
     An array on a device stays as it is: its backend copies.
     """
@@ -158,10 +158,10 @@ def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, An
 
 
 def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
-    """``run``, but it raises the error of the check that failed, if one did.
+    """Wrap ``run`` to raise the error of a check that failed.
 
-    With ``sites`` of checks, ``run`` gives the values of the checks and a fault (see
-    ``passes.faults``) after the function's results. Without, it is returned.
+    With ``sites`` of checks, ``run`` returns the values of the checks and a fault (see
+    ``passes.faults``) after the function's results. Without, it is returned as it is.
     """
     if not sites:
         return run

@@ -44,7 +44,7 @@ from arrayfn.transforms import FlatTrace, Function, name_of, trace_function
 
 @dataclass(frozen=True)
 class CompiledSignature:
-    """What a call of a jitted function runs, for one signature of its arguments.
+    """The executable of a jitted function for one signature, and its records.
 
     Attributes:
         run: the executable, a function of flat arrays.
@@ -85,7 +85,7 @@ class CompiledSignature:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A function and how ``jit`` was asked to compile it.
+    """Traces, lowers and loads a function with the options of ``jit``.
 
     Its methods take the arguments of one call: ``args`` and ``kwargs`` are pytrees
     without the static arguments, which ``static`` holds, and ``leaves`` their leaves.
@@ -115,7 +115,7 @@ class Compiler:
     def backend_of(self, values: Sequence[Any]) -> Backend:
         """The backend that computes on ``values``, leaves of the arguments.
 
-        It is the one that was named, else the one of the device they are on.
+        It is the one that ``jit`` was given, else that of the device they are on.
         """
         return self.backend or get_backend(device_of(values) or "cpu")
 
@@ -129,9 +129,10 @@ class Compiler:
     ) -> FlatTrace:
         """Trace the function to a Program.
 
-        ``types`` are those of the leaves, for a Program to be compiled by itself; None
-        takes them from the leaves, for one that becomes a part of another. ``platform``
-        names the backend for which ``platform_dependent`` chooses a branch.
+        ``types`` are those of the leaves, for a Program to be compiled by itself; with
+        None, for a Program that becomes a part of another, they are taken from the
+        leaves. ``platform`` names the backend for which ``platform_dependent`` chooses
+        a branch.
         """
         traced = trace_function(
             static.bound(self.function),
@@ -172,9 +173,10 @@ class Compiler:
         return self.apply(traced, leaves)
 
     def apply(self, traced: FlatTrace, leaves: list[Any]) -> Any:
-        """The results of an operator_call of the traced function on ``leaves``.
+        """Emit an operator_call of the traced function; returns its results.
 
-        Its Program also takes the values of the functions around that it captured.
+        Its operands are ``leaves`` and the values of enclosing functions that it
+        captured.
         """
         operands = [*leaves, *traced.trace.captured]
         results = apply(operator_call, *operands, name=self.name, body=traced.program)
@@ -183,7 +185,7 @@ class Compiler:
         return tree.unflatten(traced.out_tree, list(results))
 
     def _check_around(self) -> None:
-        """Raise ArgumentError if only a part of what is compiled asks for checks."""
+        """Raise ArgumentError if only an inner function asks for checks."""
         frame = current_frame()
         missing = self.checks - (self.checks if frame is None else frame.checks)
         if frame is not None and missing:

@@ -36,7 +36,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of each step of a plan; every branch counts."""
+    """The cost of each step of a plan; all branches are counted."""
 
     steps: tuple[StepCost, ...]
 

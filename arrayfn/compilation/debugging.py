@@ -35,7 +35,11 @@ _KINDS: Final = {"debug_nans": NAN, "debug_infs": INF}
 
 
 class _Choices(threading.local):
-    """What blocks of this thread have chosen, by option."""
+    """The options that blocks (``with debug_nans():``) set in this thread.
+
+    ``by_option`` has the value of the innermost block; options without a block are
+    those of the process.
+    """
 
     def __init__(self) -> None:
         self.by_option: dict[str, bool] = {}
@@ -57,10 +61,10 @@ def set_for_process(option: str, value: bool) -> None:
     """Set ``option`` to ``value`` for all threads, outside of blocks that choose it."""
     with _lock:
         _process[option] = value
-        _take_over()
+        _watch_calls()
 
 
-def _take_over() -> None:
+def _watch_calls() -> None:
     """Check every call while an option is on or a block is open, and none otherwise.
 
     Jitted functions are then called through ``_call_by_options``, and
@@ -73,11 +77,11 @@ def _take_over() -> None:
 
 @contextmanager
 def _block(option: str, value: bool) -> Generator[None]:
-    """A block in which ``option`` has this value for this thread."""
+    """A context in which ``option`` has this value for this thread."""
     before, block = dict(_choices.by_option), object()
     with _lock:
         _open_blocks.append(block)
-        _take_over()
+        _watch_calls()
     _choices.by_option[option] = bool(value)
     try:
         yield
@@ -85,7 +89,7 @@ def _block(option: str, value: bool) -> Generator[None]:
         _choices.by_option = before
         with _lock:
             _open_blocks.remove(block)
-            _take_over()
+            _watch_calls()
 
 
 @contextmanager
@@ -207,7 +211,7 @@ def _kinds() -> frozenset[str]:
 
 
 def _call_by_options(self: Jitted[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A call of a jitted function while an option is on."""
+    """Run a call of a jitted function with the options of this thread."""
     if is_on("disable_jit"):
         return self.python_function(*args, **kwargs)
     kinds = _kinds()
@@ -238,7 +242,7 @@ def _check_results(
 
 
 def _is_suspect(result: Any, kinds: frozenset[str]) -> bool:
-    """Whether ``result`` has NaN or infinities, as far as ``kinds`` ask for them."""
+    """Whether ``result`` has NaN or infinities, if ``kinds`` ask for these."""
     array = np.asarray(result)
     if array.dtype not in dtypes.INEXACT:
         return False

@@ -38,14 +38,14 @@ _SCRIPT: Final = (
     f"{_FOOT}    from arrayfn.compilation.ejected import check\n\n"
     "    raise SystemExit(check(__file__))\n"
 )
-_REPEATS: Final = 20
+_REPEATS: Final = 20  # runs that are timed
 _EMULATED_THREADS: Final = 1 << 15  # of a call; each takes up to 1 ms
 
 
 def write_kernels(
     compiled: CompiledProgram, folder: Path, inputs: Sequence[Any]
 ) -> None:
-    """Write the generated kernels of ``compiled``, with their first calls.
+    """Write the generated kernels of ``compiled``, each with its first call.
 
     The calls are those for ``inputs``, or for random numbers if there are none.
     """
@@ -72,14 +72,14 @@ def write_kernels(
 def _calls_on_cpu(
     compiled: CompiledProgram, inputs: Sequence[Array]
 ) -> dict[str, EjectedCall]:
-    """The first call of each kernel of a CPU's plan, run as Python."""
+    """Record the first call of each kernel of a CPU's plan, run as Python."""
     calls: dict[str, EjectedCall] = {}
 
     @contextmanager
     def watch(
         step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
     ) -> Generator[None]:
-        """Keep the first call of each kernel, with the memory before and after it."""
+        """Record the first call of a kernel, with the memory before and after it."""
         if kernel.name in calls:
             yield
             return
@@ -98,7 +98,7 @@ def _calls_on_cpu(
 def _calls_on_gpu(
     compiled: CompiledProgram, inputs: Sequence[Array]
 ) -> dict[str, EjectedCall]:
-    """The first call of each kernel of a GPU's plan: on the GPU, or emulated."""
+    """Record the first call of each kernel of a GPU's plan: on the GPU, or emulated."""
     calls: dict[str, EjectedCall] = {}
     threads = {k.name: k.threads for k in compiled.kernels if isinstance(k, Kernel)}
     emulates = bool(CudaBackend().info().missing)
@@ -115,7 +115,7 @@ def _calls_on_gpu(
         )
 
     def launch(step: KernelCall, kernel: Kernel, arguments: Sequence[Any]) -> None:
-        """Run a call of ``kernel``, and keep it if it is the first."""
+        """Run a call of ``kernel``, and record it if it is the first."""
         pointers = [
             (a.array, a.start * a.array.itemsize) if isinstance(a, GpuPointer) else None
             for a in arguments
@@ -187,59 +187,59 @@ def check(file: str | os.PathLike[str]) -> int:
     return 0 if agree and all(agree) else 1
 
 
-class _Ran(NamedTuple):
+class _Outcome(NamedTuple):
     """The kernel's arrays after a call (None if it did not run), and text about it."""
 
     results: Sequence[Any] | None
     text: str = ""
 
 
-def _as_python(call: EjectedCall) -> _Ran:
+def _as_python(call: EjectedCall) -> _Outcome:
     """Run the kernel as Python."""
-    return _Ran(run_unjitted(call.program(), call.inputs(), over_donors=True))
+    return _Outcome(run_unjitted(call.program(), call.inputs(), over_donors=True))
 
 
-def _emulated(call: EjectedCall) -> _Ran:
-    """Run a GPU's kernel as Python, thread by thread, if it has few."""
+def _emulated(call: EjectedCall) -> _Outcome:
+    """Run a GPU's kernel in the emulator, if it has few threads."""
     threads = call.items * call.kernel.threads
     if threads > _EMULATED_THREADS:
-        return _Ran(None, f"not run, since it has {threads:,} threads")
-    return _Ran(run_plan(call.program(), call.inputs()))
+        return _Outcome(None, f"not run, since it has {threads:,} threads")
+    return _Outcome(run_plan(call.program(), call.inputs()))
 
 
-def _as_ptx(call: EjectedCall) -> _Ran:
-    """Compile the kernel, which needs no GPU."""
+def _as_ptx(call: EjectedCall) -> _Outcome:
+    """Compile the kernel to PTX, which needs no GPU."""
     if reason := missing_packages():
-        return _Ran(None, f"not compiled: {reason}")
+        return _Outcome(None, f"not compiled: {reason}")
     lines = CudaBackend().assembly(call.kernel).splitlines()
     (arch,) = (line.split()[1] for line in lines if line.startswith(".target"))
-    return _Ran(None, f"{len(lines)} lines for {arch}")
+    return _Outcome(None, f"{len(lines)} lines for {arch}")
 
 
-def _on_gpu(call: EjectedCall) -> _Ran:
+def _on_gpu(call: EjectedCall) -> _Outcome:
     """Run the compiled kernel on the GPU, if there is one."""
     if reason := CudaBackend().info().missing:
-        return _Ran(None, f"not run: {reason}")
+        return _Outcome(None, f"not run: {reason}")
     return _timed(call, CudaBackend())
 
 
-def _on_cpu(call: EjectedCall) -> _Ran:
+def _on_cpu(call: EjectedCall) -> _Outcome:
     """Run the compiled kernel on the CPU."""
     return _timed(call, CpuBackend())
 
 
-def _timed(call: EjectedCall, backend: TimingBackend) -> _Ran:
-    """Run the compiled kernel some times; once, if it has no items."""
+def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
+    """Time some runs of the compiled kernel; run it once if it has no items."""
     run = backend.load_timed(call.program())
     results = run(call.inputs())
     if not call.items:
-        return _Ran(results)
+        return _Outcome(results)
     times: list[float] = []
     for _ in range(_REPEATS):
         before = run.times_of_steps()[0][1]
         run(call.inputs())
         times.append(run.times_of_steps()[0][1] - before)
-    return _Ran(results, f", {1e6 * min(times):.3g} us")
+    return _Outcome(results, f", {1e6 * min(times):.3g} us")
 
 
 def _random(type: ArrayType, random: np.random.Generator) -> Array:
@@ -254,7 +254,7 @@ _RECORDERS: Final[
 ] = {"cpu": _calls_on_cpu, "cuda": _calls_on_gpu}
 TARGETS: Final = frozenset(_RECORDERS)
 """Those whose kernels can be ejected."""
-_WAYS: Final[Mapping[str, Mapping[str, Callable[[EjectedCall], _Ran]]]] = {
+_WAYS: Final[Mapping[str, Mapping[str, Callable[[EjectedCall], _Outcome]]]] = {
     "cpu": {"as Python": _as_python, "compiled": _on_cpu},
     "cuda": {"in the emulator": _emulated, "as PTX": _as_ptx, "on the GPU": _on_gpu},
 }

@@ -31,7 +31,7 @@ from arrayfn.lowering.plan import (
 
 Array = np.ndarray[Any, Any]
 
-_INTEGER, _SCRATCH = -1, -2  # in place of a memory's number
+_INTEGER, _SCRATCH = -1, -2  # in files, in place of a memory's number
 _LAUNCH: Final = (
     *("threads", "cluster", "shared", "blocks_per_multiprocessor"),
     *("cached", "cooperative"),
@@ -41,14 +41,13 @@ _LAUNCH: Final = (
 
 @dataclass
 class EjectedCall:
-    """A call of ``kernel`` on a backend ``target``.
+    """A recorded call of ``kernel`` on a backend ``target``, with its memory.
 
     Attributes:
         target: ``"cpu"`` or ``"cuda"``.
         kernel: the kernel, with its source for people only.
         items, grain, scratch: as in ``KernelCall``.
-        arguments: ``(memory, offset in bytes)`` of each pointer, ``(-1, value)`` of
-            each integer, ``(-2, offset in bytes)`` of each pointer to scratch memory.
+        arguments: as in ``KernelCall``, with memories as buffers.
         before: the bytes of each memory before the call.
         after: those after the call.
     """
@@ -58,12 +57,12 @@ class EjectedCall:
     items: int
     grain: int
     scratch: int
-    arguments: list[tuple[int, int]]
+    arguments: list[Argument]
     before: list[Array]
     after: list[Array] = field(default_factory=list[Array])
 
     def program(self, kernel: Kernel | None = None) -> CompiledProgram:
-        """The call as a Program whose arguments, and results, are the memories.
+        """The call as a compiled Program whose arguments and results are the memories.
 
         ``kernel`` is called instead of this one, if it is given.
         """
@@ -78,7 +77,12 @@ class EjectedCall:
         numbers = tuple(range(count, 2 * count))
         call = KernelCall(
             kernel.name,
-            tuple(_argument(memory, value, count) for memory, value in self.arguments),
+            tuple(
+                BufferArgument(count + a.buffer, a.offset)
+                if isinstance(a, BufferArgument)
+                else a
+                for a in self.arguments
+            ),
             self.items,
             self.grain,
             self.scratch,
@@ -111,7 +115,11 @@ class EjectedCall:
     def _dtypes_of(self, memory: int) -> Iterator[np.dtype[Any]]:
         """The dtypes of floats that the kernel sees in a memory."""
         pairs = zip(self.arguments, self.kernel.parameters, strict=True)
-        names = {p.kind.removesuffix("*") for (k, _), p in pairs if k == memory}
+        names = {
+            parameter.kind.removesuffix("*")
+            for argument, parameter in pairs
+            if isinstance(argument, BufferArgument) and argument.buffer == memory
+        }
         found = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
         return (d for d in found if d is not None and d in dtypes.INEXACT)
 
@@ -123,7 +131,9 @@ class EjectedCall:
             allow_pickle=False,
             target=np.array(self.target),
             counts=np.array([self.items, self.grain, self.scratch], np.int64),
-            arguments=np.array(self.arguments, np.int64).reshape(-1, 2),
+            arguments=np.array(
+                [_stored(argument) for argument in self.arguments], np.int64
+            ).reshape(-1, 2),
             names=np.array([p.name for p in parameters], str),
             kinds=np.array([p.kind for p in parameters], str),
             launch=np.array([int(launch[name]) for name in _LAUNCH], np.int64),
@@ -153,7 +163,7 @@ class EjectedCall:
                 cooperative=bool(cooperative),
             )
             items, grain, scratch = map(int, data["counts"])
-            arguments = [(int(a), int(b)) for a, b in data["arguments"]]
+            arguments = [_loaded(int(a), int(b)) for a, b in data["arguments"]]
             count = sum(n.startswith("before_") for n in data.files)
             before = [data[f"before_{k}"] for k in range(count)]
             after = [data[f"after_{k}"] for k in range(count)]
@@ -162,7 +172,7 @@ class EjectedCall:
 
 
 class Recorder:
-    """A call that is about to run in the host's memory.
+    """Records a call in the host's memory, before and after it runs.
 
     ``pointers`` are ``(array, offset in bytes)``, where the kernel's argument is a
     pointer. Arrays that overlap are one memory.
@@ -175,7 +185,7 @@ class Recorder:
         step: KernelCall,
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
-        arguments: list[tuple[int, int]] = []
+        arguments: list[Argument] = []
         self._kept = [pointer[0] for pointer in pointers if pointer is not None]
         arrays = [
             pointer[0]
@@ -185,10 +195,8 @@ class Recorder:
         ranges = _merged([_range(array) for array in arrays])
         self._memories = [_bytes(*both) for both in ranges]
         for argument, pointer in zip(step.arguments, pointers, strict=True):
-            if isinstance(argument, int):
-                arguments.append((_INTEGER, argument))
-            elif isinstance(argument, ScratchArgument):
-                arguments.append((_SCRATCH, argument.offset))
+            if not isinstance(argument, BufferArgument):
+                arguments.append(argument)
             else:
                 assert pointer is not None
                 array, offset = pointer
@@ -196,43 +204,53 @@ class Recorder:
                 number = next(
                     k for k, (a, b) in enumerate(ranges) if a <= first and last <= b
                 )
-                arguments.append((number, first + offset - ranges[number][0]))
+                begin = first + offset - ranges[number][0]
+                arguments.append(BufferArgument(number, begin))
         before = [m.copy() for m in self._memories]
         self.call = EjectedCall(
             target, kernel, step.items, step.grain, step.scratch, arguments, before
         )
 
     def write(self, results: Sequence[Any]) -> None:
-        """Give the memories the bytes that a call of ``EjectedCall.program`` gave."""
+        """Copy the results of ``EjectedCall.program`` to the memories."""
         for memory, result in zip(self._memories, results, strict=True):
             memory[...] = np.asarray(result)
 
     def finish(self) -> EjectedCall:
-        """The call, which has run."""
+        """The recorded call, after it has run."""
         self.call.after = [m.copy() for m in self._memories]
         return self.call
 
 
-def _argument(memory: int, value: int, first_output: int) -> Argument:
-    """A pair of ``EjectedCall.arguments`` as an argument of a plan.
+def _stored(argument: Argument) -> tuple[int, int]:
+    """An argument as two numbers of a file: the memory, and the offset in bytes.
 
-    The plan's buffers for the memories are outputs, from ``first_output`` on.
+    For an integer these are -1 and its value, for scratch memory -2 and the offset.
     """
+    if isinstance(argument, int):
+        return _INTEGER, argument
+    if isinstance(argument, ScratchArgument):
+        return _SCRATCH, argument.offset
+    return argument.buffer, argument.offset
+
+
+def _loaded(memory: int, value: int) -> Argument:
+    """The argument that ``_stored`` made these numbers of."""
     if memory == _INTEGER:
         return value
-    if memory == _SCRATCH:
-        return ScratchArgument(value)
-    return BufferArgument(first_output + memory, value)
+    return (
+        ScratchArgument(value) if memory == _SCRATCH else BufferArgument(memory, value)
+    )
 
 
 def _range(array: Array) -> tuple[int, int]:
-    """The addresses of a contiguous array's first byte, and of that after its last."""
+    """The address of a contiguous array's first byte, and that after its last."""
     first = int(array.__array_interface__["data"][0])
     return first, first + array.nbytes
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges, of which those that overlap are one."""
+    """Merge ranges that overlap."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(set(ranges)):
         if found and first < found[-1][1]:

@@ -146,7 +146,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
 def _texts(
     compiled: CompiledProgram, symbols: dict[str, str]
 ) -> Iterator[tuple[str, bool]]:
-    """``(LLVM IR, whether its loops are interleaved)`` of each kernel.
+    """Yield the LLVM IR of each kernel, and whether its loops are interleaved.
 
     ``symbols`` are the names of their functions. Raises ArgumentError with the names of
     kernels that call libraries of this process.
@@ -168,7 +168,7 @@ def _texts(
 
 
 def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
-    """LLVM IR of one constant with all captured arrays, at ``_offsets``.
+    """LLVM IR of one constant that holds all captured arrays, at ``_offsets``.
 
     The constant is called after the C function ``name``.
     """
@@ -187,7 +187,7 @@ def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
 
 
 def _offsets(compiled: CompiledProgram) -> list[int]:
-    """Where each captured array begins."""
+    """The byte offset of each captured array in the constant."""
     offsets: list[int] = []
     end = 0
     for array in compiled.constants:
@@ -202,7 +202,7 @@ def _aligned(nbytes: int) -> int:
 
 
 class _Source:
-    """The texts of the C files of ``compiled``, as the C function ``name``.
+    """Writes the C files of ``compiled``, as the C function ``name``.
 
     Attributes:
         symbols: the symbols of the kernels, by their names.
@@ -237,7 +237,7 @@ class _Source:
         return f"int {self.name}({', '.join(self.parameters()) or 'void'})"
 
     def header(self) -> str:
-        """The declaration, and what the pointers are."""
+        """The header: the function's declaration, with comments on its pointers."""
         lines = [
             f"/* {self.name}: a function that arrayfn compiled for this processor,",
             f"   {target.host().cpu}. Returns 0, or -1 where memory is out.",
@@ -274,10 +274,10 @@ class _Source:
     # The function.
 
     def body(self, *, is_looking: bool) -> str:
-        """The C file with the function, which walks the plan.
+        """The C file with the function, which runs the steps of the plan.
 
-        With ``is_looking`` it defines what kernels with long loops ask whether to go
-        on.
+        With ``is_looking`` it defines what kernels with long loops call to ask whether
+        to go on.
         """
         plan = self.plan
         self.lines = [
@@ -316,7 +316,7 @@ class _Source:
         return "\n".join(self.lines)
 
     def address(self, buffer: BufferAllocation) -> str:
-        """The address of a buffer in C; 0 of one that a loop sets."""
+        """The address of a buffer in C; 0 for one that a loop sets."""
         match buffer.kind:
             case "input":
                 return f"(char *)in{buffer.index}"
@@ -412,7 +412,7 @@ class _Source:
     # The program.
 
     def program(self) -> str:
-        """A program that reads arguments from files, and writes results into files."""
+        """The C file of a program that reads arguments, and writes results."""
         given, results = self.compiled.input_types, self.compiled.output_types
         names = [f"IN{k}" for k in range(len(given))]
         names += [f"OUT{k}" for k in range(len(results))]
@@ -440,6 +440,6 @@ def _nbytes(type: ArrayType) -> int:
 
 
 def _in_memory_order(array: Any) -> bytes:
-    """The bytes of a captured array, whose elements lie side by side."""
+    """The bytes of a captured array in the order of memory, without gaps."""
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return array.transpose(order).tobytes()

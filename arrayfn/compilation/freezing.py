@@ -36,7 +36,7 @@ _STEPS: Final = ("mul", "div", "add", "sub")
 
 
 class Frozen(NamedTuple):
-    """A Program whose captured arrays are folded, and a line on each of them."""
+    """A Program whose captured arrays are folded, and a note on each of them."""
 
     program: Program
     notes: tuple[str, ...]
@@ -45,7 +45,7 @@ class Frozen(NamedTuple):
 def frozen(
     program: Program, recipes: tuple[str, ...], keep: Callable[[Equation], bool]
 ) -> Frozen:
-    """``program`` with what follows from captured arrays computed.
+    """Compute what depends on captured arrays only, and fold scales into weights.
 
     With captured ``w`` and ``s``, ``y = (x @ w) * exp(s)`` becomes ``y = (x @ w) * c``,
     where ``c`` is the new constant ``exp(s)``. With the recipe ``"scales"`` it becomes
@@ -57,7 +57,7 @@ def frozen(
 
 
 class _Freezer:
-    """The folding of one Program's captured arrays.
+    """Folds the captured arrays of one Program.
 
     Attributes:
         values: the arrays that are known.
@@ -139,7 +139,7 @@ class _Freezer:
     def capture(
         self, atom: Atom, builder: ProgramBuilder, environment: dict[Var, Atom]
     ) -> None:
-        """Make ``atom``, which is read, a constant if its value is known.
+        """Make ``atom`` a constant of the new Program if its value is known.
 
         A view of a constant stays a view. ``environment`` has the atoms of the new
         Program by those of the old one.
@@ -165,7 +165,7 @@ class _Freezer:
     # Scales.
 
     def chains(self, equations: list[Equation]) -> dict[Equation, list[Equation]]:
-        """Products with the steps that fold into their weights, by the last step.
+        """The products followed by steps that fold into their weights, by last step.
 
         A chain is a product and then multiplications, divisions, additions and
         subtractions by vectors of output features: ``x @ w``, ``- mean``, ``* scale``.
@@ -202,7 +202,7 @@ class _Freezer:
         return weights_of(equation, sides[0])
 
     def output_axis(self, equation: Equation) -> int | None:
-        """The axis of a product that is the only output feature of its weights."""
+        """The axis of a product that is the only output feature axis of its weights."""
         weights = self.weights(equation)
         if weights is None or weights.first - weights.batch != 1:
             return None
@@ -245,7 +245,7 @@ class _Freezer:
         builder: ProgramBuilder,
         environment: dict[Var, Atom],
     ) -> Atom | None:
-        """The product with other weights, plus one vector, in place of ``chain``.
+        """Emit a product with folded weights, plus one vector, in place of ``chain``.
 
         None if no recipe changes the weights.
         """
@@ -292,7 +292,7 @@ class _Freezer:
     def folded(
         self, weights: Weights, steps: Sequence[Equation]
     ) -> tuple[Array, Array | None]:
-        """The weights scaled by ``steps``, and the vector that the steps add."""
+        """Fold ``steps`` into the weights; returns these and the vector to add."""
         axis = weights.kept[-1]
         value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128

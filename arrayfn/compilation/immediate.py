@@ -57,14 +57,14 @@ Sites = tuple[Site, ...]
 
 # Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
-_MAX_LOOPS: Final = 1024
-_MAX_OPERATIONS: Final = 4096
-_MAX_NUMBERS: Final = 4096
+_MAX_LOOPS: Final = 1024  # compiled loops that are cached
+_MAX_OPERATIONS: Final = 4096  # compiled operations that are cached
+_MAX_NUMBERS: Final = 4096  # scalars that are cached on devices
 _LOOPS: Final = ("scan", "while_loop", "while_linear")
 
 
 def install() -> None:
-    """Make operations on arrays outside ``jit`` use this module."""
+    """Make operations on arrays outside ``jit`` compute by this module."""
     Immediate.compute = compute
     Immediate.compute_on_device = compute_on_device
     Immediate.run_on_device = run_on_device
@@ -73,7 +73,7 @@ def install() -> None:
 def compute(
     primitive: Primitive, arrays: Sequence[Array], params: Params
 ) -> Sequence[Array] | None:
-    """The results of a shard_map, or of a primitive that holds a loop.
+    """Compute a shard_map, or a primitive that holds a loop; None for others.
 
     ``arrays`` are its operands. None leaves the primitive to NumPy. A loop is
     interpreted until it has run as many equations as compiling takes time; it is then
@@ -107,7 +107,7 @@ def compute(
 def compute_on_device(
     primitive: Primitive, operands: Sequence[Any], params: Params
 ) -> Sequence[Any]:
-    """The results of a primitive, computed on the device that holds an operand.
+    """Compute a primitive on the device that holds an operand.
 
     ``operands`` are arrays; those of the host are copied there.
     """
@@ -126,10 +126,10 @@ def compute_on_device(
 
 
 def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of ``program``, on the device that holds an operand or constant.
+    """Run ``program`` on the device that holds an operand or constant.
 
-    ``operands`` are the arrays of its inputs. What captured arrays give it are operands
-    of what is compiled, so that equal Programs share it.
+    ``operands`` are the arrays of its inputs. Its captured arrays become operands of
+    the compiled Program, so that equal Programs share one.
     """
     values = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
@@ -140,7 +140,7 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     device = device_of(arrays) or "mesh"
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
-    run = _device_cache.find(key, device, lambda: _of_types(program, types))
+    run = _device_cache.find(key, device, lambda: _with_constant_inputs(program, types))
     return run.run(program, [_device_cache.put(device, x) for x in arrays])
 
 
@@ -175,7 +175,7 @@ def _with_checks(program: Program, backend: Backend) -> tuple[Program, Sites]:
 
 
 class _DeviceCache:
-    """Compiled single operations by key, and scalars already copied to a device.
+    """A cache of compiled single operations, and of scalars copied to a device.
 
     When there are too many, all are dropped.
     """
@@ -203,7 +203,7 @@ class _DeviceCache:
         self._numbers.clear()
 
     def put(self, device: str, x: Any) -> Any:
-        """``x``; a scalar of the host as its copy on ``device``, made once."""
+        """Copy a scalar ``x`` to ``device``, once; other values stay."""
         if isinstance(x, ArrayOnDevice) or x.shape:
             return x
         key = (device, x.dtype, x.tobytes())
@@ -218,8 +218,8 @@ class _DeviceCache:
 _device_cache = _DeviceCache()
 
 
-def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
-    """``program`` without constants, with inputs of these types."""
+def _with_constant_inputs(program: Program, types: Sequence[ArrayType]) -> Program:
+    """``program`` with inputs of these types, and constants as inputs."""
     builder = ProgramBuilder(program.name)
     with builder:
         operands: list[Atom] = []
@@ -237,7 +237,7 @@ class _OutOfPatienceError(Exception):
 
 
 class _Interpreter:
-    """Evaluates Programs as the reference does, up to a number of equations.
+    """Evaluates Programs as the reference does, for at most ``limit`` equations.
 
     ``carry`` has the operands with which the outermost while_loop continues.
     """
@@ -280,8 +280,9 @@ class _Interpreter:
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
-        """The last carry; that of the outermost loop is kept in ``carry``.
+        """Interpret a while_loop; returns the last carry.
 
+        The carry of the outermost loop is stored in ``carry`` after each iteration.
         ``arguments`` are the arrays of the inputs: those that the condition reads,
         those that the body reads, the carry.
         """
@@ -289,7 +290,7 @@ class _Interpreter:
         consts = arguments[: params["cond_consts"] + params["body_consts"]]
 
         def keep(carry: list[Any]) -> None:
-            """Keep the operands with which this loop goes on, if it is outermost."""
+            """Store the operands with which the outermost loop continues."""
             if is_outermost:
                 self.carry = [*consts, *carry]
 
@@ -308,7 +309,7 @@ _interpreted: Counter[str] = Counter()
 
 
 def _has_loop(primitive: Primitive, params: Params) -> bool:
-    """Whether ``primitive`` is a loop, or a Program in it has one."""
+    """Whether ``primitive`` is a loop, or a Program in its params has one."""
     if primitive.name in _LOOPS:
         return True
     inner = programs_in(params)
@@ -330,19 +331,19 @@ def _single_equation(
 
 @functools.lru_cache(maxsize=_MAX_LOOPS)
 def _executable(text: str) -> _Compiled:
-    """The Program with this text, compiled for the CPU."""
+    """Compile the Program with this text for the CPU; cached."""
     return _Compiled.of(parse_program(text, TABLE), choose("cpu"))
 
 
 @KERNELS.on_change
 def _forget_kernels(operator: str) -> None:
-    """Drop what was compiled with the kernels that ``operator`` had before."""
+    """Drop what was compiled with the former kernels of ``operator``."""
     _device_cache.forget()
 
 
 @forgets
 def _forget() -> None:
-    """Drop what single operations and loops outside ``jit`` were compiled to."""
+    """Drop what was compiled for single operations and loops outside ``jit``."""
     _device_cache.forget()
     _interpreted.clear()
     _executable.cache_clear()

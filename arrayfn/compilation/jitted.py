@@ -24,10 +24,10 @@ from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.compiling import CompiledSignature, Compiler
 from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.short_calls import (
-    by_trees,
+    device_shortcut,
     gives_tuple,
-    if_on_device,
     is_flat,
+    structure_shortcut,
 )
 from arrayfn.compilation.stages import Lowered, Traced
 from arrayfn.compilation.static_arguments import (
@@ -100,9 +100,9 @@ class Jitted(Generic[P, R]):
             result = last(*args)
             if type(result) is not int:
                 return result
-        by_trees = self._last_by_trees
-        if by_trees is not None:
-            result = by_trees(args, kwargs)
+        by_structure = self._last_by_trees
+        if by_structure is not None:
+            result = by_structure(args, kwargs)
             if type(result) is not int:
                 return result
         return self._call(args, kwargs)
@@ -205,7 +205,7 @@ class Jitted(Generic[P, R]):
         """Run the function for arguments that no shortcut takes.
 
         A new signature is compiled first. Inside a trace, and for a function that uses
-        values of functions around it that are being traced, one equation is emitted.
+        traced values of enclosing functions, one equation is emitted.
         """
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
@@ -243,10 +243,10 @@ class Jitted(Generic[P, R]):
     def _trace_and_compile(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], backend: Backend
     ) -> CompiledSignature | FlatTrace:
-        """What a call with the new signature ``key`` runs.
+        """Compile the new signature ``key``; returns what its calls run.
 
-        ``args`` and ``kwargs`` are its dynamic arguments. A function that uses values
-        of functions around it that are being traced is not compiled, but traced.
+        ``args`` and ``kwargs`` are its dynamic arguments. A function that uses traced
+        values of enclosing functions is not compiled: its trace is returned.
         """
         compiler, (_, static, types, *_) = self._compiler, key
         arguments = static.filled(args)
@@ -272,11 +272,11 @@ class Jitted(Generic[P, R]):
         leaves: list[Any],
         structure: tree.TreeDef,
     ) -> None:
-        """Keep a shortcut to ``entry`` for the next call with arguments like these.
+        """Store a shortcut to ``entry`` for the next call with arguments like these.
 
         ``leaves`` and ``structure`` are those of ``(args, kwargs)``. Static arguments
         and the mesh of ``set_mesh`` are not compared by shortcuts, so that a function
-        that asks for them has none.
+        that depends on them has none.
         """
         run = entry.run
         self.forget_last()
@@ -286,12 +286,12 @@ class Jitted(Generic[P, R]):
         is_plain = entry.single or gives_tuple(entry.out_tree)
         call = run.call_single if entry.single else run.call
         if self._compiler.backend is None and entry.is_on_device:
-            call = if_on_device(call)
+            call = device_shortcut(call)
         if is_plain and not kwargs and is_flat(args, leaves):
             self._last = call
         else:
             out_tree = None if is_plain else entry.out_tree
-            self._last_by_trees = by_trees(call, structure, out_tree)
+            self._last_by_trees = structure_shortcut(call, structure, out_tree)
 
     def forget_last(self) -> None:
         """Drop the shortcut, so that the next call looks up its signature."""
@@ -305,11 +305,11 @@ class Jitted(Generic[P, R]):
         leaves: list[Any],
         structure: tree.TreeDef,
     ) -> Any:
-        """Run the function for arguments with Refs, which hold new values afterwards.
+        """Run the function for arguments with Refs, whose values it replaces.
 
-        What is compiled takes the values of the Refs, and gives their last values
-        besides the results. ``leaves`` and ``structure`` are those of
-        ``(args, kwargs)``, which have no static arguments; ``static`` holds those.
+        What is compiled takes the values of the Refs, and returns their last values
+        besides the results. ``leaves`` and ``structure`` are those of ``(args,
+        kwargs)``, which have no static arguments; ``static`` holds those.
         """
         refs = [x for x in leaves if type(x) is Ref]
         check_given_once(self._compiler.name, refs)
@@ -417,7 +417,7 @@ def _clear_all() -> None:
 
 @before_watching
 def _forget_last() -> None:
-    """Drop the shortcuts of all jitted functions, past which calls are not watched."""
+    """Drop the shortcuts of all jitted functions, whose calls cannot be watched."""
     for jitted in list(_all):
         jitted.forget_last()
 

@@ -35,14 +35,14 @@ _ROOMS: Final = ("ir", "primitives", "transforms", "passes", "lowering", "compil
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """What is kept of a lowered Program: the types of its captured arrays, the plan."""
+    """A plan in the disk cache: its captured arrays' types, and the lowered Program."""
 
     constant_types: tuple[ArrayType, ...]
     compiled: CompiledProgram
 
 
 def plan_key(*parts: str) -> str:
-    """The key of what is lowered from ``parts`` by this installation, on this machine.
+    """The cache key of what this installation lowers from ``parts`` on this machine.
 
     Files count by their names, lengths and times, which is a tenth of the time that
     reading them takes.
@@ -69,7 +69,7 @@ def _installation() -> str:
 
 
 def keep(key: str, kept: KeptPlan, captured: Sequence[Array]) -> None:
-    """Keep a plan under ``key``; its arrays ``captured`` are left out."""
+    """Store a plan in the disk cache under ``key``, without its ``captured`` arrays."""
     file = io.BytesIO()
     pickler = _Pickler(file, captured)
     pickler.dump(kept.constant_types)
@@ -80,7 +80,7 @@ def keep(key: str, kept: KeptPlan, captured: Sequence[Array]) -> None:
 def kept_plan(
     key: str, captured: Callable[[Sequence[ArrayType]], Sequence[Array]]
 ) -> KeptPlan | None:
-    """What was kept under ``key``; None if nothing was.
+    """The plan in the disk cache under ``key``, or None.
 
     ``captured`` gives the arrays of these types, which the Program captures.
     """
@@ -94,7 +94,7 @@ def kept_plan(
 
 
 class _Pickler(pickle.Pickler):
-    """Writes captured arrays as their numbers, and layouts by name: they are unique."""
+    """Pickles a plan: captured arrays as their numbers, and layouts by name."""
 
     def __init__(self, file: io.BytesIO, captured: Sequence[Array]) -> None:
         super().__init__(file, protocol=5)
@@ -112,7 +112,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what ``_Pickler`` writes, and no class but arrayfn's and NumPy's."""
+    """Unpickles what ``_Pickler`` writes, with only classes of arrayfn and NumPy."""
 
     captured: Sequence[Array] = ()
 

@@ -117,7 +117,7 @@ def kernels(
         program = make_program(partial(operator, **static))(*args)
     rows: list[Implementation] = []
     for target in backends:
-        taken = None if program is None else list(_taken(program, target))
+        taken = None if program is None else list(_used_kernels(program, target))
         for name in names:
             rows += (_row(kernel, taken) for kernel in KERNELS.of(name, target))
             if name == made.name:
@@ -144,12 +144,12 @@ def get_kernel(
     if not args:
         return next(iter(KERNELS.of(made.name, target)), None)
     program = make_program(partial(operator, **static))(*args)
-    taken = _taken(program, target)
+    taken = _used_kernels(program, target)
     return next((kernel for kernel in taken if kernel.operator == made.name), None)
 
 
 def _checked_operator(value: Any) -> Operator[..., Any]:
-    """``value`` if it is an operator; ArgumentError if not."""
+    """Return ``value`` if it is an operator; raise ArgumentError if not."""
     if isinstance(value, Operator):
         return value
     name = getattr(value, "__name__", repr(value))
@@ -160,8 +160,8 @@ def _checked_operator(value: Any) -> Operator[..., Any]:
     )
 
 
-def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
-    """The kernels that ``backend`` takes for the calls in ``program``."""
+def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
+    """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
         return KERNELS.for_call(equation, backend)
@@ -172,13 +172,13 @@ def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
         if kernel is not None:
             yield kernel
         for inner in equation.subprograms() if kernel is None else ():
-            yield from _taken(inner, backend)
+            yield from _used_kernels(inner, backend)
 
 
 def _row(
     kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
 ) -> Implementation:
-    """What the table says of ``kernel``.
+    """The row of the table for ``kernel``.
 
     ``taken`` are the kernels that compute the operands; None without operands.
     """
@@ -207,7 +207,7 @@ def _body(
     static: dict[str, Any],
     taken: Sequence[OperatorKernel] | None,
 ) -> Implementation:
-    """What the table says of the operator's body on ``backend``.
+    """The row of the table for the operator's body on ``backend``.
 
     It computes the operands ``args`` if the kernels ``taken`` for them are not this
     operator's. ``taken`` is None without operands.

@@ -27,15 +27,15 @@ from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
 
 Sizes = Mapping[str, int]
 Extents = tuple[int | str, ...]
-_MOST_DIMS: Final = 3
-_TYPICAL: Final = 67
-_LARGE: Final = 1009
+_MOST_DIMS: Final = 3  # open sizes of a function: tracing grows with their product
+_TYPICAL: Final = 67  # the first size to trace at; few other numbers equal it
+_LARGE: Final = 1009  # a size at which the polynomials are checked
 _OPEN: Final = re.compile(r"\$\((?:(float|reciprocal):)?([^()\s]{1,500})\)")
 
 
 @dataclass(frozen=True)
 class OpenText:
-    """A Program's text for any sizes of ``dims``.
+    """The text of a Program for any sizes of ``dims``, as a template.
 
     ``extents`` are those of its inputs, an open one by its name; ``example`` has sizes
     that it was traced for.
@@ -59,7 +59,7 @@ class OpenText:
         return f"({', '.join(inside)})"
 
     def text(self, sizes: Sizes) -> str:
-        """The Program's text for ``sizes``.
+        """Fill in the template: the Program's text for ``sizes``.
 
         Raises ArgumentError where a polynomial is no integer, or is negative: there is
         no such Program. Raises BundleError for a template that has no such form.
@@ -67,7 +67,7 @@ class OpenText:
         from arrayfn.compilation.size_polynomials import evaluated, parsed
 
         def value(match: re.Match[str]) -> str:
-            """The number in place of a match ``$(KIND:POLYNOMIAL)``, as text."""
+            """The number that replaces a match ``$(KIND:POLYNOMIAL)``, as text."""
             found = evaluated(parsed(match[2]), sizes)
             if match[1] == "reciprocal" and found:
                 return repr(float(1 / found))
@@ -83,9 +83,9 @@ class OpenText:
         return _OPEN.sub(value, self.template)
 
     def sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sizes:
-        """The sizes for inputs of these ``shapes``.
+        """Solve for the open sizes from inputs' ``shapes``.
 
-        Raises ArgumentError if there are none, with the axis.
+        Raises ArgumentError, with the axis, if there is no solution.
         """
         found: dict[str, int] = {}
         dims = {dim.name: dim for dim in self.dims}
@@ -116,14 +116,14 @@ class OpenText:
                 elif not dims[name].accepts(size):
                     raise ArgumentError(
                         f"{where} has {plural(size, 'element')}, but {name} must be "
-                        f"{dims[name].wanted}",
+                        f"{dims[name].description}",
                         user_location(),
                     )
         return found
 
 
 def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
-    """The text of which ``described`` gave ``description``; BundleError if it did not.
+    """Read an OpenText from what ``described`` returned; BundleError if invalid.
 
     ``template`` is its template, which a file of the bundle has.
     """
@@ -150,10 +150,11 @@ def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
 def open_text(
     trace: Callable[[Sizes], Program], leaves: Sequence[Any], backend: str
 ) -> OpenText:
-    """The text of a function for any sizes; ``trace`` gives its Program for some.
+    """Trace a function at several sizes, and make the text for any sizes.
 
-    ``leaves`` are those of its arguments. Calls that the backend ``backend`` has a
-    kernel for stay calls. Raises ArgumentError if there is no such text.
+    ``trace`` gives its Program for some sizes, and ``leaves`` are those of its
+    arguments. Calls that the backend ``backend`` has a kernel for stay calls. Raises
+    ArgumentError if there is no such text.
     """
     extents = [_extents(leaf) for leaf in leaves]
     dims = dims_of(extents)
@@ -212,7 +213,7 @@ def dims_of(shapes: Sequence[Sequence[int | Dim]]) -> tuple[Dim, ...]:
 
 
 def samples(dims: Sequence[Dim]) -> list[Sizes]:
-    """Sizes at which to trace: as many as fix all polynomials, then two to check them.
+    """The sizes to trace at: enough to fix all polynomials, and two to check them.
 
     Raises ArgumentError if the limits of a Dim leave too few.
     """
@@ -251,7 +252,7 @@ def _accepted(dim: Dim, first: int, count: int) -> list[int]:
 
 
 def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str:
-    """The template that gives a Program's ``texts`` at the sizes ``points``.
+    """Find the template that gives the ``texts`` of a Program at the sizes ``points``.
 
     Where the texts have different numbers it has a polynomial, as ``$(2*n+1)``. Raises
     ArgumentError for the function ``name`` if there is no such template.
@@ -287,7 +288,7 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
 def _refuse_structure(
     name: str, first: Any, row: Any, text: str, sizes: tuple[Sizes, Sizes]
 ) -> None:
-    """Raise ArgumentError unless two texts differ in numbers alone.
+    """Raise ArgumentError unless two texts differ only in numbers.
 
     ``first`` and ``row`` are their tokens, ``text`` is the first one, of the function
     ``name``, and ``sizes`` are those at which they were traced.

@@ -219,7 +219,7 @@ class Operator(Generic[P, R]):
         return self._as_equation(args, kwargs)
 
     def _as_equation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Emit one ``operator_call`` with the body's Program; outside a trace run it.
+        """Emit one ``operator_call`` with the body's Program; outside a trace, run it.
 
         Operands on a device run as in a trace, since a kernel may compute the call
         there.
@@ -261,7 +261,7 @@ class Operator(Generic[P, R]):
         return tree.unflatten(traced.out_tree, flat)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Assign the arguments ``args`` and ``kwargs`` of a call to the parameters.
+        """Sort the arguments of a call into operands and static arguments.
 
         Raises ArgumentError if the arguments do not fit the signature, or if a static
         argument is not hashable. A call of an ``inline`` operator then runs its body
@@ -329,12 +329,12 @@ class Arguments:
     only_body: bool = False
 
     def function(self, operands: dict[str, Any]) -> Any:
-        """The operator's function, of other ``operands`` and the same static ones."""
+        """Call the operator's function on other ``operands``, same static arguments."""
         self.bound.arguments.update(operands)
         return self.called(*self.bound.args, **self.bound.kwargs)
 
     def absent(self) -> tuple[int, ...]:
-        """The places among the operands' leaves of the operands that are None."""
+        """The positions, among the operands' leaves, of operands that are None."""
         places: list[int] = []
         count = 0
         for value in self.operands.values():
@@ -355,7 +355,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether ``value`` can be a part of a key."""
+    """Whether ``value`` can be part of a cache key."""
     try:
         hash(value)
     except TypeError:

@@ -26,12 +26,12 @@ def with_own_constants(program: Program) -> Program:
     if not program.constants:
         return program
     values = program.constant_values
-    copies = [x if isinstance(x, ArrayOnDevice) else _own(x) for x in values]
+    copies = [x if isinstance(x, ArrayOnDevice) else _copy_of(x) for x in values]
     return replace(program, constant_values=tuple(copies))
 
 
-def _own(array: Array) -> Array:
-    """A copy of ``array``: the one made before, if the array has not changed since."""
+def _copy_of(array: Array) -> Array:
+    """A copy of ``array``, shared by all calls until the array changes."""
     key = (id(array), array.shape, array.dtype, array.strides)
     copy = _copies.get(key)
     if copy is not None and _have_same_bits(copy, array):
@@ -42,7 +42,10 @@ def _own(array: Array) -> Array:
 
 
 def _have_same_bits(first: Array, second: Array) -> bool:
-    """Whether arrays of one shape and dtype have the same bits: 0.0 is not -0.0."""
+    """Whether two arrays of equal shape and dtype have the same bits.
+
+    0.0 and -0.0 differ.
+    """
     integers = _INTEGERS.get(first.itemsize)
     if integers is None:
         parts = ((first.real, second.real), (first.imag, second.imag))

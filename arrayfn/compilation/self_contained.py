@@ -11,7 +11,7 @@ from arrayfn.passes.inline_calls import inline_calls
 
 
 def self_contained(program: Program, backend: str) -> Program:
-    """``program`` without derivative rules, which are functions of this process.
+    """Inline calls in ``program`` whose derivative rules are functions of this process.
 
     Calls stay that ``backend`` has a kernel for. Raises ArgumentError for a Program
     that calls Python functions.

@@ -28,20 +28,22 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
     return out_tree == tree.structure((0,) * out_tree.num_leaves)
 
 
-def by_trees(
+def structure_shortcut(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
-    """A call with ``(args, kwargs)`` of one structure; ``MISMATCH`` for any other.
+    """A shortcut for calls with arguments of one structure; ``MISMATCH`` for others.
 
     ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
     they are returned as they are.
 
-    >>> by_name = by_trees(lambda a, b: (a, b), tree.structure(((0,), {"k": 0})), None)
+    >>> structure = tree.structure(((0,), {"k": 0}))
+    >>> by_name = structure_shortcut(lambda a, b: (a, b), structure, None)
     >>> by_name((5,), {"k": 6}), by_name((5, 6), {})
     ((5, 6), 1)
     """
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Check the structure, call on the leaves, and rebuild the results."""
         leaves, arguments_structure = tree.flatten((args, kwargs))
         if arguments_structure != structure:
             return MISMATCH
@@ -53,10 +55,10 @@ def by_trees(
     return run
 
 
-def if_on_device(call: Call) -> Call:
-    """``call`` if an argument is on a device; ``MISMATCH`` without one.
+def device_shortcut(call: Call) -> Call:
+    """A shortcut that calls ``call`` only if an argument is on a device.
 
-    NumPy arrays alone go to another backend.
+    It returns ``MISMATCH`` for NumPy arrays only, which another backend computes.
     """
 
     def run(*args: Any) -> Any:

@@ -29,7 +29,7 @@ _LOCATION: Final = re.compile(r"  # (\S+:\d+)$")
 
 
 def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
-    """The Program after the passes, the kernels and the plan; hovering links them."""
+    """A page of the Program after the passes, the kernels and the plan, linked."""
     steps: dict[int, list[str]] = {}  # of each line of the Program
     steps_of_kernel: dict[str, list[str]] = {}
     for number, step in numbered(compiled.plan.steps):
@@ -72,7 +72,7 @@ def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
 
 
 def _summary(compiled: CompiledProgram) -> str:
-    """The line with the numbers of kernels, calls, operations and temporaries."""
+    """A line with the numbers of kernels, calls and operations, and temporaries."""
     calls = list(kernel_calls(compiled.plan.steps))
     operations = sum(call.operations for call in calls)
     return (
@@ -88,7 +88,7 @@ def _kernel(
     *,
     is_open: bool,
 ) -> str:
-    """A kernel as HTML; its lines are linked to those of the Program that they compute.
+    """A kernel as HTML, with its lines linked to those of the Program.
 
     ``steps`` are the names of the plan's steps that call it, and ``line_of_value`` the
     Program's line by a value's name, its source line and the step. With ``is_open`` it

@@ -25,7 +25,7 @@ Polynomial = dict[tuple[str, ...], Fraction]
 
 
 class Fit:
-    """Finds polynomials of the sizes ``names`` through given points.
+    """Finds polynomials in the sizes ``names`` through given values at ``points``.
 
     At n = 2, 3 and 4 the words "5", "7" and "9" are ``$(2*n+1)``.
 
@@ -62,7 +62,7 @@ class Fit:
         return self.known[key]
 
     def _formula_of(self, words: list[str]) -> str | None:
-        """``formula_of`` without its memory: for integers, floats or reciprocals."""
+        """``formula_of`` without the cache: for integers, floats or reciprocals."""
         if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
             found = self.interpolated([Fraction(word) for word in words])
             return None if found is None else f"$({printed(found)})"
@@ -140,7 +140,7 @@ def printed(polynomial: Polynomial) -> str:
 
 
 def parsed(text: str) -> Polynomial:
-    """The polynomial of a text; BundleError if it is none."""
+    """Parse the text of a polynomial; BundleError if it is invalid."""
     found: Polynomial = {}
     text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
     place = 0

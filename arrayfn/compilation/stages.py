@@ -179,12 +179,12 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        """The assembly of the kernel ``name``, or of all.
+        """The assembly of the kernel ``name``, or of all kernels.
 
         Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
         that the error adds: what to do instead.
         """
-        backend = self._of_target(target, remedy)
+        backend = self._backend_of_target(target, remedy)
         assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
         if name is not None:
@@ -193,8 +193,8 @@ class Lowered:
         texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
         return "\n".join(texts)
 
-    def _of_target(self, target: str, remedy: str) -> Backend:
-        """The backend. Raises ArgumentError unless its name is ``target``.
+    def _backend_of_target(self, target: str, remedy: str) -> Backend:
+        """The backend, if its name is ``target``; raises ArgumentError for others.
 
         ``remedy`` is the text that the error adds: what to do instead.
         """
@@ -207,7 +207,7 @@ class Lowered:
         return self.backend
 
     def _number(self, name: str) -> int:
-        """The number of the generated kernel ``name``; ArgumentError without one."""
+        """The number of the generated kernel ``name``; ArgumentError if none."""
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(

@@ -17,7 +17,7 @@ from arrayfn.transforms.arguments import Function, as_numbers, own_name, shown_n
 
 @dataclass(frozen=True)
 class StaticParameters:
-    """Which of a function's parameters are static, or donated.
+    """The parameters of a function that are static, or that are donated.
 
     A parameter that can be given both ways is in both, ``positions`` and ``names``.
     """
@@ -68,7 +68,7 @@ class StaticParameters:
         return bool(self.positions or self.names)
 
     def check_apart(self, donated: StaticParameters) -> None:
-        """ArgumentError if a parameter is static and donated, too."""
+        """Raise ArgumentError if a parameter is both static and donated."""
         positions = {*self.positions} & {*donated.positions}
         both = [*sorted(positions), *sorted({*self.names} & {*donated.names})]
         if both:
@@ -81,11 +81,10 @@ class StaticParameters:
     def split(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], StaticArguments]:
-        """The dynamic and the static arguments of a call of ``function``.
+        """Split the arguments of a call of ``function`` into dynamic and static ones.
 
-        They are the dynamic ones by position, those by name, and the static ones, of
-        the call's ``args`` and ``kwargs``. Raises ArgumentError for a static argument
-        that is not hashable.
+        Returns the dynamic ones by position, those by name, and the static ones. Raises
+        ArgumentError for a static argument that is not hashable.
         """
         if not self:
             return args, kwargs, NO_STATIC_ARGUMENTS
@@ -182,7 +181,7 @@ class StaticArguments:
     named: tuple[tuple[str, _Value], ...] = ()
 
     def filled(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``args``, the dynamic ones, with empty tuples where static ones were."""
+        """Insert empty tuples into the dynamic ``args`` in place of static ones."""
         arguments = list(args)
         for position, _ in self.positional:
             arguments.insert(position, ())
@@ -195,6 +194,7 @@ class StaticArguments:
 
         @functools.wraps(function)
         def bound(*args: Any, **kwargs: Any) -> Any:
+            """Call the function with the static arguments inserted."""
             arguments = list(args)
             for position, static_value in self.positional:
                 arguments.insert(position, static_value.value)
@@ -206,7 +206,7 @@ class StaticArguments:
 
 @dataclass(frozen=True)
 class _Value:
-    """A static argument, equal to one of the same type and value (1 is not True)."""
+    """A static argument that equals only values of the same type (1 is not True)."""
 
     value: Any
 
@@ -220,7 +220,7 @@ class _Value:
 
 
 def _typed(value: Any) -> Any:
-    """``value`` with the types of all its parts, to compare by."""
+    """``value`` with the types of all its parts, for comparison."""
     if isinstance(value, tuple):
         return type(value), tuple(_typed(x) for x in value)
     if isinstance(value, frozenset):

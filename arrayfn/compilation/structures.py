@@ -23,7 +23,7 @@ _MAIN: Final = "__main__"
 
 
 def described(structure: tree.TreeDef, first: int = 0) -> Any:
-    """``structure`` as JSON, whose leaves are numbered from ``first`` on.
+    """Describe ``structure`` as JSON, with leaves numbered from ``first`` on.
 
     Raises ArgumentError for static values that JSON cannot hold, such as functions.
     """
@@ -32,10 +32,10 @@ def described(structure: tree.TreeDef, first: int = 0) -> Any:
 
 
 def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
-    """The leaves, numbers, and the structure of what ``described`` gave.
+    """Rebuild the structure that ``described`` wrote; returns leaf numbers and it.
 
-    ``document`` is JSON. Raises BundleError for what ``described`` never gives, and for
-    a class that is missing.
+    ``document`` is JSON. Raises BundleError for what ``described`` never writes, and
+    for a class that is missing.
     """
     return tree.flatten(_from_json(document, 0))
 
@@ -102,13 +102,13 @@ def _from_json(value: Any, depth: int) -> Any:
             return dict(zip(items, _each(list(items.values()), depth), strict=True))
         case {"map": [*items]} if all(type(x) is list and len(x) == 2 for x in items):
             keys = [_static_from(key, depth) for key, _ in items]
-            return _made(dict, zip(keys, _each([x for _, x in items], depth)))  # noqa: B905
+            return _construct(dict, zip(keys, _each([x for _, x in items], depth)))  # noqa: B905
         case {"named": [str(name), [*fields], [*items]]}:
             children = _each(items, depth)
-            return _made(_named_tuple(name, fields)._make, children)
+            return _construct(_named_tuple(name, fields)._make, children)
         case {"node": [str(name), metadata, [*items]]}:
             cls, make = _registered(name)
-            made = _made(make, _static_from(metadata, depth), _each(items, depth))
+            made = _construct(make, _static_from(metadata, depth), _each(items, depth))
             if type(made) is not cls:
                 raise BundleError(f"describes no {name}")
             return made
@@ -121,8 +121,8 @@ def _each(items: Sequence[Any], depth: int) -> list[Any]:
     return [_from_json(x, depth + 1) for x in items]
 
 
-def _made(make: Any, *parts: Any) -> Any:
-    """``make(*parts)``, of a class of this process; BundleError if it refuses them."""
+def _construct(make: Any, *parts: Any) -> Any:
+    """Call ``make(*parts)``, of a class of this process; BundleError if it refuses."""
     try:
         return make(*parts)
     except Exception as error:
@@ -145,7 +145,7 @@ def _static_from(value: Any, depth: int) -> Any:
 
 
 def _registered(name: str) -> tuple[type, Any]:
-    """The class of ``name`` that is registered, and what makes its objects.
+    """The registered class ``name``, and the function that makes its objects.
 
     A class of a script is found under any module, and in a script by its own name.
     """
@@ -165,7 +165,7 @@ def _registered(name: str) -> tuple[type, Any]:
 
 
 def _named_tuple(name: str, fields: Sequence[Any]) -> Any:
-    """The class of named tuples of ``name``, in a module that is imported.
+    """The class of named tuples ``name``, in a module that is imported already.
 
     ``fields`` are the names of its fields. Raises BundleError without such a class.
     """

@@ -16,7 +16,7 @@ from arrayfn.passes.faults import Site
 
 
 class Watched(Protocol):
-    """A compiled function whose call is watched.
+    """A compiled function whose calls are watched, as by ``profile``.
 
     ``began`` is the time at which its compilation began, by ``time.perf_counter``, and
     ``seconds`` the time that it took; both are 0 if that is not known.
@@ -60,7 +60,10 @@ _BEFORE: Final[list[Callable[[], object]]] = []
 
 
 def before_watching(forget: Callable[[], object]) -> Callable[[], object]:
-    """Register ``forget``, to be called before calls are watched; a decorator."""
+    """Register ``forget``, which drops shortcuts before calls are watched.
+
+    Usable as a decorator.
+    """
     _BEFORE.append(forget)
     return forget
 

@@ -43,7 +43,7 @@ RECIPES: Final = (*LOSSLESS, *CASTS)
 
 
 def check_recipes(recipes: Sequence[str]) -> None:
-    """Raise ArgumentError for an unknown recipe, and for two casts."""
+    """Raise ArgumentError for an unknown recipe, or more than one cast."""
     for name in recipes:
         if name not in RECIPES:
             raise ArgumentError(
@@ -62,7 +62,7 @@ def check_recipes(recipes: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The known operand ``side`` of a product.
+    """The known operand of a product, number ``side``, whose array may be changed.
 
     In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
     and kept (1,).
@@ -89,7 +89,7 @@ class Weights:
         return self.equation.primitive is contraction.dot_general
 
     def as_given(self, stored: Atom) -> Atom:
-        """A view of ``stored``, whose axes are in ``order``, as the operand."""
+        """View ``stored``, whose axes are in ``order``, with the operand's axes."""
         inverse = tuple(int(k) for k in np.argsort(self.order))
         if inverse == tuple(range(len(inverse))):
             return stored
@@ -102,7 +102,7 @@ class Weights:
 
 
 def weights_of(equation: Equation, side: int) -> Weights | None:
-    """Operand ``side`` as weights; None if the equation is no product of them."""
+    """Describe operand ``side`` as weights; None if the equation is no product."""
     params = equation.params
     operand, result = equation.inputs[side].type, equation.outputs[0].type
     if result.dtype not in dtypes.INEXACT:
@@ -159,7 +159,7 @@ def _is_copied(weights: Weights, read: Read | None) -> bool:
 
 
 def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
-    """Whether the weights take less memory as ``dtype``, which can hold them."""
+    """Whether ``dtype`` can hold the weights and takes less memory."""
     if array.dtype not in dtypes.FLOATS or dtype.itemsize >= array.dtype.itemsize:
         return False
     if dtype == dtypes.int4 and (not weights.is_matrix or array.ndim == weights.first):
@@ -172,7 +172,7 @@ def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
 def _cast(
     weights: Weights, array: Array, x: Atom, dtype: DType, builder: ProgramBuilder
 ) -> tuple[Atom, str]:
-    """The product with weights of ``dtype``, converted where they are read."""
+    """Emit the product with weights stored as ``dtype``, converted when read."""
     wide = array.transpose(weights.order).astype(np.float64)
     small, scales = _quantized(wide, dtype, weights.first)
     error = np.abs(small.astype(np.float64) * scales - wide).max() / np.abs(wide).max()
@@ -193,7 +193,7 @@ def _cast(
 
 
 def _quantized(wide: Array, dtype: DType, first: int) -> tuple[Array, Array]:
-    """``(small, scales)``: numbers of ``dtype``, of which ``small * scales`` is near.
+    """Quantize ``wide`` to ``dtype``: ``(small, scales)`` with ``small * scales`` near.
 
     The scale of an output feature makes its largest weight the largest of ``dtype``;
     fp16 and bf16 have no scales, but the scalar 1. Axes of ``wide`` are contracted from
@@ -212,7 +212,7 @@ def _quantized(wide: Array, dtype: DType, first: int) -> tuple[Array, Array]:
 def _scaled(
     product: Atom, scales: Array, weights: Weights, builder: ProgramBuilder
 ) -> Atom:
-    """``product`` times ``scales``, which have the axes ``weights.order``."""
+    """Emit ``product`` times ``scales``, which have the axes ``weights.order``."""
     factors = scales.reshape(scales.shape[: weights.first])
     factors = factors.transpose(np.argsort(weights.kept))
     spread = views.broadcast_in_dim(
@@ -224,7 +224,7 @@ def _scaled(
 
 
 def _packed(nibbles: Array, axis: int) -> Array:
-    """Two numbers of 4 bits in each byte, from both parts of ``axis``.
+    """Pack two 4-bit numbers into each byte, from the two parts of ``axis``.
 
     The lower bits have the first part, the upper bits the second, which may be shorter
     by one.
@@ -238,7 +238,7 @@ def _packed(nibbles: Array, axis: int) -> Array:
 
 
 def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
-    """The product of weights that ``_packed`` made: the sum of those of both parts."""
+    """Emit the product with packed weights: the sum of those with both parts."""
     axis, half = weights.first, stored.type.shape[weights.first]
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)

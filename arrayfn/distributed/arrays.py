@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """A device's part of an array.
+    """One device's part of a sharded array: ``data`` equals ``array[index]``.
 
-    ``data`` is ``array[index]``, as a NumPy array, or on a GPU as a DeviceArray.
-    ``replica_id`` numbers the devices that have the same part.
+    ``data`` is a NumPy array, or a DeviceArray on a GPU. Devices that hold the same
+    part have different ``replica_id``s, from 0 on.
     """
 
     device: Device
@@ -36,10 +36,10 @@ class Shard:
 
 
 class ShardedArray(ArrayOnDevice):
-    """An array over a mesh.
+    """An array distributed over the devices of a mesh.
 
-    ``device_put(x, sharding)`` and compiled calls make such arrays. They have NumPy's
-    operators and methods, which compute on the devices of the mesh.
+    ``device_put(x, sharding)`` and compiled calls return it. It has NumPy's operators
+    and methods, which compute on the devices of the mesh.
     """
 
     __slots__ = ("__arrayfn_type__", "__weakref__", "parts")
@@ -58,7 +58,7 @@ class ShardedArray(ArrayOnDevice):
     @property
     @override
     def type(self) -> ArrayType:
-        """Shape, dtype and sharding."""
+        """The array's type: shape, dtype and sharding."""
         return self.__arrayfn_type__
 
     @property
@@ -76,17 +76,17 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def is_fully_replicated(self) -> bool:
-        """Whether each device has the whole array."""
+        """Whether each device holds the whole array."""
         return self.sharding.is_fully_replicated
 
     @property
     def is_fully_addressable(self) -> bool:
-        """Whether all parts are in this process."""
+        """Whether all parts of the array are held by this process."""
         return len(self.parts) == self.sharding.mesh.size
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts that are in this process."""
+        """The parts that devices of this process hold."""
         sharding, shape = self.sharding, self.shape
         places = devices_of(sharding.mesh)
         seen: dict[tuple[tuple[int, int], ...], int] = {}
@@ -105,10 +105,7 @@ class ShardedArray(ArrayOnDevice):
         return self.addressable_shards[index].data
 
     def block_until_ready(self) -> ShardedArray:
-        """Wait until the parts are computed, and return the array.
-
-        The parts of a CPU are always computed.
-        """
+        """Wait until all parts are computed; returns the array itself."""
         for part in self.parts.values():
             if isinstance(part, DeviceArray):
                 part.block_until_ready()
@@ -128,7 +125,7 @@ class ShardedArray(ArrayOnDevice):
         return whole if dtype is None else whole.astype(dtype)
 
     def _copy_here(self, member: int) -> int:
-        """A member of this process that has the same part."""
+        """A member in this process that holds the same part as ``member``."""
         index = self.sharding.index(self.shape, member)
         for other in self.parts:
             if self.sharding.index(self.shape, other) == index:
@@ -190,9 +187,9 @@ def local_members(sharding: NamedSharding) -> list[int]:
 
 
 def put_sharded(x: Any, sharding: NamedSharding) -> ShardedArray:
-    """``x``, an array or number, cut over the devices as ``sharding`` says.
+    """Distribute ``x``, an array or a number, over devices as ``sharding`` says.
 
-    Each process gives all of ``x``, and keeps its parts.
+    Each process passes the whole of ``x`` and stores only the parts of its own devices.
     """
     array = np.asarray(in_place(x))
     return make_array_from_callback(

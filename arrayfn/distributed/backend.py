@@ -16,12 +16,12 @@ from arrayfn.lowering.options import DEFAULT, Options
 
 
 class MeshBackend:
-    """The devices of a mesh, each with its part of the arrays."""
+    """The backend of all devices of a mesh: it runs one plan on each of them."""
 
     name = "mesh"
 
     def info(self) -> BackendInfo:
-        """The arguments choose this backend, never its name."""
+        """Describe the backend. It is chosen by the arguments, never by its name."""
         return BackendInfo(
             self.name,
             "one plan on all devices of a mesh",
@@ -42,9 +42,9 @@ class MeshBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """Lower ``program`` for each device.
+        """Partition ``program``, and lower the Program of one device.
 
-        No argument is overwritten.
+        ``donated`` is ignored: no argument is overwritten.
         """
         from arrayfn.distributed.programs import lower_for_mesh
 

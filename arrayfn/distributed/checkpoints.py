@@ -29,20 +29,20 @@ Box = tuple[tuple[int, int], ...]
 """A part's bounds in the whole array: (begin, end) along each axis."""
 
 _INDEX: Final = "index.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 1  # version of index.json
 _PART: Final = re.compile(r"[0-9a-f]{16}/[0-9]+\.[0-9]+\.npy")
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """An array of a checkpoint: its type, and the file of each part."""
+    """An array as a checkpoint's index describes it: its type, each part's file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     parts: dict[Box, Path]
 
     def read(self, index: tuple[slice, ...]) -> Array:
-        """The array at ``index``, of which only the parts there are read."""
+        """Read the elements at ``index`` from the parts that have some of them."""
         wanted = _box(index, self.shape)
         made = np.empty([stop - start for start, stop in wanted], self.dtype)
         left = made.size
@@ -152,7 +152,7 @@ def load(path: str | Path, like: Any) -> Any:
 
 
 def _loaded(stored: _Stored, leaf: Any, name: str) -> Any:
-    """The stored array, over the mesh that ``leaf`` says, else on the host.
+    """Load a stored array as ``leaf`` says: over a mesh, or else as a NumPy array.
 
     ``leaf`` is a sharding, or an array or a struct like the one wanted; ``name`` is the
     array's, for the message. Raises ShapeError if ``leaf`` has another shape.
@@ -176,7 +176,10 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _owned(x: Any) -> list[tuple[int, Box]]:
-    """The members that own the different parts of the array ``x``, and their boxes."""
+    """The different parts of the array ``x``, each with the member that writes it.
+
+    Of the members that hold the same part, the first writes it.
+    """
     if not isinstance(x, ShardedArray):
         return [(0, tuple((0, n) for n in x.shape))]
     index = x.sharding.index
@@ -184,16 +187,16 @@ def _owned(x: Any) -> list[tuple[int, Box]]:
 
 
 def _part_here(x: Any, member: int) -> Array | None:
-    """The part of ``x`` of a member, if it is for this process to write."""
+    """The part of ``x`` that ``member`` holds; None if another process writes it."""
     if not isinstance(x, ShardedArray):
         return x if DEVICES.process == 0 else None
-    place = devices_of(x.sharding.mesh)[member]
-    is_here = place.process_index == DEVICES.process
+    device = devices_of(x.sharding.mesh)[member]
+    is_here = device.process_index == DEVICES.process
     return np.asarray(x.parts[member]) if is_here else None
 
 
 def _write(path: Path, x: Array) -> None:
-    """Write the part ``x``, as bytes of any dtype, and wait until it is on disk."""
+    """Write the bytes of the part ``x`` to a file, and wait until they are on disk."""
     with path.open("wb") as file:
         raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         np.save(file, raw, allow_pickle=False)
@@ -202,9 +205,9 @@ def _write(path: Path, x: Array) -> None:
 
 
 def _commit(folder: Path, text: str, name: str) -> None:
-    """Put the index, ``text``, in its place, and remove parts that it does not name.
+    """Replace the index of a checkpoint by ``text``, then delete the old parts.
 
-    ``name`` is that of the folder of the checkpoint's parts.
+    ``name`` is the folder of the new parts.
     """
     made = folder / f"{name}.{_INDEX}"
     with made.open("w") as file:
@@ -220,7 +223,7 @@ def _commit(folder: Path, text: str, name: str) -> None:
 
 
 def _read_index(folder: Path) -> dict[str, _Stored]:
-    """The arrays of a checkpoint, by name; ArgumentError if it is not whole."""
+    """Read the arrays of a checkpoint by name; ArgumentError if it is incomplete."""
     import json
 
     try:
@@ -249,7 +252,7 @@ def _as_box(bounds: Any) -> Box:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """The path of a part; ValueError for a name that leads out of the folder."""
+    """The path of a part; ValueError for a ``name`` that leads out of ``folder``."""
     if not _PART.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a part")
     return folder / name

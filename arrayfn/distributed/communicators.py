@@ -26,10 +26,10 @@ _COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class Communicator(Protocol):
-    """A member's place in a group, ``rank`` of ``size``, with the group's collectives.
+    """One member's access to a group of members: its ``rank``, and collectives.
 
-    ``step`` identifies a collective. Errors name it, and a check compares the steps of
-    all members.
+    The group has ``size`` members. ``step`` identifies the collective in errors, and
+    lets the group check that all members call the same one.
     """
 
     @property
@@ -57,14 +57,14 @@ class Communicator(Protocol):
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
-        """Write ``x`` of the member that sends to this one, or zeros, to ``out``."""
+        """Write to ``out`` the ``x`` of the member that sends to this one, or zeros."""
         ...
 
 
 def run_collective(
     communicator: Communicator, step: Collective, x: Array, out: Array
 ) -> None:
-    """Do the collective ``step`` of ``x``, this member's operand, into ``out``."""
+    """Run the collective ``step`` on this member's operand ``x``; write ``out``."""
     params, name = step.params, step.primitive.name
     if name == "all_reduce":
         communicator.all_reduce(step, x, out, params["op"])
@@ -105,7 +105,7 @@ def source_of(permutation: Permutation, rank: int) -> int | None:
 
 
 def timeout() -> float:
-    """The seconds that a member waits for others: ``ARRAYFN_COLLECTIVE_TIMEOUT``."""
+    """How many seconds a member waits for others: ``ARRAYFN_COLLECTIVE_TIMEOUT``."""
     text = os.environ.get(TIMEOUT_VARIABLE, "300")
     try:
         seconds = float(text)

@@ -63,9 +63,10 @@ def _batches(
     seed: int | None,
     epochs: int | None,
 ) -> Iterator[Any]:
-    """Batches of ``size`` of the ``total`` rows, epoch after epoch.
+    """Yield batches of ``size`` of the ``total`` rows, epoch after epoch.
 
-    With a ``seed`` each epoch has an order of its own. ``epochs`` of None is no end.
+    With a ``seed`` the rows of each epoch are shuffled. If ``epochs`` is None it never
+    ends.
     """
     for epoch in count() if epochs is None else range(epochs):
         order = np.arange(total)
@@ -77,7 +78,7 @@ def _batches(
 
 
 def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
-    """The ``rows`` of the array ``x``, of which each process reads its part."""
+    """The given ``rows`` of ``x``, of which each process reads only its own part."""
 
     def part(index: tuple[slice, ...]) -> Any:
         return x[rows[index[0]]][(slice(None), *index[1:])]
@@ -112,7 +113,7 @@ def spread(x: Any, mesh: Mesh, axis: str) -> Any:
         fitting = [k for k, n in enumerate(shape) if n and n % parts == 0]
         if not fitting:
             return NamedSharding(mesh, PartitionSpec())
-        place = max(fitting, key=lambda k: shape[k])
-        return NamedSharding(mesh, PartitionSpec(*[None] * place, axis))
+        longest = max(fitting, key=lambda k: shape[k])
+        return NamedSharding(mesh, PartitionSpec(*[None] * longest, axis))
 
     return tree.map(cut, x)

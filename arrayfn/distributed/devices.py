@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE: Final = "ARRAYFN_CPU_DEVICES"
-MOST: Final = 256
+MOST: Final = 256  # CPU devices
 
 
 @dataclass(frozen=True)
 class Device:
     """A device, with its number in its platform and the number of its process.
 
-    ``local_id`` is the number of a GPU in its process, if this number differs.
+    ``local_id`` is a GPU's number within its process, or -1 if it equals ``id``.
     """
 
     id: int
@@ -75,7 +75,7 @@ class Device:
 
 
 class _Devices:
-    """All devices, and which process this is. Made when they are first asked for."""
+    """The list of devices, and this process's rank. Filled at first use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -85,14 +85,14 @@ class _Devices:
         self.rank_on_host = -1  # among the processes of this host; -1 if it is alone
 
     def all(self) -> tuple[Device, ...]:
-        """The devices."""
+        """The CPU devices of all processes."""
         with self.lock:
             if not self.known:
-                self.known = _virtual(_wanted())
+                self.known = _virtual(_configured_count())
             return self.known
 
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs."""
+        """The GPUs of all processes."""
         with self.lock:
             if self.known_gpus is None:
                 count = 0 if missing_gpu() else gpu_count()
@@ -115,24 +115,24 @@ class _Devices:
     def reset(
         self, known: tuple[Device, ...], process: int = 0, rank_on_host: int = -1
     ) -> None:
-        """Replace the devices of the CPU by ``known``.
+        """Replace the CPU devices by ``known``.
 
-        ``process`` is this process's number, ``rank_on_host`` that among those on its
-        host, or -1 if there is only this one.
+        ``process`` is this process's rank, ``rank_on_host`` its rank among the
+        processes of its host, or -1 if there is only this one.
         """
         with self.lock:
             self.known, self.process = known, process
             self.rank_on_host, self.known_gpus = rank_on_host, None
 
-    def forked(self) -> None:
-        """A child has none of its parent's threads."""
+    def reset_after_fork(self) -> None:
+        """Copy the devices in a forked child, since threads do not survive a fork."""
         self.lock = threading.Lock()
         self.known = tuple(map(replace, self.known))
         self.known_gpus = None
 
 
 DEVICES: Final = _Devices()
-os.register_at_fork(after_in_child=DEVICES.forked)
+os.register_at_fork(after_in_child=DEVICES.reset_after_fork)
 
 
 def devices(platform: str | None = None) -> list[Device]:
@@ -236,22 +236,22 @@ _submitting = threading.Lock()
 
 
 def run_on(
-    places: Sequence[Device], work: Callable[..., Any], arguments: Sequence[Any]
+    devices: Sequence[Device], work: Callable[..., Any], arguments: Sequence[Any]
 ) -> list[Future[Any]]:
-    """Start ``work(argument)`` on each device of ``places``, for its argument.
+    """Start ``work(argument)`` on each of ``devices``, for its own argument.
 
-    These are ``arguments``. Two calls start in the same order on all devices, so that
-    neither waits for the other.
+    ``arguments`` has one for each device. Two calls start in the same order on all
+    devices, so that neither waits for the other.
     """
     with _submitting:
         return [
-            place.worker.submit(work, argument)
-            for place, argument in zip(places, arguments, strict=True)
+            device.worker.submit(work, argument)
+            for device, argument in zip(devices, arguments, strict=True)
         ]
 
 
-def _wanted() -> int:
-    """The number of CPU devices that the environment asks for."""
+def _configured_count() -> int:
+    """The number of CPU devices that the environment variable asks for."""
     text = os.environ.get(VARIABLE, "1")
     if not text.isdecimal() or not 1 <= int(text) <= MOST:
         raise ArgumentError(f"{VARIABLE}={text!r}: it is a number from 1 to {MOST}")

@@ -43,31 +43,31 @@ _ENQUEUING: Final = Lock()
 
 
 class GpuPlans:
-    """``compiled``, the Program of one device, on the GPUs of some members.
+    """One device's plan, loaded on all GPUs of this process that are in a mesh.
 
-    With ``timed`` each GPU launches its plan step by step, with an event after each.
+    If ``timed``, each GPU launches its plan step by step, with an event after each.
     """
 
     def __init__(
         self,
         compiled: CompiledProgram,
         mesh: Mesh,
-        places: dict[int, Device],
+        devices: dict[int, Device],
         *,
         timed: bool = False,
     ) -> None:
-        """``places`` are the GPUs of this process, by their members."""
+        """Load ``compiled`` on each GPU of ``devices``, which maps members to them."""
         self.generation = GROUPS.generation
-        self._lockstep = Lockstep(len(places))
+        self._lockstep = Lockstep(len(devices))
         self._executables: list[Executable | TimedExecutable] = []
         self._indices: list[list[Any]] = []
-        for member, place in places.items():
-            here = gpu_of(place)
+        for member, device in devices.items():
+            here = gpu_of(device)
             here.watch = partial(Watch, compiled.name)
             LOADING.member = NcclMember(mesh, member, self._lockstep)
             try:
                 with on(here):
-                    through = partial(_submitted, place)
+                    through = partial(_submitted, device)
                     load = TimedExecutable if timed else Executable
                     self._executables.append(load(compiled, through=through))
                     coordinates = mesh.coordinates[member].values()
@@ -79,9 +79,10 @@ class GpuPlans:
         GROUPS.plans.add(self)
 
     def __call__(self, arguments: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """The results of each member, of the parts of the arguments that it is given.
+        """Enqueue the plan on each GPU; ``arguments`` has each member's list.
 
-        They may still be computed. An error of one member ends the collectives of all.
+        Returns each member's results, which the GPUs may still be computing. If one
+        member fails, the collectives of all are aborted.
         """
         calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
@@ -101,9 +102,10 @@ class GpuPlans:
         return results
 
     def drop(self) -> None:
-        """Destroy the graphs, for which the end of a communicator waits.
+        """Destroy the plans' graphs, so that their communicators can be aborted.
 
-        A member that waits for the others has an error.
+        NCCL's abort waits until no graph has a collective of the communicator. Members
+        that wait at the barrier get an error.
         """
         self._lockstep.barrier.abort()
         self._executables = []
@@ -116,7 +118,7 @@ class GpuPlans:
         return [run.times_of_steps() for run in timed]
 
 
-def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
+def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, by the thread of a GPU.
 
     The thread keeps no array beyond the call. If it did, their memory would be free
@@ -130,7 +132,7 @@ def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
             inputs.clear()
 
     def submit(*inputs: Any) -> Future[Any]:
-        return place.worker.submit(run, list(inputs))
+        return device.worker.submit(run, list(inputs))
 
     return submit
 

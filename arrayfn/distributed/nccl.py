@@ -50,13 +50,13 @@ _KINDS: Final[dict[Any, tuple[int, int]]] = {  # of a dtype: NCCL's, and how man
 }
 _OPERATIONS: Final = {"sum": 0, "max": 2, "min": 3}
 _IN_PROGRESS: Final = 7  # of ncclResult_t
-_ABORT_SECONDS: Final = 10.0
+_ABORT_SECONDS: Final = 10.0  # to wait for NCCL's abort
 
 
 def reduces(equation: Equation) -> bool:
-    """Whether NCCL does a reduction: not of all dtypes.
+    """Whether NCCL can compute the reduction ``equation``.
 
-    Its maxima of floating-point numbers drop NaN.
+    It lacks some dtypes, and its maxima and minima of floating-point numbers drop NaN.
     """
     dtype = equation.inputs[0].type.dtype
     is_sum = equation.params.get("op", "sum") == "sum"
@@ -65,7 +65,7 @@ def reduces(equation: Equation) -> bool:
 
 @cache
 def bindings() -> Any:
-    """nccl4py's functions of raw addresses. BackendError if it is not installed."""
+    """The module of nccl4py with NCCL's functions; BackendError if it is missing."""
     try:
         made: Any = import_module("nccl.bindings.nccl")
         made.get_version()  # opens the library
@@ -79,10 +79,16 @@ def bindings() -> Any:
 
 
 class Group:
-    """The communicators of some GPUs, by their places among ``devices``."""
+    """GPUs that run collectives together, with this process's communicators.
+
+    ``communicators`` maps a GPU's position in ``devices`` to its communicator.
+    """
 
     def __init__(self, devices: tuple[Device, ...], step: Collective) -> None:
-        """They are made for ``step``, which all processes of the group come to."""
+        """Create the communicators; all processes of the group call this together.
+
+        They do so at the collective ``step``, which errors name.
+        """
         nccl = bindings()
         self.devices = devices
         self.communicators: dict[int, Any] = {}
@@ -130,7 +136,7 @@ def gpu_of(device: Device) -> Gpu:
 
 
 class _Groups:
-    """The groups of this process, by their devices."""
+    """The groups of GPUs that this process has created, by the GPUs' ids."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -139,7 +145,7 @@ class _Groups:
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:
-        """The group of the GPUs with these ``ids``, made when it is first asked for."""
+        """The group of the GPUs with these ``ids``; created at first use."""
         with self.lock:
             known = self.known.get(ids)
             if known is None:
@@ -148,10 +154,11 @@ class _Groups:
             return known
 
     def abort(self) -> None:
-        """End what is running in all groups; they are made again when needed.
+        """Abort all collectives that are running, and forget all groups.
 
-        The end of a communicator waits for all graphs with its collectives, so that
-        plans drop theirs. This waits for it up to ``_ABORT_SECONDS``.
+        NCCL's abort of a communicator waits until no graph has its collectives, so all
+        plans drop their graphs. This function waits for it for up to
+        ``_ABORT_SECONDS``.
         """
         with self.lock:
             groups, plans = list(self.known.values()), list(self.plans)
@@ -180,7 +187,10 @@ class MissingMemberError(CollectiveError):
 
 
 class Watch:
-    """Ends the wait for a GPU whose collectives wait for members that do not come."""
+    """Raises CollectiveError if a GPU's collectives wait for members in vain.
+
+    It is called again and again while the host waits for the GPU.
+    """
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -208,7 +218,7 @@ class Watch:
 
 
 class NcclMember:
-    """A GPU as a member of a mesh."""
+    """A member of a mesh whose collectives are enqueued on a GPU by NCCL."""
 
     def __init__(self, mesh: Mesh, member: int, lockstep: Lockstep) -> None:
         """``lockstep`` is that of all members in this process."""
@@ -217,9 +227,9 @@ class NcclMember:
         self.lockstep = lockstep
 
     def meet(self) -> None:
-        """Wait until all members in this process are here, and their GPUs are idle.
+        """Wait until all members in this process call this, with their GPUs idle.
 
-        Raises CollectiveError if one of them does not come.
+        Raises CollectiveError if one of them does not within ``timeout()``.
         """
         device().synchronize()
         try:
@@ -243,19 +253,19 @@ class NcclMember:
             nccl.group_end()
 
     def enqueuing(self, step: Collective) -> Enqueue:
-        """What enqueues ``step`` with the other members of its axis."""
+        """Return a function that enqueues ``step`` for this member."""
         members = self.mesh.group(self.member, step.params["axis_name"])
         group = GROUPS.of(tuple(self.mesh.device_ids[k] for k in members), step)
         rank = members.index(self.member)
-        place = DEVICES.gpus()[self.mesh.device_ids[self.member]]
-        return _ENQUEUING[step.primitive.name](group, rank, gpu_of(place), step)
+        device = DEVICES.gpus()[self.mesh.device_ids[self.member]]
+        return _ENQUEUING[step.primitive.name](group, rank, gpu_of(device), step)
 
 
 # Each gives what enqueues a collective of ``group`` by its member ``rank``.
 
 
 def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
-    """What enqueues NCCL's all-reduce, for the member ``rank`` of the group."""
+    """Return a function that enqueues NCCL's all-reduce for member ``rank``."""
     run, communicator = bindings().all_reduce, group.communicators[rank]
     kind, words = _KINDS[step.operand.dtype]
     count, op = step.operand.size * words, _OPERATIONS[step.params["op"]]
@@ -267,7 +277,7 @@ def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 
 
 def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
-    """What enqueues NCCL's all-gather, for the member ``rank`` of the group."""
+    """Return a function that enqueues NCCL's all-gather for member ``rank``."""
     run, communicator = bindings().all_gather, group.communicators[rank]
     nbytes = step.operand.nbytes
 
@@ -278,7 +288,7 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 
 
 def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
-    """What enqueues NCCL's reduce-scatter, for the member ``rank`` of the group."""
+    """Return a function that enqueues NCCL's reduce-scatter for member ``rank``."""
     run, communicator = bindings().reduce_scatter, group.communicators[rank]
     kind, words = _KINDS[step.operand.dtype]
     count = step.result.size * words
@@ -290,13 +300,16 @@ def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueu
 
 
 def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
-    """What enqueues an all-to-all as sends and receives, for the member ``rank``."""
+    """Return a function that enqueues an all-to-all for member ``rank``.
+
+    It is a send to and a receive from each member.
+    """
     nccl, communicator = bindings(), group.communicators[rank]
     size = len(group.devices)
     nbytes = step.operand.nbytes // size
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send part k to member k, and receive its part for this one."""
+        """Send part k to member k, and receive member k's part for this one."""
         nccl.group_start()
         for k in range(size):
             nccl.send(x + k * nbytes, nbytes, _BYTES, k, communicator, stream)
@@ -306,17 +319,20 @@ def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     return enqueue
 
 
-def _ppermute(group: Group, rank: int, place: Gpu, step: Collective) -> Enqueue:
-    """What enqueues a permutation as sends and receives, for the member ``rank``."""
+def _ppermute(group: Group, rank: int, own_gpu: Gpu, step: Collective) -> Enqueue:
+    """Return a function that enqueues a permutation for member ``rank``.
+
+    It is sends to the targets and a receive from the source.
+    """
     nccl, communicator = bindings(), group.communicators[rank]
     nbytes, permutation = step.operand.nbytes, step.params["permutation"]
     source = source_of(permutation, rank)
     targets = [target for start, target in permutation if start == rank]
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send to the targets, and receive from the source; zeros without one."""
+        """Send to the targets and receive from the source; without one, write zeros."""
         if source is None:
-            place.fill(y, 0, nbytes, stream)
+            own_gpu.fill(y, 0, nbytes, stream)
         nccl.group_start()
         for target in targets:
             nccl.send(x, nbytes, _BYTES, target, communicator, stream)

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from arrayfn.ir import NamedSharding
 
 
-def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]]:
-    """The devices of each different part, by its place in an array of ``shape``."""
+def _devices_by_part(
+    sharding: NamedSharding, shape: Sequence[int]
+) -> dict[str, list[str]]:
+    """The names of the devices that hold each part, by the part's index ranges."""
     parts: dict[str, list[str]] = {}
     for member, number in enumerate(sharding.mesh.device_ids):
         index = sharding.index(tuple(shape), member)
-        place = ", ".join(f"{part.start}:{part.stop}" for part in index)
+        slices = ", ".join(f"{part.start}:{part.stop}" for part in index)
         name = f"{sharding.mesh.platform}:{number}"
-        parts.setdefault(f"[{place}]", []).append(name)
+        parts.setdefault(f"[{slices}]", []).append(name)
     return parts
 
 
@@ -30,9 +32,9 @@ def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
     [0:2, 0:6] cpu:0 cpu:1
     [2:4, 0:6] cpu:2 cpu:3
     """
-    parts = _parts(sharding, shape)
+    parts = _devices_by_part(sharding, shape)
     width = max(map(len, parts))
-    lines = [f"{place:<{width}} {' '.join(who)}" for place, who in parts.items()]
+    lines = [f"{slices:<{width}} {' '.join(names)}" for slices, names in parts.items()]
     return "\n".join([repr(sharding.spec), *lines])
 
 
@@ -41,21 +43,21 @@ def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
 
     There is a cell for each part of the last two axes.
     """
-    parts = _parts(sharding, shape)
+    parts = _devices_by_part(sharding, shape)
     rows: dict[str, list[tuple[str, list[str]]]] = {}
-    for place, who in parts.items():
-        *front, _ = place.strip("[]").split(", ")
-        rows.setdefault(", ".join(front), []).append((place, who))
+    for slices, names in parts.items():
+        *front, _ = slices.strip("[]").split(", ")
+        rows.setdefault(", ".join(front), []).append((slices, names))
     lines: list[str] = []
     number = 0
     for cells in rows.values():
         line = ""
-        for place, who in cells:
+        for slices, names in cells:
             red, green, blue = (
                 round(255 * c)
                 for c in colorsys.hls_to_rgb(number / len(parts), 0.86, 0.6)
             )
-            text = "<br>".join([f"<b>{html.escape(place)}</b>", *who])
+            text = "<br>".join([f"<small>{html.escape(slices)}</small>", *names])
             line += (
                 f'<td style="background:rgb({red},{green},{blue});color:#222;'
                 f'padding:6px 12px;text-align:center;white-space:nowrap">{text}</td>'

@@ -55,8 +55,11 @@ _GRACE: Final = 2.0  # seconds in which others can say why they end
 
 
 @dataclass(frozen=True)
-class Place:
-    """What processes do together besides the collectives of a Program, and where."""
+class SyncPoint:
+    """A point in the program, not in a plan, at which all processes wait.
+
+    ``what`` describes it in errors.
+    """
 
     what: str
     source: SourceLocation | None
@@ -66,12 +69,15 @@ class Place:
         return self.what if self.source is None else f"{self.what} at {self.source}"
 
 
-Waiting = Collective | Place
+Waiting = Collective | SyncPoint
 """What processes wait for each other at."""
 
 
 class Processes:
-    """The processes of a program. ``world`` is the communicator of all of them."""
+    """All processes of the program, which communicate by MPI.
+
+    ``world`` is MPI's communicator of all of them.
+    """
 
     def __init__(self) -> None:
         try:
@@ -91,21 +97,22 @@ class Processes:
         self._groups: dict[tuple[int, ...], Any] = {}
 
     @cached_property
-    def of_host(self) -> int:
+    def count_on_host(self) -> int:
         """The number of processes on this host."""
         kind = self.mpi.COMM_TYPE_SHARED
         return int(self.world.Split_type(kind, 0).Get_size())
 
     @cached_property
     def rank_on_host(self) -> int:
-        """The number of this process among those of its host."""
+        """This process's rank among the processes of its host."""
         kind = self.mpi.COMM_TYPE_SHARED
         return int(self.world.Split_type(kind, 0).Get_rank())
 
     def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
-        """The communicator of the processes ``ranks``.
+        """MPI's communicator of the processes ``ranks``.
 
-        It is made when all of them ask for it, for the collective ``step``.
+        It is created at first use, when all of them have called this for the collective
+        ``step``.
         """
         known = self._groups.get(ranks)
         if known is None:
@@ -123,16 +130,16 @@ class Processes:
     def wait(
         self, requests: Sequence[Any], step: Waiting, ranks: Sequence[int]
     ) -> None:
-        """Wait for messages, the MPI ``requests`` of the collective ``step``.
+        """Wait until the MPI ``requests`` of the collective ``step`` are complete.
 
-        ``ranks`` are the processes that take part. Raises CollectiveError if messages
-        do not come in time.
+        ``ranks`` are the processes that take part. Raises CollectiveError after the
+        timeout, or if another process has failed.
         """
         limit = timeout()
         end = time.monotonic() + limit
         polls = 0
         while not self.mpi.Request.Testall(list(requests)):
-            self.look(step)
+            self.raise_if_stopped(step)
             if time.monotonic() > end:
                 names = ", ".join(str(k) for k in ranks if k != self.rank)
                 reason = (
@@ -145,8 +152,8 @@ class Processes:
             polls += 1
             time.sleep(0.0 if polls < _YIELDS else 1e-4)
 
-    def look(self, step: Waiting) -> None:
-        """Raise CollectiveError if another process says that it has failed."""
+    def raise_if_stopped(self, step: Waiting) -> None:
+        """Raise CollectiveError if another process has reported a failure."""
         if not self.stopped and self.control.Iprobe(tag=_STOP):
             self.stopped = self.control.recv(tag=_STOP)
         if self.stopped:
@@ -155,21 +162,25 @@ class Processes:
                 step.source,
             )
 
-    def agree(self, data: bytes, place: Place) -> bytes:
-        """The first process's ``data``, up to 128 bytes, once all have come here.
+    def agree(self, data: bytes, point: SyncPoint) -> bytes:
+        """Return the first process's ``data``, once all processes have called this.
 
-        ``place`` says where that is, in errors of those that wait in vain.
+        It has at most 128 bytes. ``point`` is named in the errors of processes that
+        wait in vain.
         """
         every = range(self.size)
         padded = data.ljust(_NAME_BYTES, b"\0")
-        found = self.broadcast(every, padded if self.rank == 0 else None, place)
-        self.wait([self.world.Ibarrier()], place, every)
+        found = self.broadcast(every, padded if self.rank == 0 else None, point)
+        self.wait([self.world.Ibarrier()], point, every)
         return found.rstrip(b"\0")
 
     def broadcast(
         self, ranks: Sequence[int], data: bytes | None, step: Waiting
     ) -> bytes:
-        """The ``data`` of the first of ``ranks``, in all of them. It is 128 bytes."""
+        """Send the 128 bytes ``data`` from the first of ``ranks`` to the others.
+
+        Returns them in all of these processes.
+        """
         word = np.zeros(_NAME_BYTES, np.uint8)
         first, *others = ranks
         if data is None:
@@ -181,7 +192,7 @@ class Processes:
         return word.tobytes()
 
     def stop(self, reason: str) -> None:
-        """Tell all other processes to end, for ``reason``."""
+        """Report a failure to all other processes: ``reason``."""
         if self.stopped:
             return
         self.stopped = reason
@@ -189,7 +200,7 @@ class Processes:
         self._sent = [self.control.isend(reason, k, _STOP) for k in others]
 
     def end(self, reason: str) -> None:
-        """End all processes, after they had time to say the ``reason``."""
+        """Report a failure, wait ``_GRACE`` seconds, and abort all processes."""
         self.stop(reason)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -201,7 +212,7 @@ class Processes:
 
 
 class MpiCommunicator:
-    """A process's place in a group of processes."""
+    """One process's access to a group of processes."""
 
     def __init__(self, processes: Processes, ranks: tuple[int, ...], comm: Any) -> None:
         self.processes = processes
@@ -229,13 +240,13 @@ class MpiCommunicator:
             raise CollectiveError(reason, step.source)
 
     def _gathered(self, step: Collective, x: Array) -> Array:
-        """The arrays ``x`` of all members, in their order."""
+        """All-gather: the arrays ``x`` of all members, stacked in their order."""
         parts = np.empty((self.size, *x.shape), x.dtype)
         self._wait(step, self.comm.Iallgather(_bytes(x), _bytes(parts)))
         return parts
 
     def _exchanged(self, step: Collective, x: Array) -> Array:
-        """Part k of ``x`` goes to member k."""
+        """All-to-all: part k of the result is what member k has for this member."""
         received = np.empty(x.shape, x.dtype)
         self._wait(step, self.comm.Ialltoall(_bytes(x), _bytes(received)))
         return received
@@ -243,7 +254,8 @@ class MpiCommunicator:
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
 
-        Small arrays are combined as a whole; of large ones each member combines a part.
+        Of a small array each member combines all elements. Of a large one each member
+        combines an equal part, and the parts are gathered.
         """
         if x.size <= _MAX_REDUCED_WHOLE:
             combined(list(self._gathered(step, x)), out, op)
@@ -271,7 +283,7 @@ class MpiCommunicator:
     ) -> None:
         """Send ``x`` as ``permutation`` says, and receive into ``out``.
 
-        That becomes zeros where there is no source.
+        ``out`` becomes zeros if no member sends to this one.
         """
         source = source_of(permutation, self.rank)
         targets = [target for start, target in permutation if start == self.rank]
@@ -293,7 +305,7 @@ def _digest(step: Collective) -> int:
 
 
 class ProcessMember:
-    """This process as a member of a mesh."""
+    """The member of a mesh that this process is."""
 
     def __init__(self, processes: Processes, mesh: Mesh, member: int) -> None:
         self.processes = processes
@@ -302,7 +314,7 @@ class ProcessMember:
         self._communicators: dict[str, MpiCommunicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Do the collective ``step`` of ``operand`` with the other members."""
+        """Run the collective ``step`` of ``operand`` with the other members."""
         axis = step.params["axis_name"]
         known = self._communicators.get(axis)
         if known is None:
@@ -336,7 +348,7 @@ def initialize() -> None:
     if processes.size == 1:
         return
     _Started.processes = processes
-    threads = max(1, machine.cores() // processes.of_host)
+    threads = max(1, machine.cores() // processes.count_on_host)
     DEVICES.reset(
         tuple(Device(k, k, threads=threads) for k in range(processes.size)),
         processes.rank,
@@ -383,21 +395,27 @@ def process_member(mesh: Mesh, member: int) -> ProcessMember:
 def broadcast_among(
     ranks: Sequence[int], data: bytes | None, step: Collective
 ) -> bytes:
-    """The ``data`` of the first of the processes ``ranks``, in all of them."""
+    """Send the 128 bytes ``data`` from the first of ``ranks`` to the others.
+
+    Returns them in all of these processes.
+    """
     assert _Started.processes is not None
     return _Started.processes.broadcast(ranks, data, step)
 
 
 def agree(text: str, what: str) -> str:
-    """The first process's ``text``, once all processes have come to ``what``."""
+    """Return the first process's ``text``, once all processes have called this.
+
+    ``what`` describes the call in errors.
+    """
     if _Started.processes is None:
         return text
-    place = Place(what, user_location())
-    return _Started.processes.agree(text.encode(), place).decode()
+    point = SyncPoint(what, user_location())
+    return _Started.processes.agree(text.encode(), point).decode()
 
 
 def stop_others(reason: str) -> None:
-    """Tell other processes, which may be waiting, that this one has failed.
+    """Report to the other processes, which may be waiting, that this one failed.
 
     ``reason`` says why.
     """

@@ -44,11 +44,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class MeshProgram(CompiledProgram):
-    """A Program lowered for the devices of a mesh.
+    """A Program compiled for the devices of a mesh.
 
-    ``partitioned`` is the Program of one device, which the plan computes. ``sharded``
-    has the captured arrays that lie over the mesh; the plan takes them after the
-    arguments. ``local`` is the Program of one device, lowered.
+    ``partitioned`` is the Program of one device and ``local`` is that Program, lowered.
+    ``sharded`` has the captured arrays that lie over the mesh; the plan takes them
+    after the arguments.
     """
 
     local: CompiledProgram
@@ -57,7 +57,10 @@ class MeshProgram(CompiledProgram):
 
 
 def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
-    """``program`` for each device of its mesh. BackendError if it has none."""
+    """Partition ``program`` over its mesh, and lower it for one device.
+
+    Raises BackendError if it has no mesh.
+    """
     program, sharded = _constants_as_inputs(program)
     mesh = mesh_of(program)
     if mesh is None:
@@ -101,7 +104,10 @@ def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgr
 def _constants_as_inputs(
     program: Program,
 ) -> tuple[Program, tuple[ShardedArray, ...]]:
-    """``program`` with captured arrays over a mesh as its last inputs."""
+    """Turn captured arrays over a mesh into inputs; returns the Program and them.
+
+    They become its last inputs.
+    """
     pairs = list(zip(program.constants, program.constant_values, strict=True))
     over = [(v, x) for v, x in pairs if isinstance(x, ShardedArray)]
     if not over:
@@ -126,10 +132,10 @@ def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType
 
 
 class ClockedMesh:
-    """A mesh's executable that measures the steps of each member of this process.
+    """An executable over a mesh that measures each step on the devices here.
 
-    A CPU's devices read the clock after each step, GPUs record events. The devices of a
-    CPU share its roof, so that the mesh has none.
+    CPU devices read the clock after each step, GPUs record events. CPU devices share
+    one roof, so the backend "mesh" has no roof of its own.
     """
 
     def __init__(self, compiled: MeshProgram) -> None:
@@ -148,10 +154,10 @@ class ClockedMesh:
         return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """By step: how many times a device ran it, and the devices' mean seconds.
+        """For each step: how often a device ran it, and the devices' mean seconds.
 
         Devices that take different branches run a step different numbers of times; the
-        largest number counts.
+        largest number is returned.
         """
         steps = sorted({step for taken in self._taken for step in taken})
         found = {s: [t.get(s, (0, 0.0)) for t in self._taken] for s in steps}
@@ -162,7 +168,10 @@ class ClockedMesh:
 
 
 class MeshExecutable:
-    """A plan bound for each device of this process; GPUs measure it if ``timed``."""
+    """A plan loaded on each device of this process.
+
+    If ``timed``, GPUs record the times of its steps.
+    """
 
     def __init__(self, compiled: MeshProgram, *, timed: bool = False) -> None:
         self.timed = timed
@@ -170,39 +179,44 @@ class MeshExecutable:
         self.in_shardings = [
             NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
         ]
-        places = devices_of(self.mesh)
+        devices = devices_of(self.mesh)
         self.compiled = compiled
         self.local = [
-            k for k, d in enumerate(places) if d.process_index == DEVICES.process
+            k for k, d in enumerate(devices) if d.process_index == DEVICES.process
         ]
-        self.places = {member: places[member] for member in self.local}
+        self.local_devices = {member: devices[member] for member in self.local}
         self.on_gpus = self.mesh.platform == "cuda"
         self.gpus: GpuPlans | None = None
         self.runs: dict[int, Callable[..., Any]] = {}
         if not self.on_gpus:
             load = BACKENDS["cpu"].load
             self.compiled = completed(compiled, lambda once: load(once)(()))
-            self.runs = {k: self._bind(place) for k, place in self.places.items()}
+            self.runs = {
+                k: self._bind(device) for k, device in self.local_devices.items()
+            }
 
     def bind_clocked(self) -> list[Any]:
-        """Have each member read the clock after each step; returns where it writes."""
+        """Reload the plan with a clock after each step; returns the arrays of times.
+
+        There is one for each CPU device.
+        """
         states: list[Any] = []
         local = replace(self.compiled.local, constants=self.compiled.constants)
-        for member, place in self.places.items():
+        for member, device in self.local_devices.items():
             timed, state = with_clocks(replace(local, once=None))
             arguments = timed.plan, timed.kernels, timed.constants
-            self.runs[member] = bind(*arguments, place.runtime)
+            self.runs[member] = bind(*arguments, device.runtime)
             states.append(state)
         return states
 
-    def _bind(self, place: Device) -> Callable[..., Any]:
-        """The plan as a callable on the threads of ``place``."""
+    def _bind(self, device: Device) -> Callable[..., Any]:
+        """Load the plan on the threads of ``device``; returns a callable."""
         compiled = self.compiled
-        runtime = place.runtime
+        runtime = device.runtime
         return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
-        """Run on ``inputs``: arrays over the mesh, or NumPy's, which are cut first."""
+        """Run on ``inputs``. Those that are NumPy arrays are distributed first."""
         if RUNNING.member is not None:
             raise BackendError(
                 "a device of a mesh, in a callback, calls a function that runs on a "
@@ -236,7 +250,7 @@ class MeshExecutable:
         return outputs
 
     def _parts(self, x: Any, sharding: NamedSharding) -> Any:
-        """The parts of the argument ``x``, by member."""
+        """The parts of the argument ``x`` under ``sharding``, by member."""
         if isinstance(x, ShardedArray):
             return x.parts
         if not isinstance(x, np.ndarray):
@@ -246,24 +260,30 @@ class MeshExecutable:
         return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
 
     def _run_on_gpus(self, arguments: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """The results of each member, whose plans are loaded again after a failure."""
+        """Run on the GPUs; returns each member's results.
+
+        The plans are loaded again after a failure.
+        """
         from arrayfn.distributed.gpus import GROUPS, GpuPlans
 
         if self.gpus is None or self.gpus.generation != GROUPS.generation:
-            plans = self.compiled.local, self.mesh, self.places
+            plans = self.compiled.local, self.mesh, self.local_devices
             self.gpus = GpuPlans(*plans, timed=self.timed)
         return self.gpus(arguments)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
-        """The results of this process's members, by the arguments of each.
+        """Run on CPU devices, each in its thread; returns each member's results.
 
-        If one fails, the others are stopped, and its error is raised.
+        ``arguments`` are pairs of a member and its arguments. If one member fails, the
+        others are stopped and its error is raised.
         """
         if len(self.local) == 1 and self.mesh.size > 1:
             member, own_arguments = arguments[0]
             try:
                 return [
-                    self._as(process_member(self.mesh, member), member, own_arguments)
+                    self._run_as(
+                        process_member(self.mesh, member), member, own_arguments
+                    )
                 ]
             except CollectiveError:
                 raise
@@ -271,15 +291,15 @@ class MeshExecutable:
                 name = f"rank {DEVICES.process}"
                 stop_others(f"{name} raised {type(error).__name__}: {error}")
                 raise
-        places = devices_of(self.mesh)
-        names = [_name(place, self.mesh, k) for k, place in enumerate(places)]
+        devices = devices_of(self.mesh)
+        names = [_name(device, self.mesh, k) for k, device in enumerate(devices)]
         run = Run(self.mesh, names)
 
         def work(argument: tuple[int, list[Any]]) -> Any:
-            """The results of one member, in the thread of its device."""
+            """Run one member's plan in the thread of its device."""
             member, own_arguments = argument
             try:
-                return self._as(ThreadMember(run, member), member, own_arguments)
+                return self._run_as(ThreadMember(run, member), member, own_arguments)
             except CollectiveError:
                 raise
             except BaseException as error:
@@ -289,7 +309,7 @@ class MeshExecutable:
             finally:
                 run.finish(member)
 
-        futures = run_on([places[k] for k in self.local], work, arguments)
+        futures = run_on([devices[k] for k in self.local], work, arguments)
         try:
             wait(futures)
         except BaseException:
@@ -300,8 +320,11 @@ class MeshExecutable:
             raise run.error
         return [future.result() for future in futures]
 
-    def _as(self, member: Member, number: int, arguments: list[Any]) -> Any:
-        """Run the plan of member ``number`` on ``arguments``, in this thread."""
+    def _run_as(self, member: Member, number: int, arguments: list[Any]) -> Any:
+        """Run the plan of member ``number`` on ``arguments``, in this thread.
+
+        ``member`` runs its collectives.
+        """
         RUNNING.member = member
         try:
             return self.runs[number](arguments)
@@ -314,5 +337,7 @@ def _indices(mesh: Mesh, member: int) -> list[Array]:
 
 
 def _name(device: Device, mesh: Mesh, member: int) -> str:
-    place = ", ".join(f"{name}: {k}" for name, k in mesh.coordinates[member].items())
-    return f"{device} ({place})"
+    coordinates = ", ".join(
+        f"{name}: {k}" for name, k in mesh.coordinates[member].items()
+    )
+    return f"{device} ({coordinates})"

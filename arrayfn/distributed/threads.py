@@ -30,7 +30,7 @@ _WHOLE: Final = 1 << 14  # elements that each member adds by itself
 
 
 class Run:
-    """One call of a program by all members of a mesh that are in this process."""
+    """The state of one call of a plan by the members of a mesh, one thread each."""
 
     def __init__(self, mesh: Mesh, names: Sequence[str]) -> None:
         self.mesh = mesh
@@ -43,7 +43,7 @@ class Run:
         self._meetings: dict[tuple[int, ...], Meeting] = {}
 
     def meeting(self, group: tuple[int, ...]) -> Meeting:
-        """The meeting of a group's members."""
+        """The meeting of the members ``group``, created at first use."""
         with self.condition:
             known = self._meetings.get(group)
             if known is None:
@@ -51,21 +51,24 @@ class Run:
             return known
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        """Have every other member end, for ``reason``."""
+        """Stop all members of the run: those that wait raise CollectiveError.
+
+        ``reason`` is its text, ``error`` the exception that caused it.
+        """
         with self.condition:
             if not self.stopped:
                 self.stopped, self.error = reason, error
             self.condition.notify_all()
 
     def finish(self, member: int) -> None:
-        """Member ``member`` has come to the end of its plan."""
+        """Note that ``member`` has come to the end of its plan."""
         with self.condition:
             self.finished.add(member)
             self.condition.notify_all()
 
 
 class Meeting:
-    """A rendezvous: the members of a group exchange values here, round after round."""
+    """A barrier at which the members of a group exchange values, again and again."""
 
     def __init__(self, run: Run, group: tuple[int, ...]) -> None:
         self.run = run
@@ -75,10 +78,10 @@ class Meeting:
         self.round = 0
 
     def exchange(self, rank: int, step: Collective, value: Any) -> list[Any]:
-        """The values that all members bring to ``step``, in their order.
+        """Give ``value`` to the group; returns the values of all members, by rank.
 
-        ``value`` is that of member ``rank``, which waits here for the others. Raises
-        CollectiveError if they do not come.
+        Member ``rank`` waits here for the others. Raises CollectiveError if they do not
+        come to the same ``step``.
         """
         run = self.run
         with run.condition:
@@ -111,7 +114,7 @@ class Meeting:
         return [k for rank, k in enumerate(self.group) if rank not in self.posted]
 
     def _complete(self) -> list[Any]:
-        """The values, once all members are here; wakes those that wait."""
+        """End a round: publish all members' values, and wake those that wait."""
         steps = [self.posted[rank][0] for rank in range(len(self.group))]
         other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
         if other is not None:
@@ -138,7 +141,10 @@ class Meeting:
 
 
 class ThreadCommunicator:
-    """A member's place in a group of threads. Arrays are read where they are."""
+    """One member's access to a group of threads.
+
+    Members read each other's arrays in place, without a copy.
+    """
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting = meeting
@@ -146,9 +152,9 @@ class ThreadCommunicator:
         self.size = len(meeting.group)
 
     def _exchange(self, step: Collective, x: Array) -> list[Array]:
-        """Give ``x`` to the group: the members' arrays, in their order.
+        """Give ``x`` to the group; returns the arrays of all members, by rank.
 
-        Returns when all members have given theirs.
+        It waits until all members have given theirs.
         """
         return self.meeting.exchange(self.rank, step, x)
 
@@ -159,7 +165,8 @@ class ThreadCommunicator:
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
 
-        Small arrays are combined as a whole; of large ones each member combines a part.
+        Of a small array each member combines all elements. Of a large one each member
+        combines an equal part.
         """
         parts = self._exchange(step, x)
         if x.size <= _WHOLE:
@@ -187,7 +194,7 @@ class ThreadCommunicator:
         self._done(step)
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
-        """Stack in ``out`` what each member has for this one."""
+        """Stack in ``out`` the parts that each member has for this one."""
         for k, part in enumerate(self._exchange(step, x)):
             out[k] = part[self.rank]
         self._done(step)
@@ -195,7 +202,7 @@ class ThreadCommunicator:
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
-        """Copy the ``x`` of the source that ``permutation`` says; zeros without one."""
+        """Copy to ``out`` the ``x`` of the member that sends to this one, or zeros."""
         parts = self._exchange(step, x)
         source = source_of(permutation, self.rank)
         out[...] = 0 if source is None else parts[source]
@@ -203,7 +210,7 @@ class ThreadCommunicator:
 
 
 class ThreadMember:
-    """A member of a mesh in a run, with its communicators."""
+    """A member of a mesh in one run, which shares memory with the others."""
 
     def __init__(self, run: Run, member: int) -> None:
         self.run = run
@@ -211,7 +218,7 @@ class ThreadMember:
         self._communicators: dict[str, Communicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Do the collective ``step`` of ``operand`` with the other members."""
+        """Run the collective ``step`` of ``operand`` with the other members."""
         axis = step.params["axis_name"]
         communicator = self._communicators.get(axis)
         if communicator is None:

@@ -23,7 +23,7 @@ from arrayfn.ir.types import (
     in_place,
     joined_variance,
     type_of,
-    unlike_arrays,
+    why_not_an_array,
 )
 
 __all__ = [
@@ -43,5 +43,5 @@ __all__ = [
     "joined_variance",
     "programs_in",
     "type_of",
-    "unlike_arrays",
+    "why_not_an_array",
 ]

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ProgramBuilder:
-    """A Program under construction.
+    """Collects the equations of a Program under construction.
 
     ``source`` is the user's line that the next equations are attributed to.
     """
@@ -43,7 +43,7 @@ class ProgramBuilder:
         self._constants: dict[int, tuple[Var, Array]] = {}
 
     def input(self, type: ArrayType, hint: str = "") -> Var:
-        """A new input; ``hint`` is what the user calls it."""
+        """Add an input; ``hint`` is what the user calls it."""
         var = Var(type, hint)
         self.inputs.append(var)
         return var
@@ -53,7 +53,7 @@ class ProgramBuilder:
         return [self.input(v.type, v.hint) for v in program.inputs]
 
     def constant(self, array: Array) -> Var:
-        """The constant that holds ``array``; one array object gets one constant."""
+        """Add a constant that holds ``array``; an array object gets only one."""
         known = self._constants.get(id(array))
         if known is None:
             array = in_place(array)
@@ -73,13 +73,16 @@ class ProgramBuilder:
         return equation.outputs
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Append ``equation`` with its inputs renamed, and record its new outputs."""
+        """Append a copy of ``equation``, renamed by ``environment``.
+
+        Its new outputs are added to ``environment``.
+        """
         self.source = equation.source
         outputs = self.keep(equation, [rename(a, environment) for a in equation.inputs])
         environment.update(zip(equation.outputs, outputs, strict=True))
 
     def keep(self, equation: Equation, operands: Iterable[Atom]) -> tuple[Var, ...]:
-        """Append ``equation`` of other ``operands``; return its new outputs."""
+        """Append ``equation`` with new ``operands``; returns its new outputs."""
         made = equation.renamed(tuple(operands))
         self.equations.append(made)
         return made.outputs
@@ -91,7 +94,7 @@ class ProgramBuilder:
         """
         inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
-        made = equation.given(inputs)
+        made = equation.with_inputs(inputs)
         self.equations.append(made)
         environment.update(zip(equation.outputs, made.outputs, strict=True))
 
@@ -114,7 +117,7 @@ class ProgramBuilder:
         return environment
 
     def build(self, outputs: Iterable[Atom]) -> Program:
-        """The finished Program."""
+        """Finish the Program, whose outputs are ``outputs``."""
         constants = list(self._constants.values())
         return Program(
             self.name,

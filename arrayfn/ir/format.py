@@ -21,11 +21,11 @@ from arrayfn.dtypes import short_name
 if TYPE_CHECKING:
     from arrayfn.ir import Atom, Equation, Program, Var
 
-_COMMENT_COLUMN = 64
+_COMMENT_COLUMN = 64  # where comments with source lines begin
 
 
 def variable_names() -> Iterator[str]:
-    """a, b, ..., z, aa, ab, ... without keywords."""
+    """Yield a, b, ..., z, aa, ab, ..., without Python's keywords."""
     for number in count():
         name = ""
         while True:
@@ -58,7 +58,10 @@ def equation_lines(program: Program) -> Iterator[tuple[int, Equation]]:
 def _equation_lines_from(
     program: Program, head: int
 ) -> Generator[tuple[int, Equation], None, int]:
-    """Those of a Program whose head is on line ``head``; returns the line after it."""
+    """Yield the line number of each equation, those of nested Programs too.
+
+    The Program's head is on line ``head``. Returns the number of the line after it.
+    """
     line = head + 1
     for equation in program.equations:
         yield line, equation
@@ -96,7 +99,7 @@ def name_vars(program: Program) -> dict[Var, str]:
 
 
 def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
-    """The lines; comments of equations, if any, begin in ``column``.
+    """The lines of a Program; comments of equations, if any, begin in ``column``.
 
     ``keyword`` stands before the Program's name.
     """

@@ -101,7 +101,7 @@ Atom = Var | Literal
 
 
 class PrimitiveRow(Protocol):
-    """The part of a primitive that the IR knows: its name and its type rule."""
+    """What the IR needs to know of a primitive: its name and its type rule."""
 
     @property
     def name(self) -> str:
@@ -139,24 +139,24 @@ class Equation:
         params: Params,
         source: SourceLocation | None = None,
     ) -> Equation:
-        """Make the equation, with fresh outputs of the types that the rule gives."""
+        """Make an equation with fresh outputs, whose types the type rule gives."""
         types = primitive.result_types(inputs, params, source)
         outputs = tuple([Var(t) for t in types])
         kept = MappingProxyType(dict(params)) if params else NO_PARAMS
         return cls(primitive, inputs, kept, outputs, source)
 
     def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation with other ``inputs`` and fresh outputs."""
+        """A copy of the equation with other ``inputs`` and fresh outputs."""
         for have, given in zip(self.inputs, inputs, strict=True):
             if given.type is not have.type:
                 return Equation.infer(self.primitive, inputs, self.params, self.source)
         outputs = tuple([Var(v.type) for v in self.outputs])
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
-    def given(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same equation with other ``inputs``.
+    def with_inputs(self, inputs: tuple[Atom, ...]) -> Equation:
+        """A copy of the equation with other ``inputs``.
 
-        It keeps outputs whose types stay.
+        It keeps those outputs whose types do not change.
         """
         same = True
         for have, atom in zip(self.inputs, inputs, strict=True):
@@ -282,7 +282,7 @@ def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:
 
 
 def _define(defined: set[Var], var: Var, name: str) -> None:
-    """Add ``var`` to ``defined``; ProgramError if it is there already."""
+    """Add ``var`` to ``defined``; raises ProgramError if it is there already."""
     if var in defined:
         raise ProgramError(f"{name}: a value is defined twice ({var.type})")
     defined.add(var)

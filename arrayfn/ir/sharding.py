@@ -102,7 +102,7 @@ class Mesh:
 
     @cached_property
     def coordinates(self) -> tuple[dict[str, int], ...]:
-        """The place of each member along each axis."""
+        """The index of each member along each axis of the mesh."""
         places = product(*(range(n) for n in self.axis_sizes))
         return tuple(dict(zip(self.axis_names, p, strict=True)) for p in places)
 
@@ -176,7 +176,7 @@ class PartitionSpec:
         return tuple(name for entry in self for name in _names(entry))
 
     def entries(self, ndim: int) -> tuple[Entry, ...]:
-        """The mesh axes of each axis of an array of rank ``ndim``."""
+        """The mesh axes that cut each axis of an array of rank ``ndim``."""
         if len(self) > ndim:
             raise ShapeError(
                 f"{self!r} has {plural(len(self), 'entry')}, but the array has "
@@ -269,7 +269,7 @@ class NamedSharding:
         return tuple(slices)
 
     def owners(self) -> Iterator[int]:
-        """The first member that holds each shard."""
+        """Yield, for each different shard, the first member that holds it."""
         used = set(self.spec.axes())
         for member, place in enumerate(self.mesh.coordinates):
             if all(k == 0 for name, k in place.items() if name not in used):

@@ -66,7 +66,7 @@ _TOKEN: Final = re.compile(
 )
 _CALLS: Final = {"Mesh": Mesh, "P": PartitionSpec, "NamedSharding": NamedSharding}
 _WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
-_MAX_DEPTH = 64
+_MAX_DEPTH = 64  # of nested Programs and tuples, well within the stack
 # What a type rule raises when its params do not have the form it expects.
 MISFITS: Final = (
     TypeError,
@@ -103,7 +103,7 @@ def parse_program(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word, number or sign of the text, and where it stands."""
+    """A word, number or sign of the text, with its line and its offset there."""
 
     kind: str
     text: str
@@ -138,7 +138,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one text."""
+    """A recursive descent parser of one text."""
 
     def __init__(
         self, text: str, table: Mapping[str, PrimitiveRow], keep_names: bool = True
@@ -151,7 +151,7 @@ class _Parser:
         self.depth = 0
 
     def _tokenize(self, text: str) -> list[_Token]:
-        """The tokens but spaces and comments; comments are kept by their line."""
+        """The tokens without spaces and comments. Comments are stored by their line."""
         tokens: list[_Token] = []
         for token in _tokens(text):
             if token.kind == "comment":
@@ -169,20 +169,20 @@ class _Parser:
         return self.tokens[self.position]
 
     def take(self) -> _Token:
-        """The next token, which is then behind."""
+        """Consume the next token and return it."""
         token = self.tokens[self.position]
         if token.kind != "end":
             self.position += 1
         return token
 
     def at(self, text: str, ahead: int = 0) -> bool:
-        """Whether the token ``ahead`` of the next is the mark or word ``text``."""
+        """Whether the token ``ahead`` positions after the next is the text ``text``."""
         position = min(self.position + ahead, len(self.tokens) - 1)
         token = self.tokens[position]
         return token.text == text and token.kind in ("mark", "arrow", "name")
 
     def accept(self, text: str) -> bool:
-        """Whether the next token is ``text``; if so, it is then behind."""
+        """Consume the next token if it is ``text``; returns whether it was."""
         if self.at(text):
             self.position += 1
             return True
@@ -203,13 +203,13 @@ class _Parser:
         )
 
     def name(self, what: str) -> str:
-        """A name; errors call it ``what``."""
+        """Parse a name; errors call it ``what``."""
         if self.next.kind != "name":
             self.fail(f"expected {what}, found {self.next.text!r}")
         return self.take().text
 
     def listed(self, close: str, item: Callable[[], T]) -> list[T]:
-        """Items separated by commas up to ``close``; a trailing comma is allowed."""
+        """Parse items separated by commas up to ``close``, which is consumed."""
         items: list[T] = []
         while not self.accept(close):
             items.append(item())
@@ -221,28 +221,28 @@ class _Parser:
     # Types and values.
 
     def dtype(self) -> DType:
-        """A dtype by its short name, as "f32"."""
+        """Parse a dtype by its short name, as "f32"."""
         line, name = self.next.line, self.name("a data type")
         if name not in BY_SHORT_NAME:
             self.fail(f"there is no data type {name!r}", line)
         return BY_SHORT_NAME[name]
 
     def integer(self) -> int:
-        """An integer, with an optional sign."""
+        """Parse an integer with an optional sign."""
         token = self.take()
         if token.kind != "number" or not re.fullmatch(r"[+-]?\d+", token.text):
             self.fail(f"expected an integer, found {token.text!r}", token.line)
         return int(str(self.read_number(token)))
 
     def extent(self) -> int:
-        """An integer that is not negative."""
+        """Parse an integer that is not negative."""
         line, value = self.next.line, self.integer()
         if value < 0:
             self.fail(f"an extent cannot be negative: {value}", line)
         return value
 
     def type(self) -> ArrayType:
-        """An array's type, as "~f32[2,3] F varying(x)"."""
+        """Parse an array's type, as "~f32[2,3] F varying(x)"."""
         weak = self.accept("~")
         dtype = self.dtype()
         self.expect("[")
@@ -255,7 +255,7 @@ class _Parser:
         return type
 
     def layout(self, ndim: int) -> Layout:
-        """A layout, as "F" or "S(1,2)"; C if there is none."""
+        """Parse a layout, as "F" or "S(1,2)"; C if there is none."""
         if self.accept("F"):
             return layouts.F
         if not self.at("S"):
@@ -268,14 +268,14 @@ class _Parser:
         return layouts.Strided(steps)
 
     def varying(self) -> frozenset[str]:
-        """The axes of a mesh in ``varying(data,model)``, if that follows."""
+        """Parse ``varying(data,model)``, if it is there; returns the axes."""
         if not self.accept("varying"):
             return UNVARYING
         self.expect("(")
         return frozenset(self.listed(")", lambda: self.name("an axis")))
 
     def typed(self, scope: dict[str, Atom]) -> Var:
-        """``name: type`` as a new Var in ``scope``."""
+        """Parse ``name: type`` as a new Var in ``scope``."""
         line, name = self.next.line, self.name("the name of a value")
         self.expect(":")
         var = Var(self.type(), name if self.keep_names else "")
@@ -285,7 +285,7 @@ class _Parser:
         return var
 
     def read_number(self, token: _Token) -> complex | float | int:
-        """The number that ``token`` is."""
+        """The number that ``token`` stands for."""
         try:
             if token.kind == "complex":
                 return complex(token.text)
@@ -296,7 +296,7 @@ class _Parser:
             self.fail(str(error), token.line)
 
     def operand(self, scope: dict[str, Atom]) -> Atom:
-        """A Var of ``scope`` by its name, or a Literal, as "1.0:f32"."""
+        """Parse the name of a Var in ``scope``, or a Literal, as "1.0:f32"."""
         token = self.take()
         if token.kind == "name" and token.text not in ("True", "False"):
             if token.text not in scope:
@@ -316,7 +316,7 @@ class _Parser:
         return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:
-        """A param's value: a number, text, dtype, tuple, or a known class's call."""
+        """Parse a param: a number, text, dtype, tuple, or a known class's call."""
         token = self.take()
         if token.kind in ("number", "complex"):
             return self.read_number(token)
@@ -340,7 +340,7 @@ class _Parser:
         return values
 
     def string(self, token: _Token) -> str:
-        """The text of a string; its escapes must be Python's."""
+        """The text of a string token, whose escapes must be Python's."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", SyntaxWarning)
@@ -349,7 +349,7 @@ class _Parser:
             self.fail(f"not a string: {error}", token.line)
 
     def enter(self) -> None:
-        """Count one level of nesting; fail if there are too many."""
+        """Count one more level of nesting; fail if there are too many."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.fail(f"nested more than {_MAX_DEPTH} deep")
@@ -359,7 +359,7 @@ class _Parser:
     def program(
         self, constant_values: tuple[np.ndarray[Any, Any], ...] = ()
     ) -> Program:
-        """A Program; ``constant_values`` are the arrays of its constants."""
+        """Parse a Program; ``constant_values`` are the arrays of its constants."""
         self.enter()
         line = self.next.line
         self.expect("program")
@@ -402,7 +402,7 @@ class _Parser:
             self.fail(f"the program has {wanted}, but was given {have}", line)
 
     def equation(self, scope: dict[str, Atom]) -> Equation:
-        """An equation; its outputs are added to ``scope``, the Vars by their names."""
+        """Parse an equation; its outputs are added to ``scope``, by name."""
         line = self.next.line
         # Not in scope yet: an equation does not see its own outputs.
         results: dict[str, Atom] = {}
@@ -430,13 +430,13 @@ class _Parser:
         return equation
 
     def nested(self) -> Program | tuple[Program, ...]:
-        """A nested Program, or a tuple of them."""
+        """Parse a nested Program, or a tuple of them."""
         if self.accept("("):
             return tuple(self.listed(")", self.program))
         return self.program()
 
     def primitive(self) -> PrimitiveRow:
-        """A primitive by its name."""
+        """Parse a primitive's name; returns its row."""
         line, name = self.next.line, self.name("a primitive")
         row = self.table.get(name)
         if row is None:
@@ -446,7 +446,7 @@ class _Parser:
         return row
 
     def param(self) -> tuple[str, Any]:
-        """A param: its name and its value, which is no Program."""
+        """Parse a param that is not a Program: its name and its value."""
         key = self.name("a parameter")
         self.expect("=")
         return key, self.param_value()
@@ -454,7 +454,7 @@ class _Parser:
     def add_param(
         self, params: dict[str, Any], key: str, value: Any, line: int
     ) -> None:
-        """Add a param; fail if it is there already."""
+        """Add a param to ``params``; fail if it is there already."""
         if key in params:
             self.fail(f"parameter {key} is given twice", line)
         params[key] = value

@@ -56,7 +56,10 @@ class ArrayType:
         return self.size * self.dtype.itemsize
 
     def span(self) -> tuple[int, int]:
-        """The offset of the lowest element, and the number of elements spanned."""
+        """The offset of the lowest element from the first, and the elements spanned.
+
+        Both count elements. The offset is negative if strides are.
+        """
         if self.size == 0:
             return 0, 0
         steps = self.layout.strides(self.shape)
@@ -65,7 +68,7 @@ class ArrayType:
         return low, sum(max(0, end) for end in ends) - low + 1
 
     def plain(self) -> ArrayType:
-        """The row-major type on one device, as type rules give it."""
+        """The same type, row-major and on one device, as type rules give it."""
         if self.layout is layouts.C and self.sharding is None:
             return self
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
@@ -104,10 +107,10 @@ def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
     return axes
 
 
-def unlike_arrays(value: object) -> str:
-    """The reason to refuse ``value``, of a class derived from NumPy's arrays.
+def why_not_an_array(value: object) -> str:
+    """Why ``value``, of a subclass of NumPy's arrays, is refused.
 
-    The text is empty if arrayfn takes the value.
+    Empty if it is taken as an array.
     """
     if isinstance(value, np.matrix):
         return (
@@ -140,7 +143,7 @@ def type_of(value: object) -> ArrayType:
         known = getattr(value, "__arrayfn_type__", None)
         if isinstance(known, ArrayType):
             return known
-    if why := unlike_arrays(value):
+    if why := why_not_an_array(value):
         raise ArgumentError(f"an operand is {why}", user_location())
     return _type_of_array(np.asarray(value))
 
@@ -159,10 +162,10 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
 
 
 def in_place(x: Any) -> Any:
-    """Return ``x``, or a row-major copy of a NumPy array with unaligned elements.
+    """``x``, or a row-major copy if its elements are not aligned to their strides.
 
-    Such arrays are fields of records, and arrays in bytes that begin at an odd place.
-    ``type_of`` gives the type of the copy.
+    Such are fields of records, and arrays in bytes from an odd offset on. ``type_of``
+    gives the type of the copy.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):
         return x

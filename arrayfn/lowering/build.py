@@ -138,7 +138,7 @@ class _Builder:
         return tuple(strides), read.offset(base)
 
     def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
-        """Adds a load of ``atom``, unless the same elements are loaded already.
+        """Add a load of ``atom``, unless the same elements are loaded already.
 
         ``shape_ids`` has the axis of the nest for each axis of ``atom``; ``equation``
         is the one that reads it. Returns the Var whose scalar was loaded: another Var,
@@ -173,7 +173,7 @@ class _Builder:
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
-        """Makes the scalar that holds ``var``, in its compute dtype.
+        """Make the scalar that holds ``var``, in its compute dtype.
 
         ``level`` and ``stage`` are those of the statement that defines it.
         """
@@ -275,8 +275,8 @@ class _Builder:
     def level_and_stage(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
         """The level and stage of a statement with operands ``atoms``.
 
-        ``ids`` are the axes that it varies over. It is at the stage of the latest
-        operand.
+        ``ids`` are the axes that its result varies over. It is at the stage of the
+        latest operand.
         """
         reduced = self.group.reduced
         operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
@@ -319,7 +319,7 @@ class _Builder:
     def count(
         self, equation: Equation, axis: int | None, at: tuple[Level, int]
     ) -> None:
-        """Adds the statements of an iota: the index along ``axis``, converted.
+        """Add the statements of an iota: the index along ``axis``, converted.
 
         ``at`` is their level and stage.
         """
@@ -331,9 +331,9 @@ class _Builder:
         self.compute(self.define(output, *at), function, [index], at, 1, equation)
 
     def reduction(self, equation: Equation, form: Reduction) -> None:
-        """Adds the statement of the reduction ``equation``, of kernel form ``form``.
+        """Add the statement of the reduction ``equation``, of kernel form ``form``.
 
-        Its result exists from the next stage on.
+        Its result is available from the next stage on.
         """
         (atom,) = equation.inputs
         output = equation.outputs[0]

@@ -35,10 +35,10 @@ _BEGIN: Final = -1  # the step of the first reading, whose time does not count
 
 
 def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
-    """``compiled`` with a reading of the clock after each step, and their results.
+    """Insert a reading of the clock after each step; returns the array of times too.
 
-    The results are an array i64[2 + 2 * steps] that the runtime fills. Index ``FIRST +
-    2 * k`` has the nanoseconds that step ``k`` took, the next index how often it ran.
+    The array is i64[2 + 2 * steps], which the runtime fills. Index ``FIRST + 2 * k``
+    has the nanoseconds that step ``k`` took, the next index how often it ran.
     """
     plan = compiled.plan
     steps = len(list(numbered(plan.steps)))
@@ -70,14 +70,17 @@ def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
 
 
 class _Clocks:
-    """Inserts readings, with the numbers of ``numbered`` for steps."""
+    """Inserts clock readings into plans.
+
+    ``numbered`` gives each step its number.
+    """
 
     def __init__(self, buffer: int) -> None:
         self.buffer = buffer
         self.number = 0
 
     def reading(self, step: int) -> KernelCall:
-        """The call that adds the time since the last reading to the sum of ``step``."""
+        """The call that adds the time since the last reading to that of ``step``."""
         state = BufferArgument(self.buffer)
         return KernelCall(PROVIDER, (state, step), 1, writes=(self.buffer,))
 
@@ -86,7 +89,7 @@ class _Clocks:
         return tuple(self._each(steps))
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """``steps`` one by one; a step that reads the clock follows each call."""
+        """Yield ``steps``, with a clock reading after each kernel call."""
         for step in steps:
             number = self.number
             self.number += 1

@@ -15,11 +15,11 @@ from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """Signature, plan, kernels and constants of a Program lowered for one target.
+    """A Program lowered for one target: its signature, plan, kernels and constants.
 
     ``text`` is the Program after the passes, as text. Nothing here refers to the
-    tracer, so that it can be saved, and run by a process that never traced. What
-    depends on captured arrays alone is in ``once``.
+    tracer, so that it can be saved, and run by a process that never traced. ``once``
+    computes constants that depend on captured arrays alone.
     """
 
     name: str
@@ -35,10 +35,11 @@ class CompiledProgram:
 
 @dataclass(frozen=True)
 class Once:
-    """What is computed once, before the first call, from captured arrays alone.
+    """A Program that computes constants of another one, before its first call.
 
-    The results of ``program``, which has no inputs, are constants of another, from
-    number ``first`` on. Until then ``ShapeDtypeStruct``s stand for them.
+    ``program`` has no inputs: it depends on captured arrays alone. Its results are the
+    constants of the other Program from number ``first`` on, where ``ShapeDtypeStruct``s
+    stand for them until then.
     """
 
     program: CompiledProgram
@@ -78,7 +79,7 @@ P = TypeVar("P", bound=CompiledProgram)
 
 
 def completed(compiled: P, run: Callable[[CompiledProgram], Sequence[Any]]) -> P:
-    """``compiled`` with the constants that are computed once; ``run`` computes them."""
+    """Compute the constants in ``compiled.once``; ``run`` runs a plan."""
     once = compiled.once
     if once is None:
         return compiled

@@ -28,9 +28,9 @@ class Gemm:
 
 
 def as_gemm(equation: Equation, x: Read, y: Read) -> Gemm | None:
-    """The dot_general ``equation`` as a batched GEMM that copies no operand, or None.
+    """Describe a dot_general as a batched GEMM that copies no operand, or None.
 
-    ``x`` and ``y`` say how its operands are read from memory.
+    ``x`` and ``y`` say how the operands of ``equation`` are read from memory.
     """
     left, right = (a.type for a in equation.inputs)
     contract, batch = equation.params["contract"], equation.params["batch"]

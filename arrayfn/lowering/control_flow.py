@@ -44,10 +44,11 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array of an operand, which lies row-major from the array's first element.
+    """The array that holds the operand ``atom`` of a loop or branch.
 
-    The layout pass guarantees this: it copies other operands of loops and branches. The
-    operand need not be the whole array: it may be its first rows, or a reshape.
+    The operand is row-major and begins at the array's first element: the layout pass
+    copies other operands. It need not be the whole array, but may be its first rows, or
+    a reshape.
     """
     assert isinstance(atom, Var)
     return reads[atom].base
@@ -126,7 +127,7 @@ def carried_values(
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
-    """The carried values of a loop, from four lists of Vars.
+    """Match the Vars of a loop's carries: one CarriedValue for each.
 
     ``inputs`` and ``outputs`` are Vars of the body, ``initials`` and ``results`` those
     outside of the loop.
@@ -158,6 +159,6 @@ def _cond(
 
 
 def _result_array(atom: Atom) -> Var:
-    """A result of a body: an array of its own, by the layout pass."""
+    """The Var of a body's result, which the layout pass made an array of its own."""
     assert isinstance(atom, Var)
     return atom

@@ -24,18 +24,18 @@ PROVIDERS: Final[dict[DType, str]] = {
     np.dtype(np.complex128): "gemm_c128",
 }
 
-MAX_TILES: Final = 64
+MAX_TILES: Final = 64  # of all products of a batch
 TILE_WORK: Final = 1 << 19  # multiply-adds that are worth a tile of their own
 TILES: Final = 16  # of a product whose tiles have these numbers of elements
 ELEMENTS: Final = 1 << 14, 1 << 18
 MORE_PACKING: Final = 1.5  # in tiles with fewer elements, relative to one tile
 ROWS_PER_COLUMN: Final = 4  # of tiles that BLAS is fastest on
-TILE_MULTIPLE: Final = 16
-FEWEST_COLUMNS: Final = 64
+TILE_MULTIPLE: Final = 16  # rows or columns: whole micro-kernels of BLAS
+FEWEST_COLUMNS: Final = 64  # of a tile
 VECTOR_COLUMNS: Final = 512  # of a row vector's tile: fewer are read slowly
 SKINNY: Final = 8  # rows
 SMALL_WORK: Final = 10**6  # multiply-adds that OpenBLAS does without packing
-SMALL_COLUMNS: Final = 64
+SMALL_COLUMNS: Final = 64  # of a tile without packing, a multiple of this
 CALL_NS: Final = 100.0  # of a BLAS call, however small
 WORK_NS: Final = 0.02  # of a multiply-add in a small tile
 GRAIN_NS: Final = 5000.0  # work worth giving to a thread

@@ -66,8 +66,8 @@ JUMPS: Final = frozenset(
 def is_exact(function: str) -> bool:
     """Whether ``function`` of half-precision operands has a half-precision result.
 
-    Rounding its operands then rounds its result. ``function`` has its dtype suffix, as
-    ``max_f32``.
+    If it does, rounding its operands also rounds its result. ``function`` has its dtype
+    suffix, as ``max_f32``.
     """
     name = function.rpartition("_")[0]
     return name in EXACT or name.startswith("round_")
@@ -76,10 +76,10 @@ def is_exact(function: str) -> bool:
 def with_rounding(
     statements: Sequence[Statement], half_dtypes: Mapping[str, DType]
 ) -> list[Statement]:
-    """``statements`` with roundings of the values that need them.
+    """Insert roundings of the values that need them into ``statements``.
 
-    ``b = exp_f32(a); c = floor_f32(b)`` of bf16 values becomes ``b_wide = exp_f32(a);
-    b = round_f32_bf16(b_wide); c = floor_f32(b)``. ``half_dtypes`` has the dtype in the
+    ``b = exp_f32(a); c = floor_f32(b)`` of bf16 values becomes ``b_wide = exp_f32(a); b
+    = round_f32_bf16(b_wide); c = floor_f32(b)``. ``half_dtypes`` has the dtype in the
     Program of each half-precision value.
     """
     rounded: set[str] = set()
@@ -111,9 +111,9 @@ def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
 
 
 def _reads_rounded(s: Compute | Reduce, rounded: Collection[str]) -> bool:
-    """Whether ``s`` must read rounded operands, for its results to be right.
+    """Whether the operands of ``s`` must be rounded for its results to be right.
 
-    They must be rounded where ``s`` is exact in half precision and its result is among
+    They must be where ``s`` is exact in half precision and its result is among
     ``rounded``, the values that must be; and where a small change of an operand can
     change the result much.
     """

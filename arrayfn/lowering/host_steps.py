@@ -28,7 +28,7 @@ Destinations = Mapping[Var, tuple[Pointer, ArrayType]]
 
 @dataclass(frozen=True)
 class HostStep:
-    """A call of ``function(*operands)``, or of an operator's ``kernel``, by Python.
+    """A step that the host runs: ``function(*operands)``, or an operator's ``kernel``.
 
     Attributes:
         name: the operator or primitive.
@@ -54,7 +54,7 @@ class HostStep:
     absent: tuple[int, ...] = ()
 
     def call_of_kernel(self) -> Callable[..., Any]:
-        """The kernel as a function of the arrays alone: operands, then results.
+        """The kernel as a function of arrays only: operands, then results.
 
         Static arguments are bound. A prepared kernel makes the function itself, from
         the types of one call.
@@ -108,7 +108,7 @@ class HostStep:
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
-        """For each mapped axis, whether operand or result ``number`` has it.
+        """Which of the mapped axes operand or result ``number`` has.
 
         Results, whose numbers follow the operands', have all of them.
         """
@@ -171,7 +171,7 @@ def operator_call_of(
 def _call(
     provider: str, step: HostStep, equation: Equation, reads: Reads, text: str
 ) -> LibraryCall:
-    """The library call that runs ``step``, with the arrays of ``equation``.
+    """Make the library call that runs ``step``, with the arrays of ``equation``.
 
     ``provider`` names it for the runtime, ``text`` in the plan; ``reads`` has the array
     behind each operand.

@@ -38,20 +38,20 @@ from arrayfn.lowering.steps import (
 
 
 class Storage:
-    """The array in whose memory each Var lies: its own, or another Var's."""
+    """Which array's memory each Var is stored in: its own, or another Var's."""
 
     def __init__(self) -> None:
         self._in: dict[Var, Var] = {}
         self._kept: set[Var] = set()
 
     def of(self, var: Var) -> Var:
-        """The Var whose memory ``var`` lies in."""
+        """The Var in whose memory ``var`` is stored."""
         while var in self._in:
             var = self._in[var]
         return var
 
     def put(self, var: Var, into: Var) -> None:
-        """Let ``var`` lie in the memory of ``into``."""
+        """Store ``var`` in the memory of ``into``."""
         own, target = self.of(var), self.of(into)
         if own in self._kept and target not in self._kept:
             own, target = target, own
@@ -60,7 +60,7 @@ class Storage:
 
     @contextmanager
     def keeping(self, results: Sequence[Var]) -> Generator[None]:
-        """Within this context, Vars joined with ``results`` lie in the memory of these.
+        """Within this context, Vars joined with ``results`` are stored in their memory.
 
         The values of a branch are lowered in it: they may share the memory of its
         results, which the plan outside knows.
@@ -87,7 +87,7 @@ class Scope:
     donated: Mapping[Var, Var | None] = field(default_factory=dict[Var, Var | None])
 
     def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
-        """Whether ``result`` may be written over ``operand``, as far as donation goes.
+        """Whether donation allows writing ``result`` over ``operand``.
 
         A donated input may be promised to one output alone.
         """
@@ -107,7 +107,7 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
 
 
 class _Placement:
-    """Places the results of the steps of one Program, in order.
+    """Chooses the memory of the results of one Program's steps, in order.
 
     Arrays are those that ``Storage.of`` gives: a step that writes over an operand makes
     one array of two.
@@ -134,7 +134,7 @@ class _Placement:
             self.overwritable.update(of(var) for var in step.writes)
 
     def run(self) -> None:
-        """Place the results of all steps; copies come in front of their loops."""
+        """Choose the memory of all results; copies are inserted before their loops."""
         of = self.storage.of
         placed: list[PlanStep] = []
         for number, step in enumerate(self.steps):
@@ -181,7 +181,7 @@ class _Placement:
         self.accessed.update(of(var) for var in step.arrays())
 
     def join(self, result: Var, operand: Var) -> None:
-        """Store both in one memory: that of ``result`` if it is fixed."""
+        """Store both Vars in one memory: that of ``result`` if it is fixed."""
         if self.storage.of(result) in self.outputs:
             self.storage.put(operand, into=result)
         else:
@@ -190,8 +190,8 @@ class _Placement:
     def has_equal_size(self, result: Var, operand: Var) -> bool:
         """Whether the arrays in which the two are stored have equal sizes.
 
-        An operand may be the first part of a larger array; all of that would be
-        written.
+        An operand may be the first part of a larger array, all of which would be
+        overwritten.
         """
         of = self.storage.of
         return of(result).type.nbytes == of(operand).type.nbytes
@@ -277,7 +277,7 @@ class _Placement:
     def choose_buffers(
         self, carry: CarriedValue, count: int | None, *, is_free: bool
     ) -> None:
-        """Choose the two buffers of ``carry``: the last iteration writes the result.
+        """Choose the buffers of ``carry``: the last iteration writes the result.
 
         The first iteration reads the initial value, so only the second may write over
         it. ``count`` is the trip count, if it is known; ``is_free`` says whether the
@@ -312,7 +312,7 @@ class _Placement:
             if self.storage.of(operand) in self.outputs:
                 continue
             self.join(result, operand)
-            nest = _joined(nest, read, written)
+            nest = _with_shared_pointer(nest, read, written)
             return self.write_in_place(nest, dying - {self.storage.of(operand)})
         return nest
 
@@ -377,7 +377,7 @@ class _Placement:
 
 
 def _copies_onto_itself(step: NestStep) -> bool:
-    """Whether ``step`` only copies an array to the memory it already has."""
+    """Whether ``step`` only copies an array to the memory it is already in."""
     nest = step.nest
     if len(nest.operands) != 1 or nest.has_computed_indices or step.partials:
         return False
@@ -427,8 +427,8 @@ def _same_type(x: Var, y: Var) -> bool:
     )
 
 
-def _joined(nest: Nest, read: int, written: int) -> Nest:
-    """``nest`` with operand number ``read`` accessed through ``written``'s pointer."""
+def _with_shared_pointer(nest: Nest, read: int, written: int) -> Nest:
+    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer."""
     numbers = list(range(len(nest.operands)))
     del numbers[read]
     new_number = {k: n for n, k in enumerate(numbers)}

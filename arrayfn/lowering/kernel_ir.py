@@ -69,7 +69,7 @@ class Constant:
 def constant_of(literal: ir.Literal) -> Constant:
     """The Constant of ``literal``, in its compute dtype.
 
-    A 16-bit float is rounded first.
+    A 16-bit float is first rounded to its own dtype.
     """
     dtype = literal.type.dtype
     value = literal.value
@@ -81,7 +81,7 @@ def constant_of(literal: ir.Literal) -> Constant:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A scalar that is an integer argument of the kernel, as an extent is."""
+    """A scalar that is an integer parameter of the kernel, such as an extent."""
 
     name: str
     value: int
@@ -132,7 +132,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """``result`` is the index along ``axis``, as of an iota; 0 if that is None."""
+    """An iota: ``result`` is the index along ``axis``, or 0 if that is None."""
 
     result: Value
     axis: int | None
@@ -227,7 +227,7 @@ class Nest:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the reduced axes must run in order, whole: scans and scatters do.
+        """Whether reduced axes must run whole, in order, as in scans and scatters.
 
         The reductions of other nests may be split and combined in another order.
         """

@@ -68,8 +68,8 @@ class ScheduledKernel:
     """A printed kernel, and what one call of it needs.
 
     The kernel's parameters are pointers to ``arrays``, to ``partials`` and to
-    ``scratch``, then the ``integers``. On a GPU a ``flag_buffer`` may follow the
-    arrays; it holds zeros before the first launch.
+    ``scratch``, then the ``integers``. On a GPU a pointer to ``flag_buffer``, which is
+    zero before the first launch, may follow the arrays.
     """
 
     kernel: Kernel
@@ -84,7 +84,7 @@ class ScheduledKernel:
 
 @dataclass
 class KernelPrinter(KernelText, ABC):
-    """Prints one kernel of ``nest``. Subclasses print the loops, in ``body``.
+    """The base of the printers of nests. Subclasses print the loops, in ``body``.
 
     The rows of ``exp(x) * 2`` are printed as follows: the CPU's printer adds the lines
     with ``for``, this class the others::
@@ -206,7 +206,7 @@ class KernelPrinter(KernelText, ABC):
         return variables
 
     def hoist_offsets(self, variables: dict[int, str]) -> None:
-        """Prints a variable for the part of each operand's index along some axes.
+        """Print a variable for the part of each operand's index along some axes.
 
         ``variables`` has these axes, and the text of the index along each. Operands
         with equal parts share a variable: ``row = i0 * n1``, ``row1 = i0 * x_in_s0``.

@@ -40,8 +40,8 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.plan import Parameter
 
-WIDTH = 88
-COMMENT_COLUMN = 60
+WIDTH = 88  # columns of a line, as in the code base
+COMMENT_COLUMN = 60  # where comments with source lines begin
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 """Numbers that are printed as they are; others may follow from a shape: arguments."""
 OWN_NAMES: Final = re.compile(
@@ -58,7 +58,7 @@ _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 def with_kernel_names(
     names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
 ) -> dict[Var, str]:
-    """``names`` with ``_`` after each that cannot be an argument of a kernel.
+    """Append ``_`` to each name that cannot be an argument of a kernel.
 
     Such a name is a word that kernels use, or another variable's name followed by
     ``_...``, as pointers' names are. Names stay distinct: one that already ends in
@@ -80,7 +80,7 @@ def with_kernel_names(
 def _clashes(
     name: str, all_names: AbstractSet[str], reserved: AbstractSet[str]
 ) -> bool:
-    """Whether ``name`` may be that of a kernel's own variable, or a word it uses.
+    """Whether ``name`` is reserved, or could be that of a kernel's own variable.
 
     ``all_names`` are the names of the other Vars, ``reserved`` words of the target's
     kernels.
@@ -113,7 +113,7 @@ class Partial:
 
 @dataclass(kw_only=True)
 class Body:
-    """The lines of a function's body so far, and how deep the next one is.
+    """The lines of a function's body so far, and the indentation of the next line.
 
     ``with body.open("if x > 0:"):`` adds the lines inside it as a block.
     """
@@ -135,7 +135,7 @@ class Body:
             self.line(line)
 
     def open(self, text: str) -> Self:
-        """Add a line whose block the following lines are, until ``close``."""
+        """Add a line that opens a block, which ends at ``close``."""
         self.line(text)
         self.depth += 1
         return self
@@ -301,8 +301,8 @@ class KernelText(Body):
         """The variable of a constant that is passed to the kernel as an argument.
 
         Constants that shapes may change are passed, so that the kernel stays the same.
-        The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` goes in front
-        of the others.
+        The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
+        ``constant_lines``.
         """
         name = self.constants.get(id(constant))
         if name is None:
@@ -347,7 +347,10 @@ class KernelText(Body):
 
 
 def _is_plain(constant: Constant) -> bool:
-    """Whether ``constant`` is printed as a number: no extent can give it."""
+    """Whether ``constant`` is printed as a number.
+
+    Numbers that could come from an extent are passed as arguments instead.
+    """
     if constant.dtype in dtypes.COMPLEX:
         return True
     value = constant.value
@@ -409,7 +412,7 @@ def function_text(
 
 
 def wrapped(before: str, items: str, after: str) -> list[str]:
-    """``before items after``; if that is too long, in lines, the items in parentheses.
+    """Join ``before``, ``items`` and ``after``; break long lines, in parentheses.
 
     >>> wrapped("def f(", "x, y", "):")
     ['def f(x, y):']

@@ -25,7 +25,7 @@ from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
-from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
+from arrayfn.lowering.fusion import FusedGroup, Unit, fuse, unfused_units
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
@@ -97,10 +97,10 @@ def in_two_parts(
     donated: frozenset[int],
     lowered: Callable[[Program, frozenset[int]], CompiledProgram],
 ) -> CompiledProgram:
-    """``program`` lowered in two parts: what depends on constants alone, and the rest.
+    """Lower what depends on constants alone, and the rest, as two Programs.
 
-    The first part is computed once, before the first call. Both are verified, the
-    second with the results of the first.
+    The first is computed once, before the first call. Both are verified, the second
+    with the results of the first.
 
     Args:
         program: a Program after all passes but layout assignment.
@@ -184,7 +184,7 @@ class Lowering:
         )
 
     def block(self, program: Program) -> list[PlanStep]:
-        """The steps of ``program``: the whole Program, or a loop's or branch's body."""
+        """Lower ``program``, the whole Program or a body, to steps."""
         self.reads |= resolve_reads(program)
         names = name_vars(program)
         arguments = (*program.inputs, *program.constants)
@@ -206,10 +206,13 @@ class Lowering:
 
     def units(self, program: Program) -> tuple[Unit, ...]:
         """The units of ``program``: the equations of each kernel or other step."""
-        return fuse(program) if self.options.fused else each_alone(program)
+        return fuse(program) if self.options.fused else unfused_units(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps`` with kernel calls in place of nests and serial loops."""
+        """Print the kernels of nests and serial loops.
+
+        Returns ``steps`` with calls in place of these.
+        """
         calls: list[PlanStep] = []
         for step in steps:
             if isinstance(step, NestStep):
@@ -282,7 +285,7 @@ class Lowering:
         return f"{stem}_{number}"
 
     def scheduled(self, scheduled: ScheduledKernel) -> CallStep:
-        """Add a printed kernel to the program; return the call of it."""
+        """Add a printed kernel to the program; returns its call."""
         name = self.add_kernel(scheduled.kernel)
         scratch, scratch_bytes = scratch_offsets(
             scratch_row.nbytes for scratch_row in scheduled.scratch
@@ -311,7 +314,7 @@ class Lowering:
         self.constants.append((flag_buffer, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
-        """Add ``kernel`` unless one has the same key; return the name of either."""
+        """Add ``kernel`` unless one has the same key; returns the name of either."""
         existing = self.by_key.get(kernel.key)
         if existing is None:
             self.by_key[kernel.key] = kernel.name
@@ -324,10 +327,10 @@ class Lowering:
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        """Adds the steps of an equation that is lowered by itself.
+        """Add the steps of an equation that is lowered by itself.
 
-        A registered kernel of an operator goes before all else; then the kernel form of
-        the primitive decides. ``outputs`` are the Program's.
+        If an operator has a registered kernel, that is called; otherwise the kernel
+        form of the primitive decides. ``outputs`` are the Program's.
         """
         primitive = primitive_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
@@ -366,14 +369,14 @@ class Lowering:
             )
 
     def template(self, form: Template, equation: Equation) -> None:
-        """Adds the nests that the template of ``form`` gives for ``equation``."""
+        """Add the nests of the template ``form`` for ``equation``."""
         if form.in_place:
             self.take_over(equation)
         for nest in templates.nests(form.name, equation, self.reads, self.names):
             self.nest(nest)
 
     def take_over(self, equation: Equation) -> None:
-        """Let the first output be written over the first operand."""
+        """Store the first output in the memory of the first operand."""
         target = equation.inputs[0]
         assert isinstance(target, Var)
         self.storage.put(target, into=equation.outputs[0])
@@ -400,7 +403,7 @@ class Lowering:
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
-        """The number of elements that go through ``loop`` independently, or 0.
+        """The number of elements that ``loop`` iterates independently, or 0.
 
         Such a loop is one kernel, in which each work item is a block of elements.
         """
@@ -410,17 +413,17 @@ class Lowering:
     def is_serial(self, equation: Equation) -> bool:
         """Whether a loop becomes one kernel, because its body is small.
 
-        A branch becomes none.
+        A branch never does.
         """
         programs = equation.subprograms()
         is_loop = equation.primitive.name != "cond"
         return is_loop and all(is_small(p) and not has_products(p) for p in programs)
 
     def library(self, call: LibraryCall) -> None:
-        """Adds the step of a library call, and its kernel.
+        """Add the step of a library call, and its kernel.
 
-        A call that one thread runs gets temporaries in place of scratch memory, which
-        every thread would have.
+        A call that only one thread runs uses temporaries in place of scratch memory,
+        which is allocated for every thread.
         """
         kernel = call.kernel()
         self.kernels.setdefault(kernel.name, kernel)

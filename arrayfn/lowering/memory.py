@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes, a cache line and a vector
 MAX_OVERLAPS: Final = 300_000
 """Pairs of overlapping lifetimes up to which the largest are placed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Memory of ``nbytes``, needed from step ``first`` to ``last``, inclusive."""
+    """A need for ``nbytes`` of memory from step ``first`` to ``last``, inclusive."""
 
     nbytes: int
     first: int
@@ -28,7 +28,7 @@ class Lifetime:
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """An offset for each lifetime, and the size of the arena.
+    """Choose an offset in the arena for each lifetime; returns the arena's size too.
 
     Greedy by size: the largest first, each at the lowest offset that no overlapping
     lifetime uses (Pisarchyk and Lee, Efficient Memory Management for
@@ -68,7 +68,7 @@ def _in_order(lifetimes: Sequence[Lifetime]) -> list[int]:
 
 
 def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """For each lifetime, the numbers of those that overlap with it.
+    """For each lifetime, the numbers of those that overlap it in time.
 
     None if there are more than ``MAX_OVERLAPS`` pairs.
     """
@@ -90,9 +90,9 @@ def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
 
 
 def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """The offsets, and the size of the arena, by first fit in order of first steps.
+    """Choose offsets by first fit, in order of first steps; returns the size too.
 
-    Each lifetime gets the first gap that is large enough. Without one it goes to the
+    Each lifetime gets the first gap that is large enough. Without one it is put at the
     end of the arena, which grows; a gap that reaches the end is used as a part of it.
     """
     offsets = [0] * len(lifetimes)
@@ -122,7 +122,7 @@ def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Adds the bytes from ``begin`` to ``end`` to the free ``gaps``.
+    """Add the bytes from ``begin`` to ``end`` to the free ``gaps``.
 
     Gaps are ordered, and merged where they touch.
     """

@@ -52,7 +52,7 @@ def operations(program: Program) -> int:
 
 
 def operations_of(equation: Equation) -> int:
-    """The operations of ``equation``, and of the Programs in it.
+    """Count the arithmetic operations of ``equation`` and of the Programs in it.
 
     A branch counts its longest Program.
     """
@@ -73,25 +73,25 @@ def operations_of(equation: Equation) -> int:
     if isinstance(form, Scalar):
         return equation.outputs[0].type.size
     if isinstance(form, Library):
-        return _of_library(primitive.name, equation)
+        return _library_operations(primitive.name, equation)
     count = _COUNTS.get(primitive.name)
     return count(equation) if count else 0
 
 
-def _of_operand(equation: Equation) -> int:
+def _operand_size(equation: Equation) -> int:
     """One operation for each element of the operand."""
     return equation.inputs[0].type.size
 
 
-def _of_windows(equation: Equation) -> int:
+def _window_elements(equation: Equation) -> int:
     """One operation for each element of each window."""
     return equation.outputs[0].type.size * math.prod(equation.params["sizes"])
 
 
-def _of_convolution(equation: Equation) -> int:
-    """The multiplications and additions: each output with a kernel of its feature.
+def _convolution_operations(equation: Equation) -> int:
+    """Count the operations of a convolution: each output reads a whole kernel.
 
-    One with zeros, as of padding, counts like any other.
+    Products with padding count like any other.
     """
     x, w = (atom.type for atom in equation.inputs)
     types = {"operand": x, "kernel": w, "output": equation.outputs[0].type}
@@ -104,8 +104,8 @@ def _of_convolution(equation: Equation) -> int:
     return 2 * products // max(1, math.prod(features))
 
 
-def _of_solve(equation: Equation) -> int:
-    """A factorization, and two triangular systems."""
+def _solve_operations(equation: Equation) -> int:
+    """Count the operations of a solve: a factorization, two triangular solves."""
     right, matrix = (atom.type for atom in equation.inputs)
     n = matrix.shape[-1]
     batch = matrix.size // max(1, n * n)
@@ -113,20 +113,21 @@ def _of_solve(equation: Equation) -> int:
 
 
 _COUNTS: Final[dict[str, Callable[[Equation], int]]] = {
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _of_operand),
-    **dict.fromkeys(("argmax", "argmin"), _of_operand),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _operand_size),
+    **dict.fromkeys(("argmax", "argmin"), _operand_size),
     **dict.fromkeys(
-        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _of_windows
+        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        _window_elements,
     ),
-    "conv_general": _of_convolution,
-    "padded_convolution": _of_convolution,
-    "solve": _of_solve,
+    "conv_general": _convolution_operations,
+    "padded_convolution": _convolution_operations,
+    "solve": _solve_operations,
 }
 """Of templates and compositions that are arithmetic."""
 
 
-def _of_library(name: str, equation: Equation) -> int:
-    """The operations of a library primitive: the leading term of its algorithm.
+def _library_operations(name: str, equation: Equation) -> int:
+    """Count the operations of a library primitive: its algorithm's leading term.
 
     0 if no count is known.
     """

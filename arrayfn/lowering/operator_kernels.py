@@ -93,7 +93,7 @@ class OperatorKernel:
 
 
 def described(condition: Condition) -> str:
-    """A condition in words: the first line of its docstring, or a lambda's source."""
+    """Describe a condition: the first line of its docstring, or a lambda's source."""
     if condition.__doc__:
         return condition.__doc__.strip().splitlines()[0].rstrip(".")
     name = getattr(condition, "__name__", repr(condition))
@@ -135,7 +135,7 @@ class KernelTable:
         """Record that a function defines ``operator``.
 
         The first definition keeps kernels that a backend has registered; a later one
-        forgets the kernels of the earlier function.
+        removes the kernels of the earlier function.
         """
         if operator in self._defined:
             self.forget(operator)
@@ -165,13 +165,13 @@ class KernelTable:
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
 
     def prefer(self, kernel: OperatorKernel) -> None:
-        """Have ``kernel``, which is registered, be tried before the others."""
+        """Move ``kernel``, which is registered, to the front, to be tried first."""
         self._remove(kernel)
         self._put(kernel)
         self._changed(kernel.operator)
 
     def replace(self, kernel: OperatorKernel, by: OperatorKernel) -> None:
-        """Put ``by`` in the place of ``kernel``, which is registered."""
+        """Replace the registered ``kernel`` by ``by``, in the same position."""
         self._put(by, self._remove(kernel))
         self._changed(kernel.operator)
 
@@ -287,7 +287,7 @@ def static_of(equation: Equation) -> dict[str, Any]:
 
 
 def with_absent(operands: Sequence[Any], absent: Sequence[int]) -> list[Any]:
-    """``operands`` with None at the positions of those that the caller left out.
+    """Insert None into ``operands`` where the caller left an operand out.
 
     ``absent`` has these positions in the result, in ascending order. Results may follow
     the operands.

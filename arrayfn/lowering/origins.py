@@ -50,7 +50,7 @@ class Origins:
         return self._origins([(equation, operations_of(equation))])
 
     def share(self, steps: Sequence[PlanStep], equation: Equation) -> None:
-        """Set the origins of ``steps``, all that ``equation`` was lowered to.
+        """Set the origins of ``steps``, which together compute ``equation``.
 
         Its operations are divided evenly among calls. A loop or branch counts none,
         since its steps have origins of their own; a nest counts its statements.
@@ -69,7 +69,7 @@ class Origins:
         kept = prod(axis.extent for axis in nest.axes if not axis.reduced)
         equations: list[tuple[Equation, int]] = []
         for statement in nest.statements:
-            equation = self._made_by(statement, nest, names)
+            equation = self._equation_of(statement, nest, names)
             if equation is not None:
                 times = elements if _is_element(statement) else kept
                 counts = isinstance(statement, Reduce) or (
@@ -81,7 +81,7 @@ class Origins:
     def of_steps(
         self, steps: Iterable[PlanStep], names: Mapping[Var, str]
     ) -> tuple[Origin, ...]:
-        """The origins of all ``steps`` as one, loops and branches included."""
+        """The origins of all ``steps``, merged, loops and branches included."""
         origins: list[Origin] = []
         for step in steps:
             if isinstance(step, NestStep):
@@ -98,7 +98,7 @@ class Origins:
         return merged(origins)
 
     def complete(self, steps: Sequence[PlanStep]) -> None:
-        """Add each equation that no step has yet to the steps that use its results."""
+        """Attribute equations that no step computes to steps that use them."""
         for call in _calls(steps):
             if not call.origins:
                 equations = [self.makers[v] for v in call.writes if v in self.makers]
@@ -114,11 +114,12 @@ class Origins:
     def _complete(
         self, program: Program, calls_by_line: dict[int, list[CallStep]]
     ) -> None:
-        """Give equations that no step computes the steps of their readers.
+        """Attribute equations of ``program`` that no step computes.
 
-        What only results read takes those of the equations that compute its operands.
-        ``program`` is the whole one or one inside. ``calls_by_line`` has the calls that
-        each line of the Program's text is an origin of.
+        They are added to the steps of their readers, or, if only results read them, to
+        the steps of the equations that compute their operands. ``program`` is the whole
+        one or one inside. ``calls_by_line`` has the calls that each line of the
+        Program's text is an origin of.
         """
         users: dict[Var, list[Equation]] = {}
         for equation in program.equations:
@@ -144,7 +145,7 @@ class Origins:
         neighbours: Sequence[Equation],
         calls_by_line: dict[int, list[CallStep]],
     ) -> None:
-        """Add ``equation``, if no step has it, to the steps of its ``neighbours``."""
+        """Add ``equation`` to the steps of its ``neighbours`` if it has none."""
         line = self.lines[equation]
         if calls_by_line.get(line) or equation.subprograms():
             return
@@ -157,7 +158,7 @@ class Origins:
             origin = Origin(line, operations, equation.source)
             call.origins = merged([*call.origins, origin])
 
-    def _made_by(
+    def _equation_of(
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
         """The equation that ``statement`` computes a part of; None if unknown.
@@ -181,7 +182,7 @@ class Origins:
         return next((self.by_kind[k] for k in keys if k in self.by_kind), None)
 
     def _origins(self, counted: Iterable[tuple[Equation, int]]) -> tuple[Origin, ...]:
-        """The origins of ``(equation, operations)`` pairs."""
+        """Make the origins of ``(equation, operations)`` pairs."""
         return merged(
             Origin(self.lines[equation], count, equation.source)
             for equation, count in counted
@@ -190,7 +191,7 @@ class Origins:
 
 
 def merged(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """``origins`` with one for each line of the text, in order.
+    """Merge origins of the same line of the text, in order.
 
     Operations of one line are added up.
     """

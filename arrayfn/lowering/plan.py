@@ -82,7 +82,7 @@ class Kernel:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether it was written by hand (``Lowered.with_kernel``)."""
+        """Whether a kernel written by hand replaces it (``Lowered.with_kernel``)."""
         return self.key == self.source
 
     @property
@@ -107,7 +107,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LibraryKernel:
-    """A kernel that a library has (a GEMM): its provider and its parameters.
+    """A kernel of a library, such as a GEMM: its provider and its parameters.
 
     ``provider`` names what the backend runs: the operation and its dtype, as
     ``"gemm_f32"``. The parameters are pointers, then integers.
@@ -120,7 +120,7 @@ class LibraryKernel:
 
     @property
     def source(self) -> str:
-        """A comment in place of source text: the library has the code."""
+        """A comment in place of source text, which the library does not have."""
         return f"# {self.name}: {self.reason}\n"
 
     @override
@@ -179,7 +179,7 @@ Argument = BufferArgument | ScratchArgument | int
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An equation that a step computes, or has a part in.
+    """An equation that a step computes, wholly or partly.
 
     ``line`` is its line in ``CompiledProgram.text``, from 1 on, and ``source`` the
     user's. ``operations`` are those that one run of the step does for it.
@@ -226,9 +226,10 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A window ``buffer`` of ``source`` that moves by ``stride`` bytes an iteration.
+    """The slice of an array that a loop's iteration reads or writes.
 
-    It begins ``offset`` bytes into ``source``. The stride of a reversed loop is
+    The buffer ``buffer`` begins ``offset`` bytes into ``source`` in the first
+    iteration, and moves by ``stride`` bytes with each. The stride of a reversed loop is
     negative.
     """
 
@@ -368,7 +369,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def linked_lines(plan: ExecutionPlan) -> list[Line]:
-    """The lines of a plan's text for a notebook; hovering links lines of one step."""
+    """The lines of a plan's text for a notebook; hovering highlights all of a step."""
     from arrayfn.display.markup import Line
 
     return [
@@ -396,7 +397,7 @@ def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
 
 @dataclass
 class _PlanText:
-    """Builds the text of ``plan``: ``lines`` are (line, step number) pairs so far."""
+    """Formats ``plan`` as text: ``lines`` are (line, step number) pairs so far."""
 
     plan: ExecutionPlan
     lines: list[tuple[str, int | None]] = field(
@@ -457,7 +458,7 @@ class _PlanText:
                     self.steps(branch, indent + "    ")
 
     def trip_count(self, loop: Loop) -> str:
-        """How often ``loop`` runs, as the text says it."""
+        """How often ``loop`` runs, in words."""
         if loop.predicate is not None:
             return f"while {self.label(loop.predicate)}"
         return f"{loop.count} times"

@@ -42,10 +42,10 @@ def make_plan(
     steps: Sequence[PlanStep],
     storage: Storage,
 ) -> ExecutionPlan:
-    """The plan of ``steps``, whose kernels are printed, with buffers for all arrays.
+    """Make a plan of ``steps``, with buffers for all arrays.
 
-    ``donated`` are the inputs that results may be written over, and ``storage`` has the
-    array in whose memory each Var lies.
+    The kernels are printed. ``donated`` are the inputs that results may be written
+    over, and ``storage`` has the array in whose memory each Var is stored.
     """
     return _Planner(program, donated, storage).plan(steps)
 
@@ -77,7 +77,7 @@ class _Planner:
             self.add(var, "constant")
 
     def add(self, var: Var, kind: BufferKind, donor: int | None = None) -> None:
-        """Gives ``var`` a buffer, the next of its ``kind``.
+        """Allocate a buffer for ``var``, the next of its ``kind``.
 
         ``donor`` is the number of the input that an output is written over.
         """
@@ -89,8 +89,8 @@ class _Planner:
         self.buffers.append(buffer)
 
     def plan(self, steps: Sequence[PlanStep]) -> ExecutionPlan:
-        """The plan of ``steps``: first lifetimes and the arena, then the calls."""
-        self.live(steps)
+        """Plan ``steps``: lifetimes and the arena first, then the calls."""
+        self.set_lifetimes(steps)
         offsets, arena = lay_out(list(self.lives.values()))
         for (var, life), offset in zip(self.lives.items(), offsets, strict=True):
             self.add(var, "temporary")
@@ -102,8 +102,8 @@ class _Planner:
 
     # Lifetimes.
 
-    def live(self, steps: Sequence[PlanStep]) -> None:
-        """Numbers all ``steps``, and sets the lifetimes of temporaries."""
+    def set_lifetimes(self, steps: Sequence[PlanStep]) -> None:
+        """Number all ``steps``, and set the lifetimes of temporaries."""
         for step in steps:
             self.extend_lifetimes(step.arrays())
             self.time += 1
@@ -111,17 +111,20 @@ class _Planner:
                 self.scratch = max(self.scratch, step.scratch_bytes)
             elif isinstance(step, LoopStep):
                 self.add_moving(step)
-                self.live(step.body)
+                self.set_lifetimes(step.body)
                 self.extend_lifetimes(step.arrays(), ended=True)
             elif isinstance(step, BranchStep):
                 for branch in step.branches:
-                    self.live(branch)
+                    self.set_lifetimes(branch)
                 self.extend_lifetimes(step.arrays(), ended=True)
 
     def extend_lifetimes(
         self, variables: Iterable[Var], *, ended: bool = False
     ) -> None:
-        """Let ``variables`` live until now, or the step before if it has ``ended``."""
+        """Extend the lifetimes of ``variables`` to the current step.
+
+        If the step has ``ended``, they end at the step before.
+        """
         now = self.time - ended
         for var in variables:
             root = self.storage.of(var)
@@ -153,7 +156,7 @@ class _Planner:
         return tuple(self.step(step) for step in steps)
 
     def step(self, step: PlanStep) -> Step:
-        """The plan's form of ``step``."""
+        """Convert ``step`` to its form in the plan."""
         assert not isinstance(step, NestStep)
         if isinstance(step, CallStep):
             return self.call(step)
@@ -168,7 +171,7 @@ class _Planner:
         )
 
     def loop(self, step: LoopStep) -> Loop:
-        """The plan's form of a loop, with its slices and double-buffered values."""
+        """Convert a loop to its form in the plan, with its slices and carries."""
         slices = tuple(
             Slice(self.number(s.inner), self.number(s.outer), s.offset, s.stride)
             for s in step.slices
@@ -197,7 +200,7 @@ class _Planner:
         )
 
     def call(self, call: CallStep) -> KernelCall:
-        """The plan's form of a kernel call."""
+        """Convert a kernel call to its form in the plan."""
         arguments: list[Argument] = [
             BufferArgument(self.number(var), offset) for var, offset in call.pointers
         ]

@@ -65,7 +65,7 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
 def drop_unread(
     steps: Sequence[PlanStep], outputs: AbstractSet[Var], storage: Storage
 ) -> None:
-    """Remove stores of rows that nothing reads once totals are merged with them.
+    """Remove stores that nothing reads any more since totals are computed with them.
 
     ``outputs`` are read after ``steps``.
     """
@@ -126,7 +126,7 @@ class _Merger:
         self.levels[value.name], self.stages[value.name] = level, stage
 
     def add(self, s: Statement, totals: Nest) -> bool:
-        """Adds statement ``s`` of the nest ``totals``; False if it does not fit."""
+        """Add statement ``s`` of the nest ``totals``; False if it does not fit."""
         match s:
             case Load():
                 return self.load(s, totals.operands[s.operand])
@@ -168,14 +168,14 @@ class _Merger:
         self.define(value, s.level, s.stage)
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        """The scalar of the merged nest that ``scalar`` of the totals is."""
+        """The scalar of the merged nest that replaces ``scalar`` of the totals."""
         is_value = isinstance(scalar, Value)
         return self.alias.get(scalar.name, scalar) if is_value else scalar
 
     def load(self, s: Load, operand: ArrayOperand) -> bool:
-        """Loads ``operand`` by ``s``, or uses what the rows load or store there.
+        """Add the load ``s``, or use what the rows load or store there.
 
-        Returns False if that is impossible.
+        ``operand`` is what it loads. Returns False if that is impossible.
         """
         location = operand.array, operand.strides, operand.offset
         for statement in self.rows.statements:

@@ -33,7 +33,7 @@ from arrayfn.lowering.titles import computed
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
-    """Cuts a reduction into chunks: ``(partial nest, combining nest, partials)``.
+    """Split a reduction into chunks: ``(partial nest, combining nest, partials)``.
 
     ``s = sum(x)`` of 100,000 elements becomes ``p[c] = sum(x[c * size : (c + 1) *
     size])``, with a work item for each chunk ``c``, and ``s = sum(p)``. The partial

@@ -81,9 +81,9 @@ class CallStep:
 
 @dataclass
 class SliceOf:
-    """A loop's view ``inner`` of ``outer``, which moves each iteration.
+    """The slice ``inner`` of the array ``outer`` that a loop's iteration uses.
 
-    It begins at byte ``offset`` and moves by ``stride`` bytes.
+    It begins at byte ``offset`` and moves by ``stride`` bytes with each iteration.
     """
 
     inner: Var
@@ -94,7 +94,7 @@ class SliceOf:
 
 @dataclass
 class CarriedValue:
-    """A value that a loop carries: the body reads ``current`` and makes ``next``.
+    """A value that a loop carries: the body reads ``current`` and computes ``next``.
 
     ``initial`` is the value before the loop and ``result`` the one after it. With
     buffers ``first`` and ``second``, iterations write them alternately; without,

@@ -12,10 +12,10 @@ from arrayfn.primitives.table import TABLE
 def computed(
     primitives: Sequence[str], statements: Sequence[Statement]
 ) -> tuple[str, ...]:
-    """The names in ``primitives``, those of a nest, that ``statements`` compute.
+    """Which names in ``primitives``, those of a nest, ``statements`` compute.
 
-    A primitive without a function of its own, as a view, goes with the next one that
-    has one.
+    A primitive without a function of its own, such as a view, is listed with the next
+    one that has one.
     """
     functions = {
         s.function.rpartition("_")[0]

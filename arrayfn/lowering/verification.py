@@ -12,7 +12,7 @@ _VARIABLE: Final = "ARRAYFN_VERIFY"
 
 
 def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledProgram:
-    """``compiled``; if ``ARRAYFN_VERIFY=1`` it is proved first.
+    """Return ``compiled``; if ``ARRAYFN_VERIFY=1``, prove it first.
 
     The plan may write over inputs ``donated``. Raises VerificationError if a step reads
     what no step has written, or accesses elements outside of its buffers.

@@ -33,7 +33,7 @@ from arrayfn.ir import (
     NamedSharding,
     PartitionSpec,
     type_of,
-    unlike_arrays,
+    why_not_an_array,
 )
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
@@ -69,7 +69,7 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
         try:
             return type_of(x)
         except TypeError as error:
-            why, message = unlike_arrays(x), getattr(error, "message", error)
+            why, message = why_not_an_array(x), getattr(error, "message", error)
             text = f"{name} was given {why}" if why else f"{name}: {message}"
             raise ArgumentError(text, user_location()) from None
     made = adopted(x)

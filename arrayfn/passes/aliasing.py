@@ -28,7 +28,7 @@ def overwritten(equation: Equation) -> tuple[int, ...]:
 
 
 def carry_begin(equation: Equation) -> int:
-    """The index of a loop's first operand that is a carry."""
+    """The number of a loop's operand that is its first carry."""
     params = equation.params
     if equation.primitive.name == "scan":
         return params["consts"]
@@ -37,10 +37,10 @@ def carry_begin(equation: Equation) -> int:
 
 @functools.lru_cache(maxsize=1024)  # called for each value of every enclosing loop
 def carried_in_place(equation: Equation) -> tuple[int, ...]:
-    """The carries that the body of a loop updates in place; none for a branch.
+    """The numbers of the carries that the body of a loop updates in place.
 
     Carry k is updated in place if output k of the body comes from input k by equations
-    that overwrite their operand.
+    that overwrite their operand. A branch has none.
     """
     params = equation.params
     if equation.primitive.name == "scan":
@@ -91,10 +91,11 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
 
 
 def memory_sources(program: Program) -> list[Atom | None]:
-    """For each output, the input or constant in whose memory it lies, or None.
+    """For each output, the input or constant whose memory it shares, or None.
 
-    Updates in place lead there; an output that is an input is itself. It is None if an
-    equation allocates the memory, and a Literal if the output is one.
+    An output shares memory with an input that it is itself, or from which it comes by
+    updates in place. It is None if an equation allocates the output's memory; a Literal
+    stands for itself.
     """
     definitions = program.definitions()
     sources: list[Atom | None] = []
@@ -107,7 +108,7 @@ def memory_sources(program: Program) -> list[Atom | None]:
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:
-    """The operand of ``equation`` whose memory becomes that of ``output``, or None."""
+    """The operand whose memory ``equation`` reuses for ``output``, or None."""
     operands = overwritten(equation)
     if not operands:
         return None

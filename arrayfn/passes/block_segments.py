@@ -19,8 +19,8 @@ from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.passes.member_variance import (
     Flags,
-    is_over,
-    meets,
+    has_collective_over,
+    is_collective_over,
     scan_varies,
     varying,
     while_varies,
@@ -43,7 +43,7 @@ ELSEWHERE: Final[Segment] = (-1, False)
 
 @dataclass(frozen=True)
 class BlockAxis:
-    """A mesh axis of ``members``, which ``devices`` compute in blocks."""
+    """A mesh axis with ``members`` blocks, several of which each device computes."""
 
     name: str
     members: int
@@ -51,12 +51,15 @@ class BlockAxis:
 
     @property
     def blocks(self) -> int:
-        """The blocks of a device."""
+        """The number of blocks that one device computes."""
         return self.members // self.devices
 
 
 class Blocks:
-    """Emits the Program of a member for all blocks of a device.
+    """Emits the Program of one member for all blocks of a device at once.
+
+    Values that differ between members are stacked along a new first axis, and loops
+    over the blocks compute them.
 
     Attributes:
         axis: the axis whose members are the blocks.
@@ -82,59 +85,63 @@ class Blocks:
         self.readers: dict[Atom, set[Segment]] = {}
         self._emit(program)
 
-    def whole(self, atom: Atom) -> Atom:
-        """The value of ``atom``, which is equal on all members."""
+    def unstacked(self, atom: Atom) -> Atom:
+        """The new value of ``atom``, which is equal on all members."""
         x = self.known.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
         return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
-        """The values of ``atom`` of all blocks, along a new first axis."""
+        """The new values of ``atom`` for all blocks, along a new first axis."""
         x = self.known.get(atom, atom)
         return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
 
-    def placed(self, atom: Atom, differs: bool) -> Atom:
-        """``atom``, stacked if it ``differs``."""
-        return self.stacked(atom) if differs else self.whole(atom)
+    def stacked_if(self, atom: Atom, differs: bool) -> Atom:
+        """``stacked(atom)`` if the value ``differs`` between members, or ``whole``."""
+        return self.stacked(atom) if differs else self.unstacked(atom)
 
     def _emit(self, program: Program) -> None:
         """Emit all segments of ``program``, and the collectives between them."""
         levels = self._levels(program)
-        kept = self._read(program, levels)
+        kept = self._needed(program, levels)
         builder = current_builder()
         for level in range(max(levels.values(), default=0) + 1):
             of_level = [q for q in kept if levels[q] == level]
-            meeting = [q for q in of_level if meets(q, self.axis.name)]
+            collectives = [
+                q for q in of_level if has_collective_over(q, self.axis.name)
+            ]
             for differs in (False, True):
                 segment = [
                     q
                     for q in of_level
-                    if q not in meeting and self._differs(q) == differs
+                    if q not in collectives and self._differs(q) == differs
                 ]
                 if segment:
                     self._segment(segment, (level, differs))
-            for equation in meeting:
+            for equation in collectives:
                 builder.source = equation.source
-                self._meeting(equation)
+                self._emit_collective(equation)
 
     def _differs(self, equation: Equation) -> bool:
         """Whether results of ``equation``, in which no members meet, differ."""
         return any(self.flags[var] for var in equation.outputs)
 
     def _levels(self, program: Program) -> dict[Equation, int]:
-        """How many collectives come before each equation, one after the other."""
+        """The level of each equation: the longest chain of collectives before it."""
         of_vars: dict[Atom, int] = {}
         levels: dict[Equation, int] = {}
         for equation in program.equations:
             level = max((of_vars.get(a, 0) for a in equation.inputs), default=0)
             levels[equation] = level
-            after = level + meets(equation, self.axis.name)
+            after = level + has_collective_over(equation, self.axis.name)
             of_vars.update(dict.fromkeys(equation.outputs, after))
         return levels
 
-    def _read(self, program: Program, levels: Mapping[Equation, int]) -> list[Equation]:
-        """The equations that something reads, without views that are ``inlined``."""
+    def _needed(
+        self, program: Program, levels: Mapping[Equation, int]
+    ) -> list[Equation]:
+        """The equations whose results are read, without views that are ``inlined``."""
         read = self.readers
         for atom in program.outputs:
             read.setdefault(atom, set()).add(ELSEWHERE)
@@ -149,7 +156,7 @@ class Blocks:
                 self.inlined[equation.outputs[0]] = equation
             else:
                 kept.append(equation)
-                is_outside = meets(equation, self.axis.name)
+                is_outside = has_collective_over(equation, self.axis.name)
                 own = levels[equation], not is_outside and self._differs(equation)
                 readers = {ELSEWHERE if is_outside else own}
             for atom in equation.inputs:
@@ -159,7 +166,10 @@ class Blocks:
     # Segments.
 
     def _segment(self, equations: Sequence[Equation], segment: Segment) -> None:
-        """Emit ``equations`` as a loop over the blocks, or of one iteration."""
+        """Emit ``equations`` as a loop over the blocks.
+
+        It has one iteration if the results do not differ between members.
+        """
         _, differs = segment
         results = [
             var
@@ -173,7 +183,7 @@ class Blocks:
         xs: list[tuple[Var, Atom]] = []
 
         def add(equation: Equation) -> None:
-            """Append ``equation`` to the body, after the views that it reads."""
+            """Append ``equation`` to the body, preceded by the views that it reads."""
             for atom in equation.inputs:
                 if not isinstance(atom, Var) or atom in environment:
                     continue
@@ -210,9 +220,9 @@ class Blocks:
 
     # Collectives, and what has some inside.
 
-    def _meeting(self, equation: Equation) -> None:
-        """Emit ``equation``, in which members meet, on the blocks."""
-        if is_over(equation, self.axis.name):
+    def _emit_collective(self, equation: Equation) -> None:
+        """Emit ``equation``, a collective, or a loop or branch that has one."""
+        if is_collective_over(equation, self.axis.name):
             x = self.stacked(equation.inputs[0])
             rule = _COLLECTIVES[equation.primitive.name]
             results: Sequence[Atom] = [rule(self.axis, x, equation.params)]
@@ -224,9 +234,10 @@ class Blocks:
     def inner(
         self, program: Program, differ: Sequence[bool], results: Sequence[bool]
     ) -> Program:
-        """``program``, of a loop or branch, on blocks of the inputs that ``differ``.
+        """The Program of a loop or branch, rewritten for all blocks of a device.
 
-        Its outputs are stacked where ``results`` says so.
+        The inputs that ``differ`` are stacked, and the outputs for which ``results`` is
+        true.
         """
         builder = ProgramBuilder(program.name)
         with builder:
@@ -237,11 +248,13 @@ class Blocks:
                 inputs.append(builder.input(type, var.hint))
             blocks = Blocks(self.axis, program, differ, inputs)
             pairs = zip(program.outputs, results, strict=True)
-            return builder.build([blocks.placed(atom, flag) for atom, flag in pairs])
+            return builder.build(
+                [blocks.stacked_if(atom, flag) for atom, flag in pairs]
+            )
 
 
 def _is_view(equation: Equation) -> bool:
-    """Whether ``equation`` only says where its result lies, or what a constant is."""
+    """Whether ``equation`` is a view or an iota, which costs nothing to repeat."""
     primitive = primitive_of(equation)
     if primitive is views.relayout or len(equation.outputs) != 1:
         return False
@@ -249,7 +262,7 @@ def _is_view(equation: Equation) -> bool:
 
 
 def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
-    """A scan whose body has collectives, on blocks of what ``differ``."""
+    """Emit a scan whose body has collectives; values that ``differ`` are stacked."""
     params = equation.params
     consts, carry = params["consts"], params["carry"]
     carries, results = scan_varies(params, differ, blocks.axis.name)
@@ -257,7 +270,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
     flags = [*fixed, *carries, *slices]
     operands: list[Atom] = []
     for k, (atom, flag) in enumerate(zip(equation.inputs, flags, strict=True)):
-        x = blocks.placed(atom, flag)
+        x = blocks.stacked_if(atom, flag)
         operands.append(move_axis(x, 0, 1) if flag and k >= consts + carry else x)
     body = blocks.inner(params["program"], flags, results)
     outputs = current_builder().emit(scan, operands, {**params, "program": body})
@@ -268,7 +281,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
 
 
 def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
-    """A while_loop with collectives: all members go on, or all stop."""
+    """Emit a while_loop with collectives, which all members leave together."""
     params = equation.params
     carries = while_varies(params, differ, blocks.axis.name)
     first, second = params["cond_consts"], params["body_consts"]
@@ -278,12 +291,12 @@ def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
     body = blocks.inner(params["body_program"], [*for_body, *carries], carries)
     programs = {"cond_program": condition, "body_program": body}
     pairs = zip(equation.inputs, flags, strict=True)
-    operands = [blocks.placed(atom, flag) for atom, flag in pairs]
+    operands = [blocks.stacked_if(atom, flag) for atom, flag in pairs]
     return current_builder().emit(equation.primitive, operands, {**params, **programs})
 
 
 def _cond(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
-    """A branch with collectives: all members take the same one."""
+    """Emit a branch with collectives, whose index is equal on all members."""
     index, *operands = equation.inputs
     results = [blocks.flags[var] for var in equation.outputs]
     branches = tuple(
@@ -291,7 +304,10 @@ def _cond(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
         for branch in equation.params["branches"]
     )
     pairs = zip(operands, differ[1:], strict=True)
-    given = [blocks.whole(index), *(blocks.placed(a, flag) for a, flag in pairs)]
+    given = [
+        blocks.unstacked(index),
+        *(blocks.stacked_if(a, flag) for a, flag in pairs),
+    ]
     return current_builder().emit(equation.primitive, given, {"branches": branches})
 
 
@@ -306,7 +322,7 @@ _CONTROL: Final[Mapping[str, Callable[[Blocks, Equation, Flags], Sequence[Atom]]
 
 
 def _tree(x: Atom, combine: Callable[[Atom, Atom], Atom]) -> Atom:
-    """The combination of ``x`` along axis 0, of a power of two, by a binary tree."""
+    """Combine ``x`` along axis 0, whose extent is a power of two, by a binary tree."""
     level = [slice_along(x, 0, k, k + 1) for k in range(x.type.shape[0])]
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=True)
@@ -322,7 +338,7 @@ _COMBINE: Final[Mapping[str, Callable[[Atom, Atom], Atom]]] = {
 
 
 def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_reduce: a tree of the device's blocks, then one of the devices."""
+    """all_reduce: combine the device's blocks by a tree, then those of the devices."""
     combine, dtype = _COMBINE[params["op"]], x.type.dtype
     if dtype in dtypes.HALF_PRECISION:  # rounded once
         x = conversion.convert(x, dtypes.float32)
@@ -333,7 +349,7 @@ def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_gather: the blocks of all devices."""
+    """all_gather: stack the blocks of all devices."""
     if axis.devices == 1:
         return x
     every = all_gather(x, axis_name=axis.name, members=axis.devices)
@@ -341,7 +357,7 @@ def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """reduce_scatter: each block has its part of the sum of all blocks."""
+    """reduce_scatter: block k gets part k of the sum of all blocks."""
     dtype = x.type.dtype
     if dtype in dtypes.HALF_PRECISION:
         x = conversion.convert(x, dtypes.float32)

@@ -19,7 +19,7 @@ from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_
 
 SMALL_BYTES: Final = 1 << 18  # of an array that is copied to a bucket
-BUCKET_BYTES: Final = 1 << 22
+BUCKET_BYTES: Final = 1 << 22  # at which a bucket is summed
 
 Key = tuple[object, ...]
 """The axis, the operation and the dtype of sums that may be one."""
@@ -27,28 +27,31 @@ Key = tuple[object, ...]
 
 @dataclass
 class _Bucket:
-    """Sums that wait, with their operands in the new Program."""
+    """Sums that are not emitted yet, with their operands in the new Program."""
 
     nbytes: int = 0
     sums: list[tuple[Equation, Atom]] = field(default_factory=list)
 
 
 def with_buckets(program: Program) -> Program:
-    """``program``, of one device of a mesh, with its small sums joined."""
+    """Join small sums over the members of a mesh axis into fewer collectives.
+
+    ``program`` is that of one device.
+    """
     if not any(_is_small(e) or e.subprograms() for e in program.equations):
         return program
     builder = ProgramBuilder(program.name)
     with builder:
-        walk = _Walk(builder, program)
+        emitter = _BucketEmitter(builder, program)
         for equation in program.equations:
-            walk.visit(equation)
-        for key in list(walk.buckets):
-            walk.close(key)
-    return builder.build([rename(a, walk.environment) for a in program.outputs])
+            emitter.visit(equation)
+        for key in list(emitter.buckets):
+            emitter.close(key)
+    return builder.build([rename(a, emitter.environment) for a in program.outputs])
 
 
-class _Walk:
-    """Emits the new Program, in which sums wait in buckets.
+class _BucketEmitter:
+    """Emits the new Program; small sums are collected in buckets.
 
     Attributes:
         environment: the new Atom of each Var of the old Program.
@@ -63,7 +66,10 @@ class _Walk:
         self.waiting: dict[Var, Key] = {}
 
     def visit(self, equation: Equation) -> None:
-        """Emit ``equation``, or put it into a bucket."""
+        """Emit ``equation``, or add it to a bucket.
+
+        Buckets with a sum that it reads are emitted before.
+        """
         needed = [self.waiting[a] for a in equation.inputs if a in self.waiting]
         for key in dict.fromkeys(needed):
             self.close(key)
@@ -88,7 +94,7 @@ class _Walk:
         self.environment.update(zip(equation.outputs, results, strict=True))
 
     def close(self, key: Key) -> None:
-        """Emit the sums of a bucket."""
+        """Emit the sums of a bucket as one collective."""
         bucket = self.buckets.pop(key, None)
         if bucket is None:
             return
@@ -108,7 +114,7 @@ def _is_small(equation: Equation) -> bool:
 
 
 def _joined(operands: list[Atom], equation: Equation) -> list[Atom]:
-    """The sums over members of all ``operands``, by one collective.
+    """Emit one collective for the sums of all ``operands``; returns the sums.
 
     Its params are those of ``equation``.
     """

@@ -114,9 +114,9 @@ class _Checker:
         self.sites: list[Site] = []
 
     def checked(self, program: Program) -> Program | None:
-        """``program`` with the values of checks and a fault as its last results.
+        """``program`` with the user's checks' values and a fault as last outputs.
 
-        None if nothing is checked.
+        None if the Program has nothing to check.
         """
         site_count = len(self.sites)
         with ProgramBuilder(program.name) as builder:
@@ -129,7 +129,7 @@ class _Checker:
         return builder.build([*outputs, *found])
 
     def emit(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
-        """Emits ``program`` and the checks of its equations.
+        """Emit ``program`` together with checks of its equations.
 
         ``environment`` has the new Atom of each input; those of all Vars are added.
         Returns the values of the user's checks, then the first fault.
@@ -166,7 +166,7 @@ class _Checker:
         return [*all_values, _smallest(faults)]
 
     def _entered(self, equation: Equation) -> Program | None:
-        """The Program inside ``equation`` whose equations are checked, if any.
+        """The Program inside ``equation`` that is checked in its place, if any.
 
         It is the body of a call that no kernel computes as a whole, or the expansion of
         a Composition that holds Programs.
@@ -197,7 +197,7 @@ class _Checker:
         return _with_literals(program, equation.inputs)
 
     def _condition_faults(self, condition: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a ``condition`` that the user asserts by a ``check``."""
+        """The fault of a user's ``check`` whose ``condition`` is false."""
         params, type = equation.params, _plain(condition.type)
         site = Site(
             CHECK,
@@ -214,7 +214,7 @@ class _Checker:
         return [self._fault([(site, bad)], _positions(type))]
 
     def _index_faults(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The faults of the ``index`` that an ``in_bounds`` equation passes on."""
+        """The faults of the ``index`` of an ``in_bounds`` equation."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
@@ -231,7 +231,7 @@ class _Checker:
     def _number_faults(
         self, equation: Equation, operands: Sequence[Atom], results: Sequence[Atom]
     ) -> list[Atom]:
-        """The faults of an equation's divisor and results."""
+        """The faults of an equation: divisors of 0, results that are not finite."""
         primitive = primitive_of(equation)
         faults: list[Atom] = []
         if primitive in _DIVISIONS and DIVISION in self.kinds:
@@ -249,10 +249,10 @@ class _Checker:
     def _bad_results(
         self, equation: Equation, operands: Sequence[Atom], result: Atom
     ) -> list[tuple[Site, Atom]]:
-        """The sites of NaN and infinities in ``result``, with a mask of each.
+        """The sites for NaN and infinities in ``result``, each with a mask of them.
 
-        An operand that is NaN, or not finite, excuses the elements made of it: all, if
-        the equation is not elementwise.
+        Elements computed from an operand that is itself NaN, or not finite, do not
+        count. If the equation is not elementwise, these are all.
         """
         primitive = primitive_of(equation)
         is_elementwise = primitive.family == "elementwise"
@@ -277,7 +277,7 @@ class _Checker:
         return cases
 
     def _divisor_faults(self, y: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a divisor ``y`` that is 0."""
+        """The fault of a divisor ``y`` with zeros."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, equation.primitive.name, _plain(y.type), equation.source)
@@ -285,9 +285,10 @@ class _Checker:
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The fault of the first of ``cases``, a site and a mask each, that holds.
+        """The first fault among ``cases``, pairs of a site and a mask.
 
-        ``detail`` has the lower bits of each element's fault; the smallest counts.
+        ``detail`` has the lower bits of each element's fault; the smallest number
+        counts.
         """
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
@@ -316,13 +317,13 @@ def _positions(type: ArrayType) -> Atom:
 
 
 def _any(mask: Atom) -> Atom:
-    """Whether any element of ``mask`` is true."""
+    """Whether any element of ``mask`` is true, as a scalar of the Program."""
     axes = tuple(range(len(mask.type.shape)))
     return reductions.reduce_or(mask, axes=axes) if axes else mask
 
 
 def _as_int64(index: Atom) -> Atom:
-    """``index`` as int64; larger numbers become the largest int64."""
+    """Convert ``index`` to int64; larger numbers become the largest int64."""
     if isinstance(index, Literal):
         return Literal(index.value, dtypes.int64)
     if index.type.dtype == dtypes.uint64:

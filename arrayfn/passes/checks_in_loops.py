@@ -126,10 +126,10 @@ LOOPS: Final[dict[Primitive, Rule]] = {
 
 
 def _scan_body(body: Program, xs_begin: int, carry: int, result_count: int) -> Program:
-    """The body of a scan that also carries the first fault and the values of its check.
+    """Extend a checked body of a scan to carry the first fault and check values.
 
-    ``body`` is checked: its first ``result_count`` outputs are ``carry`` carries, then
-    stacked results. Its inputs from number ``xs_begin`` on are slices.
+    ``body``'s first ``result_count`` outputs are ``carry`` carries, then stacked
+    results. Its inputs from number ``xs_begin`` on are slices.
     """
     with ProgramBuilder(body.name) as builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:xs_begin]]
@@ -146,7 +146,7 @@ def _scan_body(body: Program, xs_begin: int, carry: int, result_count: int) -> P
 def _with_values_of_all(
     branch: Program, count: int, values: Sequence[Sequence[Atom]], number: int
 ) -> Program:
-    """A branch of a cond that returns values for the checks of all branches.
+    """Extend a branch of a cond to return the check values of all branches.
 
     ``branch`` is number ``number`` and has ``count`` results; then come its own values
     and its fault. ``values`` has those of each branch: zeros stand for the others'.
@@ -168,9 +168,9 @@ def _zeros(values: Iterable[Atom]) -> list[Atom]:
 
 
 def _stopping_at_fault(condition: Program, values: Sequence[Atom]) -> Program:
-    """The condition of a loop that also stops at a fault.
+    """Extend the condition of a loop to stop at a fault.
 
-    It takes more carries than ``condition``: ``values``, and the fault.
+    It takes further carries than ``condition``: ``values``, and the fault.
     """
     with ProgramBuilder(condition.name) as builder:
         inputs = builder.inputs_of(condition)
@@ -185,7 +185,7 @@ def _stopping_at_fault(condition: Program, values: Sequence[Atom]) -> Program:
 def _while_body(
     condition: Program, body: Program, cond_consts: int, values: Sequence[Atom]
 ) -> Program:
-    """The body of a while_loop that also carries values and a fault.
+    """Extend the body of a while_loop to carry check values and a fault.
 
     ``condition`` and ``body`` are checked; the condition has ``cond_consts`` constants,
     which become constants of the new body, in front of its own. ``values`` have the
@@ -211,7 +211,7 @@ def _while_body(
 
 
 def _without_faults(program: Program) -> Program:
-    """``program``, where nothing is checked, with ``NO_FAULT`` as its last output."""
+    """Append the output ``NO_FAULT`` to ``program``, which has no checks."""
     outputs = (*program.outputs, NO_FAULT_LITERAL)
     return Program(program.name, program.inputs, program.equations, outputs)
 

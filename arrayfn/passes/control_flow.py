@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from arrayfn.ir import (
     ArrayType,
@@ -46,7 +47,7 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     read = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
 
     def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
-        """What replaces a loop or cond; None keeps ``equation``."""
+        """The results of a simplified loop or cond; None leaves ``equation``."""
         if not _is_control(equation):
             return None
         is_used = [var in read for var in equation.outputs]
@@ -61,15 +62,23 @@ def _is_control(equation: Equation) -> bool:
     return isinstance(primitive_of(equation).kernel, Control)
 
 
+class _Carry(NamedTuple):
+    """A carry of a loop: its initial value, and its input and output of the body."""
+
+    input: Var
+    initial: Atom
+    output: Atom
+
+
 class _Loop:
-    """The parts of a loop, which ``narrow`` reduces to those that results need.
+    """A loop under reduction: ``narrow`` drops what its used results do not need.
 
     A branch of a ``cond`` is a loop without carry and slices: its operands are
     ``consts`` and its results ``ys``.
 
     Attributes:
         consts: ``(body input, operand)`` of each constant.
-        carry: ``(body input, operand, body output)`` of each carry, by its index.
+        carry: each carry, by its index.
         xs: ``(body input, operand)`` of each sliced array.
         ys: the body output of each stacked result, by its index.
         is_used: whether anything reads each result.
@@ -90,26 +99,26 @@ class _Loop:
         self.consts = list(zip(inputs[:carry_begin], consts, strict=True))
         # The outputs of the body that are not carries are stacked results.
         carries = zip(inputs[carry_begin:xs_begin], carry, body.outputs, strict=False)
-        self.carry = dict(enumerate(carries))
+        self.carry = {k: _Carry(*carry) for k, carry in enumerate(carries)}
         self.xs = list(zip(inputs[xs_begin:], xs, strict=True))
         self.ys = {k: body.outputs[k] for k in range(len(carry), len(body.outputs))}
         self.is_used = is_used
         self.invariant: dict[int, Atom] = {}
 
     def narrow(self, always: frozenset[int] = frozenset()) -> None:
-        """Make constants of unchanged carries, and drop what no result needs.
+        """Turn unchanged carries into constants, and drop what no used result needs.
 
         The carries in ``always`` stay.
         """
-        for k, (value, operand, result) in list(self.carry.items()):
-            if result is value:
-                self.invariant[k] = operand
-                self.consts.append((value, operand))
+        for k, carry in list(self.carry.items()):
+            if carry.output is carry.input:
+                self.invariant[k] = carry.initial
+                self.consts.append((carry.input, carry.initial))
                 del self.carry[k]
         self.ys = {k: y for k, y in self.ys.items() if self.is_used[k]}
         kept = {k for k in self.carry if self.is_used[k] or k in always}
         live = self.live(kept)
-        while read := {k for k, (v, _, _) in self.carry.items() if v in live} - kept:
+        while read := {k for k, c in self.carry.items() if c.input in live} - kept:
             kept |= read
             live = self.live(kept)
         self.carry = {k: c for k, c in self.carry.items() if k in kept}
@@ -117,25 +126,25 @@ class _Loop:
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
     def live(self, kept: AbstractSet[int]) -> set[Atom]:
-        """What the body computes and reads for the carries ``kept`` and for ``ys``."""
-        live = {*self.ys.values(), *(self.carry[k][2] for k in kept)}
+        """The Atoms of the body that the carries ``kept`` and ``ys`` depend on."""
+        live = {*self.ys.values(), *(self.carry[k].output for k in kept)}
         for equation in reversed(self.body.equations):
             if any(var in live for var in equation.outputs) or has_effect(equation):
                 live.update(equation.inputs)
         return live
 
     def program(self) -> Program:
-        """The body of the reduced loop, with literal constants propagated."""
+        """The body of the reduced loop, with literal constants substituted."""
         body = self.body
         literals: dict[Var, Atom] = {
             v: operand for v, operand in self.consts if isinstance(operand, Literal)
         }
         inputs = (
             *(v for v, _ in self.consts if v not in literals),
-            *(v for v, _, _ in self.carry.values()),
+            *(c.input for c in self.carry.values()),
             *(v for v, _ in self.xs),
         )
-        outputs = (*(a for _, _, a in self.carry.values()), *self.ys.values())
+        outputs = (*(c.output for c in self.carry.values()), *self.ys.values())
         equations = needed(body.equations, outputs)
         is_whole = inputs == body.inputs and outputs == body.outputs
         if is_whole and len(equations) == len(body.equations):
@@ -151,7 +160,7 @@ class _Loop:
         return [operand for _, operand in self.consts if isinstance(operand, Var)]
 
     def results(self, outputs: Sequence[Var]) -> Results:
-        """The result for each index, from the outputs of the reduced loop."""
+        """The results of the original loop, from ``outputs`` of the reduced one."""
         by_index = dict(zip((*self.carry, *self.ys), outputs, strict=True))
         return [
             by_index.get(k, self.invariant.get(k)) for k in range(len(self.is_used))
@@ -164,7 +173,7 @@ def _scan(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a scan, simplified.
+    """Emit a simplified scan; returns its results.
 
     ``operands`` are the new ones, ``is_used`` says which results are read, and
     ``simplify`` runs the passes on a Program inside.
@@ -179,11 +188,11 @@ def _emit_scan(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a scan with these params and operands, simplified.
+    """Emit a simplified scan with these params and operands; returns its results.
 
-    It emits the scan of what the results that ``is_used`` marks need, or none if there
-    is nothing to compute. ``outputs`` have the types of the results: those of the
-    carries are not read. ``simplify`` runs the passes on the body.
+    It emits nothing if there is nothing to compute. ``outputs`` have the types of the
+    results: those of the carries are not read. ``is_used`` and ``simplify`` are those
+    of ``_scan``.
     """
     params = dict(params)
     carry_begin = params["consts"]
@@ -204,7 +213,7 @@ def _emit_scan(
     loop.narrow()
     params["program"] = simplify(loop.program())
     consts = loop.arrays()
-    carry = [operand for _, operand, _ in loop.carry.values()]
+    carry = [carry.initial for carry in loop.carry.values()]
     params["consts"], params["carry"] = len(consts), len(carry)
     has_effects = any(has_effect(equation) for equation in params["program"].equations)
     if not loop.carry and not loop.ys and not has_effects:
@@ -219,9 +228,9 @@ def _while_loop(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a while_loop, simplified; a scan if its trip count is known.
+    """Emit a simplified while_loop, or a scan if the trip count is known.
 
-    The parameters are those of ``_scan``.
+    Returns its results. The parameters are those of ``_scan``.
     """
     params = equation.params
     body_begin = params["cond_consts"]
@@ -258,7 +267,7 @@ def _while_loop(
     loop.narrow(always=frozenset((len(loop.carry) - 1,)))
     program = simplify(loop.program())
     arrays = loop.arrays()
-    state = [operand for _, operand, _ in loop.carry.values()]
+    state = [carry.initial for carry in loop.carry.values()]
     new_params = {
         "cond_program": _last_of([v.type for v in program.inputs[len(arrays) :]]),
         "body_program": program,
@@ -270,7 +279,10 @@ def _while_loop(
 
 
 def _is_rotated(condition: Program, body: Program) -> bool:
-    """Whether the condition is the last carry, which the body does not read."""
+    """Whether the condition of a loop is just its last carry.
+
+    The body computes that carry but does not read it: see ``_rotated``.
+    """
     if condition.equations or condition.outputs[0] is not condition.inputs[-1]:
         return False
     value = body.inputs[-1]
@@ -279,7 +291,7 @@ def _is_rotated(condition: Program, body: Program) -> bool:
 
 
 def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
-    """The body that also computes the condition, from the carries it returns.
+    """Extend ``body`` to compute the condition of the next iteration as last output.
 
     Its inputs are the first ``cond_consts`` of ``condition``, which are constants of
     the loop, those of ``body``, and the condition as the last carry, which it does not
@@ -295,7 +307,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """The condition Program that returns the last of carries of these ``types``."""
+    """A condition Program that returns the last of the carries, of these ``types``."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])
@@ -307,9 +319,9 @@ def _cond(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a branch, simplified; its body if the index is a literal.
+    """Emit a simplified branch, or its chosen body if the index is a literal.
 
-    The parameters are those of ``_scan``.
+    Returns its results. The parameters are those of ``_scan``.
     """
     index, *operands_of_branches = operands
     branches = [simplify(b) for b in equation.params["branches"]]

@@ -30,9 +30,9 @@ def cse(program: Program) -> Program:
 
 
 def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
-    """A key that is equal for equations that compute the same from ``operands``.
+    """A key that equations with the same primitive, operands and params share.
 
-    One that has effects or holds Programs equals itself alone.
+    An equation that has effects or holds Programs has a key of its own.
     """
     if equation.subprograms() or has_effect(equation):
         return id(equation)

@@ -7,9 +7,9 @@ from arrayfn.ir.builder import current_builder
 
 
 class Definitions:
-    """Finds the definition of a Var in the builder that a pass emits into.
+    """Finds the equation that defines a Var, in the builder that a pass emits into.
 
-    One instance serves one Program. It reads what was emitted since the last look.
+    One instance serves one Program. It reads new equations at each call.
     """
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ def _expanded(
     definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The results of what ``equation`` is composed of; None keeps it."""
+        """The results of what ``equation`` expands to; None leaves it as it is."""
         nonlocal changed
         primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None
@@ -94,10 +94,10 @@ def _product(
 ) -> Atom | None:
     """What replaces a dot_general; None if the library computes it as it stands.
 
-    In this order: zeros for a sum over no terms; a sum of products, which one kernel
-    computes with its operands, if the product ``fuses``; a padded product for int8;
-    and a product in a dtype that the library multiplies, between conversions, where the
-    operands' dtype is none. ``operands`` are the new ones of ``equation``.
+    It is, in this order: zeros for a sum over no terms; a sum of products, which one
+    kernel computes together with its operands, if the product ``fuses``; a padded
+    product for int8; and, if the library does not multiply the dtype, a product in one
+    that it does, between conversions. ``operands`` are the new ones of ``equation``.
     """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
@@ -159,7 +159,7 @@ def _integer_product(
 def _is_product_of_narrow_matrix(
     equation: Equation, definitions: Mapping[Var, Equation]
 ) -> bool:
-    """Whether this multiplies a vector by a matrix that is made of narrower elements.
+    """Whether it multiplies a vector by a matrix converted from a narrow dtype.
 
     An example is ``convert(w, float32) @ x`` for bfloat16 weights ``w``. Such a product
     is bound by reading the matrix. A kernel converts while it reads; the library would
@@ -197,7 +197,7 @@ def _is_made_of_narrower(matrix: Atom, definitions: Mapping[Var, Equation]) -> b
 
 
 def _is_long_dot(equation: Equation) -> bool:
-    """Whether this is a dot product of two long vectors, which is bound by memory.
+    """Whether ``equation`` is a dot product of two long vectors, bound by memory.
 
     BLAS sums each lane from end to end. A kernel sums in blocks, on all threads, and
     fuses the computation of the vectors.

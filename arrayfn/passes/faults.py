@@ -34,10 +34,10 @@ KINDS: Final = (INDEX, DIVISION, NAN, INF)
 CHECK: Final = "check"
 """The user's own, which are always there."""
 
-DETAIL_BITS: Final = 40
+DETAIL_BITS: Final = 40  # the lower bits of a fault; the site is in the others
 MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
 """The largest index that fits into a fault; larger ones are clamped to it."""
-NO_FAULT: Final = (1 << 63) - 1
+NO_FAULT: Final = (1 << 63) - 1  # larger than any fault, so a minimum finds the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Site:
     loops: Loops = ()
 
     def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
-        """The error for a fault at this site.
+        """The error to raise for a fault at this site.
 
-        ``detail`` is the fault's, as the module's docstring says; ``values`` are those
-        of the user's check.
+        ``detail`` are the fault's lower bits, as the module's docstring says;
+        ``values`` are those of the user's check.
         """
         if self.kind == CHECK:
             text = failure(

@@ -20,10 +20,11 @@ MAX_GROWTH: Final = 64 << 20
 
 
 def split_known(program: Program) -> tuple[Program | None, Program]:
-    """The Program of the values that are computed once, if there are, and the rest.
+    """Split off what depends on captured arrays only: it is computed once.
 
-    The values are the last constants of the rest. ``ShapeDtypeStruct``s stand for them
-    there.
+    Returns the Program of these values, or None if there are none, and the rest of
+    ``program``. In the rest the values are the last constants; ``ShapeDtypeStruct``s
+    stand for them.
     """
     known: set[Var] = set()
     captured = set(program.constants)
@@ -78,6 +79,6 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
 
 
 def _unknown(var: Var) -> Any:
-    """What stands for an array whose elements are not known yet."""
+    """A ShapeDtypeStruct for an array that is computed later."""
     type = var.type
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)

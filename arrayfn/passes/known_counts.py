@@ -53,7 +53,7 @@ def known_trip_count(
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """What each iteration adds to carry ``number``; None if unknown.
+    """What each iteration adds to carry ``number``; None if that is unknown.
 
     ``consts`` are the operands of the first inputs of ``body``.
     """
@@ -80,33 +80,36 @@ def _binary_definition(program: Program, atom: Atom) -> Equation | None:
 
 
 def _literals(program: Program, consts: Sequence[Atom]) -> dict[Var, Literal]:
-    """The first inputs of ``program`` whose operands, ``consts``, are literals."""
+    """The inputs of ``program`` whose operands are literals, with these.
+
+    ``consts`` are the operands of its first inputs.
+    """
     pairs = zip(program.inputs, consts, strict=False)
     return {var: atom for var, atom in pairs if isinstance(atom, Literal)}
 
 
 def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
-    """The integer that ``atom`` is; None if it is not known."""
+    """The value of ``atom`` if it is a known integer, else None."""
     literal = literals.get(atom) if isinstance(atom, Var) else atom
     if literal is None or literal.type.dtype.kind not in "iu":
         return None
     return int(literal.value) if isinstance(literal.value, int) else None
 
 
-def _below(start: int, step: int, limit: int) -> int | None:
-    """The iterations of a counter while it is less than ``limit``.
+def _count_below(start: int, step: int, limit: int) -> int | None:
+    """The trip count of a loop that runs while its counter is below ``limit``.
 
-    It begins at ``start`` and grows by ``step``; None if it never ends.
+    The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """
     if start >= limit:
         return 0
     return -(-(limit - start) // step) if step > 0 else None
 
 
-def _unlike(start: int, step: int, limit: int) -> int | None:
-    """The iterations of a counter while it is not ``limit``.
+def _count_until_equal(start: int, step: int, limit: int) -> int | None:
+    """The trip count of a loop that runs until its counter is ``limit``.
 
-    It begins at ``start`` and grows by ``step``; None if it never ends.
+    The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """
     if start == limit:
         return 0
@@ -115,9 +118,9 @@ def _unlike(start: int, step: int, limit: int) -> int | None:
 
 
 _COUNTS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {
-    "lt": _below,
-    "le": lambda start, step, limit: _below(start, step, limit + 1),
-    "gt": lambda start, step, limit: _below(-start, -step, -limit),
-    "ge": lambda start, step, limit: _below(-start, -step, 1 - limit),
-    "ne": _unlike,
+    "lt": _count_below,
+    "le": lambda start, step, limit: _count_below(start, step, limit + 1),
+    "gt": lambda start, step, limit: _count_below(-start, -step, -limit),
+    "ge": lambda start, step, limit: _count_below(-start, -step, 1 - limit),
+    "ne": _count_until_equal,
 }

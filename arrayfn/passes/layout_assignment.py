@@ -100,11 +100,11 @@ def assign_layouts(
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
-    """``program`` with layouts; the inputs ``donated`` may be overwritten.
+    """Assign layouts to ``program``; the inputs ``donated`` may be overwritten.
 
-    An output has the memory of such an input if it comes from it by equations that
+    An output shares the memory of such an input if it comes from it by equations that
     overwrite their operand, as updates do, also in loops. A donated input that no
-    output comes from, before or after layouts, stays as it is.
+    output comes from, before or after layouts, is not overwritten.
     """
     writable = {k for k in donated if program.inputs[k].type.layout == RowMajor()}
     while True:  # each round without the inputs that became no output's memory
@@ -175,7 +175,7 @@ class _Assignment:
         )
 
     def run(self) -> Program:
-        """The Program with layouts."""
+        """Emit the whole Program; returns it with layouts."""
         program = self.program
         with self.builder as builder:
             # Callers of inner Programs pass row-major arrays.
@@ -196,9 +196,10 @@ class _Assignment:
             return builder.build(outputs)
 
     def output(self, number: int, atom: Atom) -> Atom:
-        """What is returned for output ``number``, ``atom``: it, or a copy of it.
+        """What to return for output ``number``: ``atom``'s new value, or a copy.
 
-        An array of its own is returned once, and an input only where ``returned`` says.
+        It is a copy unless the value owns its memory and is returned for the first
+        time, or is an input that ``returned`` allows.
         """
         value = rename(atom, self.environment)
         is_input = number in self.returned and value in self.writable
@@ -223,7 +224,7 @@ class _Assignment:
             first = int(primitive.kernel.in_place)  # operand 0 is overwritten, below
             operands[first:] = [self.row_major_to_read(x) for x in operands[first:]]
         elif isinstance(primitive.kernel, Control):
-            operands, params = self.of_control(operands, equation)
+            operands, params = self.control_flow(operands, equation)
         elif isinstance(primitive.kernel, (Body, Composition)):
             operands = [
                 x if self.takes_as_is(x, equation) else self.row_major_to_read(x)
@@ -239,7 +240,7 @@ class _Assignment:
         self.record()
 
     def overwritable(self, operand: Atom, equation: Equation, number: int) -> Atom:
-        """Operand ``number``, or a copy of it, that ``equation`` may overwrite.
+        """Operand ``number``, or a copy of it, for ``equation`` to overwrite.
 
         It is a copy if anything else uses the operand's memory later.
         """
@@ -251,7 +252,7 @@ class _Assignment:
                 return operand
         return views.relayout(operand, layout="C")
 
-    def of_control(
+    def control_flow(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
         """The operands of a loop or branch, row-major, and its params with layouts."""
@@ -267,8 +268,8 @@ class _Assignment:
             params["branches"] = self.branches(equation)
         results = [self.row_major(x) for x in operands]
         # A body that copies its carry first does not overwrite the operand.
-        placed = replace(equation, params=params)
-        for number in overwritten(placed):
+        updated = replace(equation, params=params)
+        for number in overwritten(updated):
             if results[number] is operands[number]:
                 results[number] = self.overwritable(results[number], equation, number)
         return results, params
@@ -287,9 +288,9 @@ class _Assignment:
         return _Assignment(program, writable, returned, self.rules, inside=True).run()
 
     def branches(self, equation: Equation) -> tuple[Program, ...]:
-        """The branches of a ``cond`` with layouts.
+        """Assign layouts to the branches of a ``cond``.
 
-        They agree on which results lie in the memory of an operand.
+        It is repeated until they agree on which results share an operand's memory.
         """
         programs: tuple[Program, ...] = equation.params["branches"]
         operand_of = branched_in_place(equation)  # result number: operand number
@@ -299,8 +300,8 @@ class _Assignment:
                 for program in programs
             )
             params = {**equation.params, "branches": with_layouts}
-            placed = replace(equation, params=params)
-            still_in_place = branched_in_place(placed).items()
+            updated = replace(equation, params=params)
+            still_in_place = branched_in_place(updated).items()
             if still_in_place >= operand_of.items():
                 return with_layouts
             operand_of = dict(operand_of.items() & still_in_place)
@@ -335,7 +336,7 @@ class _Assignment:
         return layout, read.offset(strides)
 
     def row_major(self, x: Atom) -> Atom:
-        """``x``, or a copy unless it is row-major from its base's first element."""
+        """``x`` if it is row-major and begins where its base does, else a copy."""
         if (
             isinstance(x, Var)
             and self.layout_of(x) == (RowMajor(), 0)
@@ -345,7 +346,7 @@ class _Assignment:
         return views.relayout(x, layout="C")
 
     def row_major_to_read(self, x: Atom) -> Atom:
-        """``row_major``, with one copy for all equations that only read ``x``."""
+        """As ``row_major``; equations that only read ``x`` share one copy."""
         if not isinstance(x, Var):
             return self.row_major(x)
         if x not in self.copies:
@@ -355,7 +356,7 @@ class _Assignment:
         return self.copies[x]
 
     def may_be_unaligned(self, x: Var) -> bool:
-        """Whether ``x`` is part of a loop's slice, whose alignment is unknown.
+        """Whether ``x`` is part of a slice in a loop, whose alignment is unknown.
 
         A slice begins at a multiple of its size. Kernels and libraries read vectors
         whose size divides that of an array that they read whole.
@@ -373,11 +374,11 @@ class _Assignment:
         if not isinstance(x, Var) or self.may_be_unaligned(x):
             return False
         layout, offset = self.layout_of(x)
-        placed = ArrayType(x.type.shape, x.type.dtype, layout)
-        return self.rules.takes_view(equation, placed, offset)
+        updated = ArrayType(x.type.shape, x.type.dtype, layout)
+        return self.rules.takes_view(equation, updated, offset)
 
     def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
-        """A copy of ``x`` with its axes in ``order``, one for all equations."""
+        """A copy of ``x`` with its axes in ``order``, which all equations share."""
         if (x, order) not in self.permuted_copies:
             copy = views.relayout(views.transpose(x, permutation=order), layout="C")
             assert isinstance(copy, Var)

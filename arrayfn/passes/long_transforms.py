@@ -42,18 +42,18 @@ BALANCE: Final = 8
 
 
 def cut_long_transforms(program: Program) -> Program:
-    """``program`` with its long transforms cut."""
+    """Replace long Fourier transforms by several shorter ones."""
     if not any(map(_is_long, program.equations)):
         return program
     return rewritten(program, _cut)
 
 
 def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-    """A long transform as shorter ones; None for other equations."""
+    """Emit a long transform as shorter ones; None for other equations."""
     if not _is_long(equation):
         return None
     kind, length = equation.params["kind"], equation.params["length"]
-    result = _by_kind(operands[0], kind, length)
+    result = _transform_of_kind(operands[0], kind, length)
     scale = fourier.factor(kind, length, equation.params["norm"])
     if scale != 1:
         result = e.mul(result, conversion.literal(scale, result.type.dtype))
@@ -81,8 +81,8 @@ def factors(length: int) -> tuple[int, int] | None:
     return None
 
 
-def _by_kind(x: Atom, kind: str, length: int) -> Atom:
-    """The transform of this ``kind`` and ``length``, without normalisation."""
+def _transform_of_kind(x: Atom, kind: str, length: int) -> Atom:
+    """Emit the transform ``kind`` of ``length``, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
     if kind == "irfft":
@@ -91,7 +91,10 @@ def _by_kind(x: Atom, kind: str, length: int) -> Atom:
 
 
 def _four_steps(x: Atom, sign: int) -> Atom:
-    """The sums of x[..., j] * exp(sign * 2i pi j k / n) over j, in four steps."""
+    """A complex transform in four steps: transform, twiddle, transform, transpose.
+
+    Computes the sums of x[..., j] * exp(sign * 2i pi j k / n) over j.
+    """
     outer, n = x.type.shape[:-1], x.type.shape[-1]
     pair = factors(n)
     assert pair is not None
@@ -157,7 +160,7 @@ def _real(x: Atom, n: int) -> Atom:
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
-    even, odd = (_part(pairs, k) for k in (0, 1))
+    even, odd = (_at_last_index(pairs, k) for k in (0, 1))
     transform = _four_steps(complex_numbers.make_complex(even, odd), -1)
     first = slicing.slice_along(transform, len(outer), 0, 1)
     transform = slicing.concatenate(transform, first, axis=len(outer))
@@ -198,7 +201,7 @@ def _real_back(x: Atom, n: int) -> Atom:
 
 
 def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
-    """The factors sign * i * exp(sign * 2i pi k / n), for k below ``count``."""
+    """The factors sign * i * exp(sign * 2i pi k / n) for k below ``count``."""
     k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
     unit = _unit(k, n, sign, real)
     sine, cosine = complex_numbers.imag(unit), complex_numbers.real(unit)
@@ -207,7 +210,7 @@ def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
     return complex_numbers.make_complex(e.neg(sine), cosine)
 
 
-def _part(x: Atom, index: int) -> Atom:
+def _at_last_index(x: Atom, index: int) -> Atom:
     """x[..., index]."""
     return views.reshape(
         slicing.slice_along(x, x.type.ndim - 1, index, index + 1),

@@ -42,7 +42,7 @@ def loop_invariants(program: Program) -> Program:
     def with_invariants_before(
         equation: Equation, operands: list[Atom]
     ) -> Sequence[Atom] | None:
-        """The outputs of a loop without costly invariants; None keeps ``equation``."""
+        """Emit a loop's costly invariants before it; None if there are none."""
         invariants = _costly_invariants(equation)
         return _hoisted(equation, operands, invariants) if invariants else None
 
@@ -51,7 +51,7 @@ def loop_invariants(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Constants:
-    """Where a scan or while_loop has its body, and the constants of the body.
+    """How a scan or while_loop stores its body and the body's constants.
 
     Attributes:
         program: the name of the param that is the body.
@@ -67,7 +67,7 @@ class _Constants:
 
 
 def _constants_of(equation: Equation) -> _Constants | None:
-    """Where a loop that may iterate more than once has its constants, or None."""
+    """How a loop that may iterate more than once stores its constants, or None."""
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
         return _Constants("program", "consts", 0, params["consts"])
@@ -96,7 +96,7 @@ def _costly_invariants(equation: Equation) -> list[Equation]:
 
 
 def is_costly(equation: Equation) -> bool:
-    """Whether ``equation`` is worth a kernel of its own, that runs less often."""
+    """Whether ``equation`` is worth a kernel of its own that runs less often."""
     primitive = primitive_of(equation)
     kernel = primitive.kernel
     if isinstance(kernel, (Contraction, Control, Library)):

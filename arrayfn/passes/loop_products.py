@@ -42,7 +42,7 @@ def products_out_of_loops(program: Program) -> Program:
     zeros: set[Atom] = set()
 
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-        """The outputs of a scan without its products; None keeps ``equation``."""
+        """Emit a scan with its large products outside; None leaves ``equation``."""
         if _has_products(equation):
             return _Scan(equation, operands, zeros).emit()
         if not is_zeros(equation):
@@ -79,7 +79,7 @@ def _is_large(equation: Equation) -> bool:
 
 
 class _Scan:
-    """A scan whose large products are moved before or after it.
+    """A scan whose large products are computed before or after it.
 
     Attributes:
         consts, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
@@ -102,7 +102,7 @@ class _Scan:
         self.equations = list(self.body.equations)
 
     def emit(self) -> list[Atom]:
-        """Emit the loop and the products before and after it; return its results."""
+        """Emit the products before the loop, the loop, and those after it."""
         summed = self.summed_products()
         self.emit_products_before(set(summed.values()))
         return self.emit_loop(summed)
@@ -112,7 +112,7 @@ class _Scan:
     def products_of_inputs(self, summed: set[Equation]) -> list[Equation]:
         """The large products that depend on constants and slices alone.
 
-        Those in ``summed`` are computed after the loop.
+        Products in ``summed`` do not count; they are computed after the loop.
         """
         available = {v for v, _ in (*self.consts, *self.xs)}
         products: list[Equation] = []
@@ -162,7 +162,8 @@ class _Scan:
     def summed_products(self) -> dict[int, Equation]:
         """The products that are only added to a carry, by the carry's index.
 
-        Their operands of all iterations fit ``MAX_BYTES``, and none is a constant.
+        Only those count whose operands of all iterations fit ``MAX_BYTES``, and whose
+        operands are not constants.
         """
         uses: Counter[Atom] = Counter(
             a

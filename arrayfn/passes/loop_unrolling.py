@@ -25,7 +25,7 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
         return program
 
     def unrolled(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The outputs of the iterations one by one; None keeps ``equation``."""
+        """Emit an unrolled scan; None leaves ``equation`` as it is."""
         if not _is_unrolled(equation):
             return None
         return _Unrolled(equation, simplify).emit(operands)
@@ -34,7 +34,7 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
 
 
 def _is_unrolled(equation: Equation) -> bool:
-    """Whether ``equation`` is a scan that is to be unrolled, or of one iteration."""
+    """Whether ``equation`` is a scan to unroll; one of one iteration always is."""
     if equation.primitive.name != "scan":
         return False
     length, unroll = equation.params["length"], equation.params["unroll"]
@@ -42,7 +42,7 @@ def _is_unrolled(equation: Equation) -> bool:
 
 
 class _Unrolled:
-    """A scan that is unrolled: a loop over groups of ``factor`` iterations.
+    """A scan that is unrolled to a loop over groups of ``factor`` iterations.
 
     Attributes:
         consts, carry: how many constants and carries there are.
@@ -63,7 +63,7 @@ class _Unrolled:
         self.factor = min(params["unroll"], self.length)
 
     def emit(self, operands: Sequence[Atom]) -> list[Atom]:
-        """The results of a loop over groups of iterations, and of the remainder."""
+        """Emit a loop over groups of iterations, and the remaining iterations."""
         second = self.consts + self.carry
         const_operands, xs = operands[: self.consts], operands[second:]
         state = list(operands[self.consts : second])

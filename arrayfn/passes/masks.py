@@ -13,7 +13,10 @@ from arrayfn.primitives import discrete
 
 
 def masks_of_results(program: Program) -> Program:
-    """``program`` with ``x <= 0`` replaced by ``y <= 0`` once y rectifies x."""
+    """Compute masks ``x <= 0`` as ``y <= 0`` if y is x rectified.
+
+    Then x need not be stored for the backward pass.
+    """
     builder = ProgramBuilder(program.name)
     definitions = program.definitions()
     last: dict[Atom, int] = {}
@@ -34,7 +37,7 @@ def masks_of_results(program: Program) -> Program:
 
 
 def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None:
-    """The mask ``x <= 0`` of an equation that rectifies x, or None."""
+    """The mask ``x <= 0`` of an equation that rectifies x; None for others."""
     if equation.primitive.name != "select":
         return None
     mask, low_value, x = equation.inputs

@@ -15,11 +15,11 @@ WORD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand as BLAS sees it, ``offset`` elements into the array ``base``.
+    """An operand of a product as BLAS takes it.
 
-    ``leading`` is the leading dimension in elements, ``batch_stride`` the distance of
-    matrices. ``transposed`` says that the stored rows run along the contracted or
-    column axis.
+    Its first element is ``offset`` elements into the array ``base``. ``leading`` is the
+    leading dimension in elements, ``batch_stride`` the distance of matrices.
+    ``transposed`` says that the stored rows run along the contracted or column axis.
     """
 
     base: Var
@@ -36,7 +36,7 @@ def as_matrix(
     rows: Sequence[int],
     columns: Sequence[int],
 ) -> Matrix | None:
-    """The operand as a (batched) matrix of the axes ``rows`` and ``columns``.
+    """Describe an operand as a (batched) matrix of the axes ``rows`` and ``columns``.
 
     ``type`` is its type and ``read`` how it is read from memory; ``batch`` are its
     other axes. None if BLAS cannot read it without a copy.
@@ -67,7 +67,7 @@ def as_matrix(
 def _merged(
     shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]
 ) -> tuple[int, int] | None:
-    """``(extent, stride)`` of ``axes`` as one axis; None if they are no such axis.
+    """``(extent, stride)`` of ``axes`` as one axis; None if no one stride fits.
 
     >>> _merged((4, 3, 5), (15, 5, 1), (0, 1)), _merged((4, 3, 5), (20, 5, 1), (0, 1))
     ((12, 5), None)

@@ -27,24 +27,24 @@ _REDUCTIONS = {
 
 
 def with_member_sums(
-    program: Program, sizes: Mapping[str, int], does: Callable[[Equation], bool]
+    program: Program, sizes: Mapping[str, int], is_supported: Callable[[Equation], bool]
 ) -> Program:
-    """``program`` with gathers and sums for collectives that an engine does not do.
+    """Replace reductions that an engine lacks by a gather and a local reduction.
 
-    ``sizes`` has the size of each axis of its mesh; ``does`` says which collectives the
-    engine does itself.
+    ``sizes`` has the size of each axis of the mesh; ``is_supported`` says which
+    collectives the engine has.
     """
 
     def inner(body: Program) -> Program:
-        return with_member_sums(body, sizes, does)
+        return with_member_sums(body, sizes, is_supported)
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The sum of all members' parts, gathered; None leaves ``equation``."""
+        """The local reduction of all members' parts; None leaves ``equation``."""
         primitive = equation.primitive
         if equation.subprograms():
             params = with_programs(equation.params, inner)
             return list(current_builder().emit(primitive, operands, params))
-        if primitive not in (all_reduce, reduce_scatter) or does(equation):
+        if primitive not in (all_reduce, reduce_scatter) or is_supported(equation):
             return None
         (x,), axis = operands, equation.params["axis_name"]
         if primitive is all_reduce:

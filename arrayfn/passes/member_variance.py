@@ -20,7 +20,7 @@ Flags = list[bool]
 def varying(
     program: Program, inputs_vary: Sequence[bool], axis: str
 ) -> dict[Atom, bool]:
-    """Whether each Var of ``program`` differs along ``axis``."""
+    """Which Atoms of ``program`` may differ between members along ``axis``."""
     flags: dict[Atom, bool] = dict.fromkeys(program.constants, False)
     flags.update(zip(program.inputs, inputs_vary, strict=True))
     for equation in program.equations:
@@ -31,30 +31,30 @@ def varying(
 
 
 def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
-    """Whether each result of ``equation`` differs."""
+    """Which results of ``equation`` may differ between members along ``axis``."""
     primitive, params = primitive_of(equation), equation.params
-    if is_over(equation, axis):
+    if is_collective_over(equation, axis):
         is_equal = primitive.name in ("all_reduce", "all_gather")
         return [not is_equal]
-    if not meets(equation, axis):
+    if not has_collective_over(equation, axis):
         return [any(operands_vary)] * len(equation.outputs)
     if primitive.name == "scan":
         return scan_varies(params, operands_vary, axis)[1]
     if primitive.name == "while_loop":
         return while_varies(params, operands_vary, axis)
-    branches = [_of_outputs(b, operands_vary[1:], axis) for b in params["branches"]]
+    branches = [_outputs_vary(b, operands_vary[1:], axis) for b in params["branches"]]
     return list(map(any, zip(*branches, strict=True)))
 
 
 def scan_varies(
     params: Mapping[str, Any], operands_vary: Flags, axis: str
 ) -> tuple[Flags, Flags]:
-    """Which carries of a scan differ, and which of all its results."""
+    """Which carries, and which results, of a scan may differ between members."""
     fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
-        flags = _of_outputs(params["program"], [*fixed, *carries, *xs], axis)
+        flags = _outputs_vary(params["program"], [*fixed, *carries, *xs], axis)
         return None, [*_either(carries, flags), *flags[len(carries) :]]
 
     _, results = fixed_point(body, state)
@@ -62,14 +62,14 @@ def scan_varies(
 
 
 def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> Flags:
-    """Which carries of a while_loop differ, whose members all go on or all stop."""
+    """Which carries of a while_loop may differ; all members leave it together."""
     _, fixed, state = split_by_counts(
         operands_vary, params["cond_consts"], params["body_consts"]
     )
 
     def body(carries: Flags) -> tuple[None, Flags]:
         """What differs after an iteration, where ``carries`` differ before it."""
-        flags = _of_outputs(params["body_program"], [*fixed, *carries], axis)
+        flags = _outputs_vary(params["body_program"], [*fixed, *carries], axis)
         return None, _either(carries, flags)
 
     return fixed_point(body, state)[1]
@@ -80,22 +80,22 @@ def _either(carries: Flags, results: Flags) -> Flags:
     return [a or b for a, b in zip(carries, results, strict=False)]
 
 
-def _of_outputs(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
-    """Whether each output of ``program`` differs."""
+def _outputs_vary(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
+    """Which outputs of ``program`` may differ between members."""
     flags = varying(program, inputs_vary, axis)
     return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]
 
 
-def is_over(equation: Equation, axis: str) -> bool:
+def is_collective_over(equation: Equation, axis: str) -> bool:
     """Whether ``equation`` is a collective along ``axis``."""
     is_collective = primitive_of(equation).is_collective
     return is_collective and equation.params["axis_name"] == axis
 
 
-def meets(equation: Equation, axis: str) -> bool:
-    """Whether members along ``axis`` meet in ``equation``, or in a Program in it."""
-    return is_over(equation, axis) or any(
-        meets(inner, axis)
+def has_collective_over(equation: Equation, axis: str) -> bool:
+    """Whether ``equation``, or a Program in it, has a collective along ``axis``."""
+    return is_collective_over(equation, axis) or any(
+        has_collective_over(inner, axis)
         for program in equation.subprograms()
         for inner in program.equations
     )

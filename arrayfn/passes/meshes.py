@@ -14,7 +14,7 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def mesh_of(program: Program) -> Mesh | None:
-    """The mesh that ``program`` is for; None without one.
+    """The mesh that ``program`` is for, or None.
 
     Raises ArgumentError if there are two.
     """
@@ -60,9 +60,9 @@ def has_mesh(equation: Equation) -> bool:
 
 
 def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
-    """``program`` with the shardings of inputs that all their readers ask for.
+    """Give inputs the sharding that all equations which read them ask for.
 
-    The host then gives each device of ``mesh`` its part of these inputs, not the whole.
+    The host then copies to each device of ``mesh`` only its part of these inputs.
     """
     specs_by_input: dict[Atom, set[PartitionSpec | None]] = {}
     for equation in program.equations:

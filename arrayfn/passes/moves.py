@@ -29,10 +29,11 @@ def moved(
     indices: Mapping[str, Atom],
     sizes: Mapping[str, int],
 ) -> Atom:
-    """``x``, a device's part by spec ``have``, as its part by spec ``want``.
+    """Change a device's part ``x`` from the spec ``have`` to the spec ``want``.
 
-    ``indices`` are the device's indices along the axes of the mesh, which have
-    ``sizes``. A spec has, for each axis of the array, the mesh axes that cut it.
+    Collectives move the data. ``indices`` are the device's indices along the axes of
+    the mesh, which have ``sizes``. A spec has, for each axis of the array, the mesh
+    axes that cut it.
     """
     spec = list(have)
     while spec != list(want):
@@ -40,7 +41,7 @@ def moved(
         cut = _next_cut(spec, want, used_axes)
         if cut is not None:
             dim, axis = cut
-            x = _part(x, dim, indices[axis], sizes[axis])
+            x = _own_part(x, dim, indices[axis], sizes[axis])
             spec[dim] = (*spec[dim], axis)
             continue
         dim = next(d for d, e in enumerate(spec) if want[d][: len(e)] != e)
@@ -56,7 +57,7 @@ def moved(
 
 
 def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
-    """The device's part, along ``dim``, of the sum of all ``x``.
+    """Emit a reduce_scatter of ``x``: the device's part of the sum, along ``dim``.
 
     The sum is over the ``count`` members along mesh axis ``axis``.
     """
@@ -66,10 +67,10 @@ def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 def _next_cut(
     spec: Sequence[Entry], want: Spec, used_axes: set[str]
 ) -> tuple[int, str] | None:
-    """``(array axis, mesh axis)`` of a cut towards ``want`` that can be made now.
+    """The next ``(array axis, mesh axis)`` to cut on the way to ``want``.
 
-    ``used_axes`` are the mesh axes that cut the array already. None if there is no such
-    cut.
+    ``used_axes`` are the mesh axes that cut the array already. None if no cut is
+    possible now.
     """
     for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
         if target[: len(entry)] == entry and len(target) > len(entry):
@@ -80,10 +81,10 @@ def _next_cut(
 
 
 def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
-    """The array axis that the mesh axis ``axis`` can cut now, on the way to ``want``.
+    """The array axis that the mesh axis ``axis`` can cut now, or None.
 
-    It is one that ``want`` cuts by what cuts it in ``spec``, and then by ``axis``. None
-    if there is no such axis.
+    It is one that ``want`` cuts by the mesh axes that cut it in ``spec``, then by
+    ``axis``.
     """
     for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
         if target[: len(entry) + 1] == (*entry, axis):
@@ -91,8 +92,8 @@ def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
     return None
 
 
-def _part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
-    """The device's part of ``x``, number ``index`` of ``count`` along ``dim``."""
+def _own_part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
+    """The device's part of ``x``: number ``index`` of ``count`` along ``dim``."""
     shape = x.type.shape
     extent = shape[dim] // count
     zero = conversion.literal(0, dtypes.int32)
@@ -103,15 +104,15 @@ def _part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
 
 
 def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
-    """The parts of ``count`` devices along mesh axis ``axis``, joined along ``dim``."""
+    """Emit an all_gather: the parts of ``count`` devices joined along ``dim``."""
     parts = all_gather(x, axis_name=axis, members=count)
     return _merged(move_axis(parts, 0, dim), dim)
 
 
 def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
-    """``x`` cut along ``target`` instead of ``dim``, over the mesh axis ``axis``.
+    """Emit an all_to_all: ``x`` cut along ``target`` instead of ``dim``.
 
-    That axis has ``count`` members.
+    It is over the ``count`` members along mesh axis ``axis``.
     """
     parts = _split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)

@@ -34,10 +34,10 @@ from arrayfn.ir.sharding import UNVARYING, spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_factors import factors_of, mesh_axes_of_factors
-from arrayfn.passes.partition_loops import LOOPS, member, once
+from arrayfn.passes.partition_loops import LOOPS, emit_on_first_device, emit_shard_map
 from arrayfn.passes.partition_values import (
+    LocalValue,
     Partitioned,
-    Placed,
     part_type,
     spec_of_type,
     whole_type,
@@ -68,7 +68,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = [
-            Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
+            LocalValue(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
         emitter = _with_indices(mesh, builder)
@@ -86,7 +86,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 def _with_indices(
     mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
-    """A Partition whose indices are new inputs of the Program under construction."""
+    """A Partition whose device indices are new inputs of the Program."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
@@ -94,7 +94,7 @@ def _with_indices(
 
 
 class Partition:
-    """Emits the equations of one device.
+    """Emits the Program of one device, equation by equation.
 
     Attributes:
         sizes: the extent of each mesh axis.
@@ -118,53 +118,55 @@ class Partition:
         self.indices = indices
         self.within = within
         self.not_cut: list[str] = []
-        self.sums: dict[Atom, Placed] = {}
-        self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
+        self.sums: dict[Atom, LocalValue] = {}
+        self.repeated: dict[Atom, tuple[LocalValue, tuple[int, ...]]] = {}
 
-    def run(self, program: Program, operands: Sequence[Placed]) -> list[Placed]:
-        """Emit ``program`` on ``operands``; return its outputs."""
+    def run(self, program: Program, operands: Sequence[LocalValue]) -> list[LocalValue]:
+        """Emit ``program`` on ``operands``; returns a device's parts of its outputs."""
         builder = current_builder()
-        values: dict[Var, Placed] = dict(zip(program.inputs, operands, strict=True))
+        values: dict[Var, LocalValue] = dict(zip(program.inputs, operands, strict=True))
         pairs = zip(program.constants, program.constant_values, strict=True)
         for var, value in pairs:
             values[var] = self.whole(builder.constant(value))
 
-        def placed(atom: Atom) -> Placed:
+        def local(atom: Atom) -> LocalValue:
             """The device's part of ``atom``."""
             return self.whole(atom) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.equations:
             builder.source = equation.source
-            placed_operands = [placed(a) for a in equation.inputs]
+            local_operands = [local(a) for a in equation.inputs]
             try:
-                results = self.with_pending(equation, placed_operands)
+                results = self.emit_with_pending_sums(equation, local_operands)
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
             values.update(zip(equation.outputs, results, strict=True))
-        return [self.summed(placed(a)) for a in program.outputs]
+        return [self.summed(local(a)) for a in program.outputs]
 
-    def with_pending(self, equation: Equation, operands: list[Placed]) -> list[Placed]:
-        """Emit a device's part of ``equation``, on values that may need a sum.
+    def emit_with_pending_sums(
+        self, equation: Equation, operands: list[LocalValue]
+    ) -> list[LocalValue]:
+        """Emit a device's part of ``equation``, on values that may be partial sums.
 
-        A view that makes no array larger is taken before the sum, which may then be
-        smaller; other equations take the sum.
+        A view that makes no array larger is emitted before the sum, which may then be
+        smaller; for other equations the sum is emitted first.
         """
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in operands):
-            return self.equation(equation, operands)
+            return self.emit_local(equation, operands)
         if isinstance(primitive.kernel, View):
             (x,) = operands
             if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
-                (result,) = self.equation(equation, [Placed(x.part, x.spec)])
-                return [Placed(result.part, result.spec, x.pending)]
-        return self.equation(equation, [self.summed(x) for x in operands])
+                (result,) = self.emit_local(equation, [LocalValue(x.part, x.spec)])
+                return [LocalValue(result.part, result.spec, x.pending)]
+        return self.emit_local(equation, [self.summed(x) for x in operands])
 
-    def whole(self, atom: Atom) -> Placed:
+    def whole(self, atom: Atom) -> LocalValue:
         """``atom`` as a value of which every device has all."""
-        return Placed(atom, ((),) * atom.type.ndim)
+        return LocalValue(atom, ((),) * atom.type.ndim)
 
-    def move(self, x: Placed, spec: Spec) -> Atom:
-        """The part of ``x`` by another spec."""
+    def move(self, x: LocalValue, spec: Spec) -> Atom:
+        """The device's part of ``x`` when it is cut by ``spec``."""
         if x.pending:
             x = self.summed(x, spec)
         if x.spec == spec:
@@ -173,10 +175,11 @@ class Partition:
             return self.repeated_part(x, spec)
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
 
-    def summed(self, x: Placed, spec: Spec | None = None) -> Placed:
-        """``x`` summed over its pending axes.
+    def summed(self, x: LocalValue, spec: Spec | None = None) -> LocalValue:
+        """Emit the pending sums of ``x`` over mesh axes.
 
-        A sum that ``spec`` cuts along the same mesh axis becomes a ``reduce_scatter``.
+        A sum that ``spec`` cuts along the same mesh axis becomes a ``reduce_scatter``,
+        others an ``all_reduce``.
         """
         part, new_spec = x.part, list(x.spec)
         if x.part in self.sums and spec in (None, x.spec):
@@ -191,13 +194,13 @@ class Partition:
                 new_spec[dim] = (*new_spec[dim], axis)
             else:
                 part = all_reduce(part, axis_name=axis, op="sum")
-        result = Placed(part, tuple(new_spec))
+        result = LocalValue(part, tuple(new_spec))
         if result.spec == x.spec and x.pending:
             self.sums[x.part] = result
         return result
 
-    def repeated_part(self, x: Placed, spec: Spec) -> Atom:
-        """The part of a broadcast ``x``: a broadcast of a part of its operand."""
+    def repeated_part(self, x: LocalValue, spec: Spec) -> Atom:
+        """A device's part of a broadcast ``x``: a broadcast of its operand's part."""
         operand, axes = self.repeated[x.part]
         shape = x.part.type.shape
         inner = [
@@ -208,23 +211,25 @@ class Partition:
         local = NamedSharding(self.mesh, spec_of(spec)).shard_shape(shape)
         return views.broadcast_in_dim(part, shape=local, axes=axes)
 
-    def equation(self, equation: Equation, operands: list[Placed]) -> list[Placed]:
-        """Emit a device's part of ``equation``."""
+    def emit_local(
+        self, equation: Equation, operands: list[LocalValue]
+    ) -> list[LocalValue]:
+        """Emit a device's part of ``equation``, whose operands have no pending sums."""
         primitive, params = primitive_of(equation), equation.params
         if primitive is shard_map:
-            return member(self, params, operands)
+            return emit_shard_map(self, params, operands)
         if primitive is reshard:
             entries = params["spec"].entries(operands[0].part.type.ndim)
             spec = tuple(
                 tuple(name for name in entry if name not in self.within)
                 for entry in entries
             )
-            return [Placed(self.move(operands[0], spec), spec)]
+            return [LocalValue(self.move(operands[0], spec), spec)]
         if primitive.family == "callback" and primitive.effect and not self.within:
-            return once(self, equation, operands)
+            return emit_on_first_device(self, equation, operands)
         is_alike = not (has_mesh(equation) or has_effect(equation))
         if is_alike and all(x.is_whole for x in operands):
-            return self.on_every(equation, operands)
+            return self.emit_replicated(equation, operands)
         if primitive.name in LOOPS:
             return LOOPS[primitive.name](self, equation, operands)
         if isinstance(primitive.kernel, Body) and "body" in params:
@@ -233,31 +238,33 @@ class Partition:
         types = [whole_type(x, self.mesh) for x in operands]
         equation_factors = factors_of(primitive, types, params)
         if equation_factors is not None:
-            return self.cut(equation, operands, equation_factors)
+            return self.emit_on_parts(equation, operands, equation_factors)
         if isinstance(primitive.kernel, Composition):
-            return self.composition(equation, operands)
-        return self.on_every(equation, operands)
+            return self.emit_expanded(equation, operands)
+        return self.emit_replicated(equation, operands)
 
-    def on_every(self, equation: Equation, placed: Sequence[Placed]) -> list[Placed]:
-        """Emits ``equation`` on whole operands, on every device.
+    def emit_replicated(
+        self, equation: Equation, operands: Sequence[LocalValue]
+    ) -> list[LocalValue]:
+        """Emit ``equation`` on whole operands, on every device.
 
-        If they were cut, ``not_cut`` says so.
+        If operands were cut, a sentence is added to ``not_cut``.
         """
-        if not all(x.is_whole for x in placed):
+        if not all(x.is_whole for x in operands):
             location = "" if equation.source is None else f" at {equation.source}"
             self.not_cut.append(
                 f"{equation.primitive.name}{location}: it has no sharding rule, so its "
                 "operands are whole on each device"
             )
-        parts = [self.move(x, ((),) * len(x.spec)) for x in placed]
+        parts = [self.move(x, ((),) * len(x.spec)) for x in operands]
         results = self.emit(equation, parts, equation.params)
         if equation.primitive is views.broadcast_in_dim:
-            self.repeated[results[0]] = placed[0], equation.params["axes"]
+            self.repeated[results[0]] = operands[0], equation.params["axes"]
         return [self.whole(x) for x in results]
 
     def call_of_parts(
-        self, equation: Equation, operands: Sequence[Placed]
-    ) -> list[Placed] | None:
+        self, equation: Equation, operands: Sequence[LocalValue]
+    ) -> list[LocalValue] | None:
         """Emit the call of a ``shardable`` operator on this device's parts.
 
         The operator may have a kernel for parts, which its body inlined would not use.
@@ -269,7 +276,7 @@ class Partition:
         builder = ProgramBuilder(equation.params["body"].name)
         builder.source = equation.source
         with builder:
-            inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
+            inputs = [LocalValue(builder.input(x.part.type), x.spec) for x in operands]
             emitter = _with_indices(self.mesh, builder, self.within)
             outputs = emitter.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
@@ -280,7 +287,7 @@ class Partition:
         body = replace(body, inputs=body.inputs[: len(operands)])
         params = {**equation.params, "body": body}
         results = self.emit(equation, [x.part for x in operands], params)
-        return [Placed(r, x.spec) for r, x in zip(results, outputs, strict=True)]
+        return [LocalValue(r, x.spec) for r, x in zip(results, outputs, strict=True)]
 
     def emit(
         self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]
@@ -288,10 +295,10 @@ class Partition:
         """Emit the primitive of ``equation``; return its outputs."""
         return current_builder().emit(equation.primitive, operands, params)
 
-    def composition(
-        self, equation: Equation, operands: Sequence[Placed]
-    ) -> list[Placed]:
-        """Emit a device's part of the equations that a primitive is composed of."""
+    def emit_expanded(
+        self, equation: Equation, operands: Sequence[LocalValue]
+    ) -> list[LocalValue]:
+        """Emit a device's part of the equations that a Composition expands to."""
         primitive = primitive_of(equation)
         assert isinstance(primitive.kernel, Composition)
         builder = ProgramBuilder(primitive.name)
@@ -306,30 +313,33 @@ class Partition:
 
     # Equations by factors.
 
-    def cut(
-        self, equation: Equation, placed: Sequence[Placed], equation_factors: Factors
-    ) -> list[Placed]:
-        """Emits ``equation`` on parts of its operands, cut along its factors.
+    def emit_on_parts(
+        self,
+        equation: Equation,
+        operands: Sequence[LocalValue],
+        equation_factors: Factors,
+    ) -> list[LocalValue]:
+        """Emit ``equation`` on parts of its operands, cut along its factors.
 
-        ``placed`` are the operands. Partial results of reduced factors are combined, or
-        left pending where they are sums.
+        Partial results of reduced factors are combined, or left pending if they are
+        sums.
         """
-        chosen = mesh_axes_of_factors(equation, placed, equation_factors, self.mesh)
+        chosen = mesh_axes_of_factors(equation, operands, equation_factors, self.mesh)
 
         def spec(axes: Sequence[int | None]) -> Spec:
             """The spec of an array whose axes the factors ``axes`` index."""
             return tuple(() if f is None else chosen.get(f, ()) for f in axes)
 
-        operands = [
+        parts = [
             self.move(x, spec(dims))
-            for x, dims in zip(placed, equation_factors.inputs, strict=True)
+            for x, dims in zip(operands, equation_factors.inputs, strict=True)
         ]
         outputs = [spec(dims) for dims in equation_factors.outputs]
         params = equation.params
         if equation_factors.localize is not None:
             whole_shape = equation.outputs[0].type.shape
             sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
-            shapes = [x.type.shape for x in operands]
+            shapes = [x.type.shape for x in parts]
             params = equation_factors.localize(
                 params, shapes, sharding.shard_shape(whole_shape)
             )
@@ -340,22 +350,24 @@ class Partition:
         ]
         start = None
         if sums and equation_factors.added is not None:
-            start = operands[equation_factors.added]
-            operands[equation_factors.added] = views.broadcast_literal(0, start.type)
-        results = self.emit(equation, operands, params)
+            start = parts[equation_factors.added]
+            parts[equation_factors.added] = views.broadcast_literal(0, start.type)
+        results = self.emit(equation, parts, params)
         pending = tuple(axis for axis, op in sums if op == "sum")
         if start is not None:
             (x,) = results
-            total = self.summed(Placed(x, outputs[0], pending))
-            return [Placed(e.add(start, total.part), outputs[0])]
+            total = self.summed(LocalValue(x, outputs[0], pending))
+            return [LocalValue(e.add(start, total.part), outputs[0])]
         for axis, op in sums:
             if op != "sum":
                 results = [all_reduce(x, axis_name=axis, op=op) for x in results]
-        return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
+        return [
+            LocalValue(x, s, pending) for x, s in zip(results, outputs, strict=True)
+        ]
 
     # Programs inside equations.
 
-    def inner(
+    def local_program(
         self,
         program: Program,
         specs: Sequence[Spec],
@@ -373,7 +385,9 @@ class Partition:
         builder = ProgramBuilder(program.name)
         with builder:
             inputs = [
-                Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
+                LocalValue(
+                    builder.input(part_type(v.type, spec, self.mesh), v.hint), spec
+                )
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
             emitter = _with_indices(self.mesh, builder, self.within)
@@ -388,13 +402,13 @@ class Partition:
             self.not_cut += emitter.not_cut
             if result_specs is not None:
                 pairs = zip(outputs, result_specs, strict=True)
-                outputs = [Placed(emitter.move(x, spec), spec) for x, spec in pairs]
+                outputs = [LocalValue(emitter.move(x, spec), spec) for x, spec in pairs]
             return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
 
-    def unscanned(self, x: Placed) -> Placed:
-        """``x``, over which a loop iterates, with its first axis whole."""
+    def with_whole_first_axis(self, x: LocalValue) -> LocalValue:
+        """``x`` with its first axis, over which a loop iterates, not cut."""
         spec = ((), *x.spec[1:])
-        return Placed(self.move(x, spec), spec)
+        return LocalValue(self.move(x, spec), spec)
 
     def index_operands(self) -> list[Atom]:
         """The device's indices, in the order of the mesh's axes."""

@@ -52,12 +52,12 @@ def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned
         if name in names:
             axis = BlockAxis(name, parts, mesh.shape[name])
             index = len(inputs) + position
-            local = _of_device(local, axis, inputs, outputs, index)
+            local = _device_program(local, axis, inputs, outputs, index)
     return replace(found, program=local, mesh=mesh)
 
 
 def _entries(program: Program) -> Iterator[tuple[str, ...]]:
-    """The mesh axes that cut each axis of the arrays of ``program``."""
+    """Yield the mesh axes that cut each axis of each array in ``program``."""
     for var in program.inputs:
         yield from spec_of_type(var.type)
     for equation in program.equations:
@@ -96,7 +96,7 @@ def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
 def _check_cut(
     type: ArrayType, spec: Spec, mesh: Mesh, parts: int, where: SourceLocation | None
 ) -> None:
-    """Raise ArgumentError unless an array of ``type`` has blocks by ``spec``."""
+    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks."""
     whole = type.plain()
     for axis, entry in enumerate(spec):
         for name in entry:
@@ -120,14 +120,14 @@ def _check_cut(
             )
 
 
-def _of_device(
+def _device_program(
     program: Program,
     axis: BlockAxis,
     in_specs: Sequence[Spec],
     out_specs: Sequence[Spec],
     index: int,
 ) -> Program:
-    """The Program of a device, from that of a member along ``axis``.
+    """Turn the Program of a member along ``axis`` into that of a device.
 
     Input number ``index`` is the member's index along the axis, and becomes the
     device's.
@@ -157,7 +157,7 @@ def _of_device(
         for atom, spec in zip(program.outputs, out_specs, strict=True):
             dim = _dim_of(axis.name, spec)
             if dim is None:
-                outputs.append(blocks.whole(atom))
+                outputs.append(blocks.unstacked(atom))
             else:
                 outputs.append(_joined(blocks.stacked(atom), dim))
         return builder.build(outputs)

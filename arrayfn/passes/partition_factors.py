@@ -14,7 +14,7 @@ from typing import Any
 
 from arrayfn.ir import ArrayType, Equation, Mesh
 from arrayfn.ir.sharding import Entry
-from arrayfn.passes.partition_values import Placed, whole_type
+from arrayfn.passes.partition_values import LocalValue, whole_type
 from arrayfn.primitives import factors
 from arrayfn.primitives.base import Convert, Factors, Marker, Primitive, Scalar
 
@@ -22,7 +22,7 @@ from arrayfn.primitives.base import Convert, Factors, Marker, Primitive, Scalar
 def factors_of(
     primitive: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
 ) -> Factors | None:
-    """The factors of an equation; None if it needs its operands whole."""
+    """The factors of an equation; None if it needs whole operands."""
     if not isinstance(primitive.factors, Marker):
         return primitive.factors(*types, **params)
     if isinstance(primitive.kernel, (Scalar, Convert)):
@@ -33,21 +33,21 @@ def factors_of(
 def axis_of(factor: int, axes: Sequence[int | None]) -> int | None:
     """The axis of an array that ``factor`` indexes, or None.
 
-    ``axes`` are the factors of the array's axes, as in ``Factors.inputs``.
+    ``axes`` has the factor of each axis, as in ``Factors.inputs``.
     """
     return axes.index(factor) if factor in axes else None
 
 
 def mesh_axes_of_factors(
     equation: Equation,
-    operands: Sequence[Placed],
+    operands: Sequence[LocalValue],
     equation_factors: Factors,
     mesh: Mesh,
 ) -> dict[int, Entry]:
-    """The mesh axes that cut each factor of an equation.
+    """Choose the mesh axes that cut each factor of an equation.
 
-    The specs of its ``operands`` say which. If they ask for one mesh axis twice, the
-    factor gets it for which fewer bytes are moved.
+    The specs of its ``operands`` propose them. If they propose one mesh axis for two
+    factors, the one gets it for which fewer bytes are moved.
     """
     extents = _extents(operands, equation_factors, mesh)
     costs: dict[tuple[int, Entry], float] = {}
@@ -78,17 +78,18 @@ def _size(entry: Entry, mesh: Mesh) -> int:
 
 def _bytes_moved(
     equation: Equation,
-    operands: Sequence[Placed],
+    operands: Sequence[LocalValue],
     equation_factors: Factors,
     factor: int,
     entry: Entry,
     count: int,
 ) -> float:
-    """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``.
+    """Estimate the bytes that a device sends if ``entry`` cuts ``factor``.
 
-    ``operands`` are those of ``equation``, with their current specs, and ``count`` is
-    the number of parts. An operand that these mesh axes cut elsewhere is exchanged if
-    it has the factor, or gathered. A reduced factor costs the sum of the result.
+    ``entry`` are mesh axes, ``operands`` those of ``equation``, with their current
+    specs, and ``count`` is the number of parts. An operand that these mesh axes cut
+    elsewhere is exchanged if it has the factor, or gathered. A reduced factor costs the
+    sum of the result.
     """
     total = 0.0
     for x, axes in zip(operands, equation_factors.inputs, strict=True):
@@ -104,7 +105,7 @@ def _bytes_moved(
 
 
 def _extents(
-    operands: Sequence[Placed], equation_factors: Factors, mesh: Mesh
+    operands: Sequence[LocalValue], equation_factors: Factors, mesh: Mesh
 ) -> dict[int, list[int]]:
     """The extents of the operands' axes that each factor indexes."""
     extents: dict[int, list[int]] = {}

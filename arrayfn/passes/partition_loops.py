@@ -15,7 +15,7 @@ from arrayfn.ir import Atom, Equation, Program
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.passes.meshes import has_shard_map
 from arrayfn.passes.moves import Spec
-from arrayfn.passes.partition_values import Placed
+from arrayfn.passes.partition_values import LocalValue
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_gather
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from arrayfn.passes.partition import Partition
 
 
-def _kept_specs(
+def _stable_specs(
     start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
 ) -> list[Spec]:
-    """The specs that the carry of a loop keeps in all iterations.
+    """Specs for a loop's carry that the body returns unchanged.
 
-    ``start`` are those of the initial value; ``run`` gives the body's result specs for
-    some specs.
+    ``start`` are those of the initial value; ``run`` returns the body's result specs
+    for given specs of the carry.
     """
     specs = list(start)
     result_specs = list(run(specs))
@@ -43,56 +43,66 @@ def _kept_specs(
     return specs
 
 
-def _scan(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
-    """Emits a device's part of a scan. ``placed`` are its operands."""
+def _scan(
+    emitter: Partition, equation: Equation, operands: list[LocalValue]
+) -> list[LocalValue]:
+    """Emit a device's part of a scan."""
     params = equation.params
     body, consts, carry = params["program"], params["consts"], params["carry"]
-    fixed, state = placed[:consts], placed[consts : consts + carry]
-    xs = [emitter.unscanned(x) for x in placed[consts + carry :]]
+    fixed, state = operands[:consts], operands[consts : consts + carry]
+    xs = [emitter.with_whole_first_axis(x) for x in operands[consts + carry :]]
     fixed_specs = [x.spec for x in fixed]
     slices = [x.spec[1:] for x in xs]
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
-        return emitter.inner(body, [*fixed_specs, *specs, *slices])[1]
+        return emitter.local_program(body, [*fixed_specs, *specs, *slices])[1]
 
-    kept = _kept_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
+    kept = _stable_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
-    body_part, _ = emitter.inner(
+    body_part, _ = emitter.local_program(
         body, [*fixed_specs, *kept, *slices], [*kept, *stacked], consts
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()
-    operands = [*(x.part for x in fixed), *indices, *initial, *(x.part for x in xs)]
+    parts = [*(x.part for x in fixed), *indices, *initial, *(x.part for x in xs)]
     results_of_scan = emitter.emit(
         equation,
-        operands,
+        parts,
         {**params, "program": body_part, "consts": consts + len(indices)},
     )
     out_specs = [*kept, *(((), *spec) for spec in stacked)]
-    return [Placed(x, spec) for x, spec in zip(results_of_scan, out_specs, strict=True)]
+    return [
+        LocalValue(x, spec) for x, spec in zip(results_of_scan, out_specs, strict=True)
+    ]
 
 
 def _while(
-    emitter: Partition, equation: Equation, placed: list[Placed]
-) -> list[Placed]:
-    """Emits a device's part of a while_loop. ``placed`` are its operands."""
+    emitter: Partition, equation: Equation, operands: list[LocalValue]
+) -> list[LocalValue]:
+    """Emit a device's part of a while_loop."""
     params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
-    for_cond, for_body, state = placed[:first], placed[first:second], placed[second:]
+    for_cond, for_body, state = (
+        operands[:first],
+        operands[first:second],
+        operands[second:],
+    )
     body_specs = [x.spec for x in for_body]
     body, condition = params["body_program"], params["cond_program"]
-    kept = _kept_specs(
+    kept = _stable_specs(
         [x.spec for x in state],
-        lambda specs: emitter.inner(body, [*body_specs, *specs])[1],
+        lambda specs: emitter.local_program(body, [*body_specs, *specs])[1],
     )
-    body_part, _ = emitter.inner(body, [*body_specs, *kept], kept, len(body_specs))
-    condition_part, _ = emitter.inner(
+    body_part, _ = emitter.local_program(
+        body, [*body_specs, *kept], kept, len(body_specs)
+    )
+    condition_part, _ = emitter.local_program(
         condition, [*(x.spec for x in for_cond), *kept], [()], first
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()
-    operands = [
+    parts = [
         *(x.part for x in for_cond),
         *indices,
         *(x.part for x in for_body),
@@ -105,64 +115,70 @@ def _while(
         "cond_consts": first + len(indices),
         "body_consts": params["body_consts"] + len(indices),
     }
-    results = emitter.emit(equation, operands, {**params, **new_params})
-    return [Placed(x, spec) for x, spec in zip(results, kept, strict=True)]
+    results = emitter.emit(equation, parts, {**params, **new_params})
+    return [LocalValue(x, spec) for x, spec in zip(results, kept, strict=True)]
 
 
-def _cond(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
-    """Emits a device's part of a branch. ``placed`` are its operands."""
+def _cond(
+    emitter: Partition, equation: Equation, operands: list[LocalValue]
+) -> list[LocalValue]:
+    """Emit a device's part of a branch."""
     branches: tuple[Program, ...] = equation.params["branches"]
-    index, *arguments = placed
+    index, *arguments = operands
     specs = [x.spec for x in arguments]
-    out_specs = emitter.inner(branches[0], specs)[1]
-    parts = [emitter.inner(b, specs, out_specs, len(specs))[0] for b in branches]
-    operands = [index.part, *(x.part for x in arguments), *emitter.index_operands()]
+    out_specs = emitter.local_program(branches[0], specs)[1]
+    branch_parts = [
+        emitter.local_program(b, specs, out_specs, len(specs))[0] for b in branches
+    ]
+    parts = [index.part, *(x.part for x in arguments), *emitter.index_operands()]
     results = emitter.emit(
-        equation, operands, {**equation.params, "branches": tuple(parts)}
+        equation, parts, {**equation.params, "branches": tuple(branch_parts)}
     )
-    return [Placed(x, spec) for x, spec in zip(results, out_specs, strict=True)]
+    return [LocalValue(x, spec) for x, spec in zip(results, out_specs, strict=True)]
 
 
-def member(
-    emitter: Partition, params: Mapping[str, Any], placed: Sequence[Placed]
-) -> list[Placed]:
-    """Emits the body of a shard_map, on parts by its specs.
+def emit_shard_map(
+    emitter: Partition, params: Mapping[str, Any], operands: Sequence[LocalValue]
+) -> list[LocalValue]:
+    """Emit the body of a shard_map, on parts cut by its specs.
 
     It may have shard_maps inside.
     """
     body: Program = without_variance(params["body"])
-    operands = [
+    parts = [
         emitter.move(x, spec.entries(len(x.spec)))
-        for x, spec in zip(placed, params["in_specs"], strict=True)
+        for x, spec in zip(operands, params["in_specs"], strict=True)
     ]
-    operands += [emitter.indices[name] for name in params["axis_names"]]
+    parts += [emitter.indices[name] for name in params["axis_names"]]
     if has_shard_map(body):
         within = emitter.within.union(params["axis_names"])
         inside = type(emitter)(emitter.mesh, emitter.indices, within)
-        parts = inside.run(body, [inside.whole(x) for x in operands])
+        outputs = inside.run(body, [inside.whole(x) for x in parts])
         emitter.not_cut += inside.not_cut
-        results = [inside.move(x, ((),) * len(x.spec)) for x in parts]
+        results = [inside.move(x, ((),) * len(x.spec)) for x in outputs]
     else:
-        results = current_builder().inline(body, operands)
+        results = current_builder().inline(body, parts)
     return [
-        Placed(x, spec.entries(x.type.ndim))
+        LocalValue(x, spec.entries(x.type.ndim))
         for x, spec in zip(results, params["out_specs"], strict=True)
     ]
 
 
-def once(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
-    """Emits ``equation``, which has a side effect, for the first device alone.
+def emit_on_first_device(
+    emitter: Partition, equation: Equation, operands: list[LocalValue]
+) -> list[LocalValue]:
+    """Emit ``equation``, which has a side effect, for the first device alone.
 
     It takes whole operands. The other devices get the results from the first one.
     """
-    operands = [emitter.move(x, ((),) * len(x.spec)) for x in placed]
+    parts = [emitter.move(x, ((),) * len(x.spec)) for x in operands]
     results = [v.type.plain() for v in equation.outputs]
     branches: list[Program] = []
     for name in ("first", "others"):
         builder = ProgramBuilder(name)
         builder.source = equation.source
         with builder:
-            inputs = [builder.input(x.type.plain()) for x in operands]
+            inputs = [builder.input(x.type.plain()) for x in parts]
             branches.append(
                 builder.build(
                     emitter.emit(equation, inputs, equation.params)
@@ -171,13 +187,13 @@ def once(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[P
                 )
             )
     first, *rest = emitter.index_operands()
-    place = e.minimum(functools.reduce(e.add, rest, first), 1)
-    outputs = as_list(cond(place, *operands, branches=tuple(branches)))
-    return [emitter.whole(_of_first(emitter, x)) for x in outputs]
+    branch = e.minimum(functools.reduce(e.add, rest, first), 1)
+    outputs = as_list(cond(branch, *parts, branches=tuple(branches)))
+    return [emitter.whole(_from_first_device(emitter, x)) for x in outputs]
 
 
-def _of_first(emitter: Partition, x: Atom) -> Atom:
-    """``x`` of the first device, on all devices."""
+def _from_first_device(emitter: Partition, x: Atom) -> Atom:
+    """Broadcast the first device's ``x`` to all devices."""
     shape = x.type.shape
     for name in emitter.mesh.axis_names:
         every = all_gather(x, axis_name=name, members=emitter.sizes[name])
@@ -191,7 +207,7 @@ def _of_first(emitter: Partition, x: Atom) -> Atom:
     return x
 
 
-Rule = Callable[["Partition", Equation, list[Placed]], list[Placed]]
+Rule = Callable[["Partition", Equation, list[LocalValue]], list[LocalValue]]
 
 LOOPS: Final[dict[str, Rule]] = {"scan": _scan, "while_loop": _while, "cond": _cond}
 """The rule for each loop or branch, by the name of its primitive."""

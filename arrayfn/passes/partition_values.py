@@ -14,10 +14,10 @@ from arrayfn.primitives.base import primitive_of
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A value of the Program of all devices: the device's part of it, and its spec.
+class LocalValue:
+    """A device's part of a value, with the spec that cuts the whole value.
 
-    The value is still to be summed over the mesh axes ``pending``. Views are taken
+    The value is still to be summed over the mesh axes ``pending``. Views are emitted
     before the sum; where the value is cut, the sum becomes a ``reduce_scatter``.
     """
 
@@ -27,13 +27,13 @@ class Placed:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every device has all of it."""
+        """Whether every device has the whole value."""
         return not any(self.spec)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective: its name and axis, the bytes a device sends, the user's line."""
+    """A collective: its axis, the bytes a device sends, and the user's line."""
 
     name: str
     axis_name: str
@@ -84,8 +84,8 @@ def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
     return ArrayType(shape, type.dtype, weak=type.weak)
 
 
-def whole_type(x: Placed, mesh: Mesh) -> ArrayType:
-    """The type of the array that ``x`` is a part of."""
+def whole_type(x: LocalValue, mesh: Mesh) -> ArrayType:
+    """The type of the whole array that ``x`` is a part of."""
     shape = tuple(
         n * math.prod(mesh.shape[axis] for axis in entry)
         for n, entry in zip(x.part.type.shape, x.spec, strict=True)

@@ -74,7 +74,7 @@ def pipeline(
 
 @dataclass(frozen=True)
 class _LoopPass:
-    """A pass that also sends the bodies of loops and branches through the passes.
+    """A pass on loops, which also runs the pipeline on bodies of loops and branches.
 
     Attributes:
         func: the pass: of a Program, and of the function that simplifies a body.
@@ -88,7 +88,7 @@ class _LoopPass:
     def __call__(
         self, program: Program, simplified: set[Program] | None = None
     ) -> Program:
-        """``program`` after this pass.
+        """Run the pass on ``program``.
 
         ``simplified`` are Programs that have been through ``body_passes``. A body is
         simplified again after its loop has changed. Its inner loops are in this set by
@@ -98,7 +98,7 @@ class _LoopPass:
         return self.func(program, lambda body: self._simplified(body, known))
 
     def _simplified(self, body: Program, simplified: set[Program]) -> Program:
-        """``body`` after ``body_passes``, which run once on each Program."""
+        """Run ``body_passes`` on ``body``, unless they have been run on it before."""
         if body in simplified:
             return body
         for apply in self.body_passes:
@@ -127,7 +127,7 @@ def name_of(apply: Any) -> str:
 def run_passes(
     program: Program, check: bool = False, passes: tuple[Pass, ...] = PIPELINE
 ) -> Program:
-    """``program`` after all passes; ``check`` verifies its types after each."""
+    """Run ``passes`` on ``program``; ``check`` verifies its types after each."""
     for apply in passes:
         program = apply(program)
         if check:

@@ -18,13 +18,13 @@ from arrayfn.primitives.base import AxisMap, View, primitive_of
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """``base`` read along ``axes``: one AxisMap for each axis of the base."""
+    """How a value is read out of the array ``base``: an AxisMap for each base axis."""
 
     base: Var
     axes: tuple[AxisMap, ...]
 
     def strides(self, base_strides: Sequence[int], ndim: int) -> tuple[int, ...]:
-        """Strides (elements) of the value's ``ndim`` axes in the base's memory."""
+        """The strides of the value's ``ndim`` axes in its base, in elements."""
         strides = [0] * ndim
         for axis_map, stride in zip(self.axes, base_strides, strict=True):
             if axis_map.axis is not None:
@@ -32,7 +32,7 @@ class Read:
         return tuple(strides)
 
     def offset(self, base_strides: Sequence[int]) -> int:
-        """The element of the base at which the value begins."""
+        """The offset of the value's first element in the base, in elements."""
         return sum(
             axis_map.offset * stride
             for axis_map, stride in zip(self.axes, base_strides, strict=True)
@@ -60,7 +60,7 @@ def _in_place(ndim: int) -> tuple[AxisMap, ...]:
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:
-    """The read of a view's result: ``read`` is that of its operand.
+    """The Read of a view's result, given that of its operand.
 
     ``view`` has an AxisMap for each axis of the operand.
     """

@@ -38,7 +38,7 @@ def simplify(program: Program) -> Program:
     definitions = Definitions()
 
     def simpler(equation: Equation, operands: list[Atom]) -> Atoms:
-        """The outputs of ``equation`` or of what replaces it."""
+        """Emit ``equation`` or what replaces it; returns its outputs."""
         operands = _scalars_before_broadcasts(equation, operands, definitions)
         for rule in _rules_of(equation):
             replacement = rule(operands, equation, definitions)
@@ -77,7 +77,7 @@ def _scalars_before_broadcasts(
 
 
 def _number(atom: Atom, definitions: Definitions) -> Atom:
-    """The scalar that is broadcast to ``atom``, else ``atom``."""
+    """The scalar whose broadcast ``atom`` is; else ``atom`` itself."""
     definition = _made_by(views.broadcast_in_dim, atom, definitions)
     if definition is None or definition.inputs[0].type.shape:
         return atom
@@ -94,7 +94,10 @@ def _made_by(
 
 
 def _if_same_type(x: Atom, equation: Equation) -> Atom | None:
-    """``x``, if it has the type of the output and can replace it, else None."""
+    """``x`` if it can replace the output of ``equation``, else None.
+
+    It must have the same type.
+    """
     have, want = x.type, equation.outputs[0].type
     is_same = (have.shape, have.dtype, have.weak) == (want.shape, want.dtype, want.weak)
     return x if is_same else None

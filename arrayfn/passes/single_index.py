@@ -24,7 +24,7 @@ from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 
 def single_index(program: Program) -> Program:
-    """``program`` with such gathers and scatters rewritten.
+    """Rewrite gathers and scatters of one element per row as masked reductions.
 
     ``y[i] = x[i, index[i]]`` becomes ``y = max(select(mask, x, -inf), axis=1)`` with
     ``mask[i, j] = j == index[i]``. Adding ``y[i]`` into zeros at ``[i, index[i]]``
@@ -88,7 +88,7 @@ def _scatter(
 
 
 def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
-    """A bool for each element of ``x``: whether its row's index selects it.
+    """A mask with the shape of ``x`` that marks the element each row's index selects.
 
     Rows run along ``axis``.
     """
@@ -100,7 +100,7 @@ def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
 
 
 def _widened(indices: Atom) -> Atom:
-    """``indices`` in a dtype that holds any extent."""
+    """Convert ``indices`` to a dtype that holds any extent."""
     is_wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
     return indices if is_wide else conversion.convert(indices, dtypes.int64)
 

@@ -33,10 +33,10 @@ MAX_DEPTH: Final = 32
 
 
 def is_small(program: Program, max_elements: int | None = None) -> bool:
-    """Whether ``program`` computes at most ``max_elements``, by nests alone.
+    """Whether ``program`` is small enough to be one kernel.
 
-    There are no loops in it, and its kernel compiles quickly. The default is
-    ``MAX_ELEMENTS``.
+    It computes at most ``max_elements`` (by default ``MAX_ELEMENTS``), without
+    libraries, and has few equations, so that its kernel compiles quickly.
     """
     work = _work(program)
     if work is None or work > (MAX_ELEMENTS if max_elements is None else max_elements):
@@ -45,7 +45,7 @@ def is_small(program: Program, max_elements: int | None = None) -> bool:
 
 
 def has_fixed_loop(equation: Equation) -> bool:
-    """Whether ``equation`` is, or has inside, a scan that no pass may change."""
+    """Whether ``equation`` is, or contains, a scan that no pass may change."""
     return equation.params.get("unroll") == 0 or any(
         has_fixed_loop(inner)
         for program in equation.subprograms()
@@ -62,7 +62,8 @@ def equation_count(program: Program) -> int:
 def _work(program: Program) -> int | None:
     """The number of elements that ``program`` computes; None if libraries do.
 
-    Of the branches of a ``cond``, or the Programs of a loop, the one with most counts.
+    Of the branches of a ``cond``, or the Programs of a loop, only the one with most
+    elements counts.
     """
     total = 0
     for equation in program.equations:
@@ -110,7 +111,7 @@ def small_loops(
         return program
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-        """The outputs of a loop whose small products are sums; None for others."""
+        """Emit a loop with its small products as sums; None for other equations."""
         params = dict(equation.params)
         for key in ("program", "body_program"):
             body = params.get(key)
@@ -144,7 +145,7 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     """
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
-        """The outputs of ``equation``: a small product as a sum of products."""
+        """Emit ``equation``; a small product becomes a sum of products."""
         params = with_programs(equation.params, lambda inner: with_sums(inner, limit))
         if _is_product(equation) and (
             limit is None or _multiplications(equation) <= limit
@@ -157,7 +158,7 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
 
 
 def _depth(equation: Equation) -> int:
-    """How many terms each element of a matrix product sums."""
+    """How many terms are summed for each element of a matrix product."""
     contracted, _ = equation.params["contract"]
     shape = equation.inputs[0].type.shape
     return math.prod(shape[axis] for axis in contracted)

@@ -59,13 +59,16 @@ def storage_as_bytes(
 
 @dataclass(frozen=True)
 class _StorageAsBytes:
-    """Emits equations on bytes; ``products`` and ``keep`` are the pipeline's."""
+    """Emits equations with storage types as bytes.
+
+    ``products`` and ``keep`` are those of the pipeline.
+    """
 
     products: Products
     keep: Callable[[Equation], bool]
 
     def emit(self, equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
-        """Emit ``equation`` on ``operands``, bytes for storage types; the outputs."""
+        """Emit ``equation``; ``operands`` of storage types are bytes already."""
         builder = current_builder()
         primitive, params = primitive_of(equation), equation.params
         kinds = [a.type.dtype for a in (*equation.inputs, *equation.outputs)]
@@ -87,7 +90,7 @@ class _StorageAsBytes:
         return builder.emit(primitive, operands, params)
 
     def param(self, value: Any) -> Any:
-        """A param of an equation: dtypes and Programs in it become those of bytes."""
+        """Replace storage types in a param of an equation, also in Programs."""
         if isinstance(value, Program):
             inlined = inline_calls(value, self.keep)
             return storage_as_bytes(inlined, self.products, self.keep)
@@ -159,7 +162,7 @@ def _converted(x: Atom, source: DType, target: DType) -> Atom:
 
 
 def _decoded(x: Atom, source: DType) -> Atom:
-    """The numbers that are stored in the bytes ``x``: int8, float16 or float32."""
+    """Convert bytes ``x`` that store ``source`` to int8, float16 or float32."""
     if source == dtypes.uint4:
         return bitcast(discrete.bitwise_and(x, _byte(0xF)), dtype=dtypes.int8)
     if source == dtypes.int4:
@@ -169,7 +172,7 @@ def _decoded(x: Atom, source: DType) -> Atom:
 
 
 def _int4_encoded(x: Atom, target: DType) -> Atom:
-    """The bytes of numbers as int4 or uint4: integers wrap, floats are clamped."""
+    """Convert numbers to int4 or uint4 in bytes: integers wrap, floats are clamped."""
     if x.type.dtype in dtypes.FLOATS:
         wide = dtypes.int8 if target == dtypes.int4 else dtypes.uint8
         limits = dtypes.limits(target)
@@ -185,7 +188,7 @@ def _byte(value: int) -> Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Float8:
-    """A format of 8 bits: sign, exponent, ``mantissa`` bits, in this order.
+    """An 8-bit floating-point format: sign, exponent, ``mantissa`` bits.
 
     ``bias`` is the exponent field of 1.0. ``highest`` are the bits that numbers too
     large become, and ``nan`` those of NaN.
@@ -197,7 +200,7 @@ class _Float8:
     nan: int
 
     def decoded(self, x: Atom) -> Atom:
-        """The numbers in the bytes ``x``, as float16 or float32.
+        """Convert bytes ``x`` to float16 or float32.
 
         The bits fit into a float16, which has 5 bits of exponent and a bias of 15.
         """
@@ -214,7 +217,7 @@ class _Float8:
         return e.mul(convert(half, dtypes.float32), scale)
 
     def encoded(self, x: Atom) -> Atom:
-        """The bytes of ``x``, rounded to float32, then to nearest, ties to even."""
+        """Round ``x`` to float32, then to this format, ties to even; returns bytes."""
         raw = bitcast(convert(x, dtypes.float32), dtype=dtypes.uint32)
         sign = discrete.bitwise_and(_shift_right(raw, 24), _u32(0x80))
         raw = discrete.bitwise_and(raw, _u32(0x7FFFFFFF))

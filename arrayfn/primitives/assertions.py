@@ -83,7 +83,10 @@ def failure(
 
 
 class ValueFormatter(Formatter):
-    """Formats the elements of arrays; a value that lacks a format is shown plainly."""
+    """Formats the elements of arrays by a format string.
+
+    A value that does not support a format is shown plainly.
+    """
 
     @override
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -138,7 +141,7 @@ def _reference(
 
 
 def _expand(*operands: Atom, **params: Any) -> list[Atom]:
-    """Emits nothing, so that a check costs nothing where nobody reads its result.
+    """Emit nothing: a check whose result nobody reads costs nothing.
 
     ``passes.checks`` has already replaced the checks whose results are read.
     """
@@ -201,9 +204,9 @@ def has_check(program: Program) -> bool:
 
 
 def only_if(program: Program) -> Program:
-    """``program`` with a bool as its first input: checks hold only where it is true.
+    """Add a bool as first input to ``program``: checks count only where it is true.
 
-    Checks in functions with rules of their own hold always.
+    Checks in functions with custom rules always count.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -214,7 +217,7 @@ def only_if(program: Program) -> Program:
 
 
 def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> None:
-    """Emits the equations of ``program``, with checks only where ``active`` is True.
+    """Emit the equations of ``program``, with checks that count only if ``active``.
 
     ``environment`` maps Vars of ``program`` to Atoms of the current builder: its inputs
     on entry, all of its Vars on return. ``active``, a bool scalar, is passed on to the

@@ -75,7 +75,7 @@ def not_differentiable(reason: str) -> Marker:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Stands in a transpose rule for an operand that the primitive is linear in."""
+    """Stands, in a transpose rule, for an operand that the primitive is linear in."""
 
     type: ArrayType
 
@@ -94,7 +94,8 @@ class JvpWithOutputs:
 class OverPrograms:
     """A rule of a primitive that holds Programs.
 
-    ``rule`` takes the transformation of Programs, then the arguments of other rules.
+    ``rule`` takes the transformation of Programs, such as ``jvp``, then the arguments
+    of other rules.
     """
 
     rule: Callable[..., Any]
@@ -104,8 +105,8 @@ class OverPrograms:
 class MappedAxis:
     """The axis that ``vmap`` maps over: its extent, and its name if it has one.
 
-    Where a constraint says how a value lies over a mesh, the mapped axis lies along
-    ``mesh_axes``; it stays whole if there are none.
+    Sharding constraints on mapped values cut this axis along ``mesh_axes``; it stays
+    whole if there are none.
     """
 
     size: int
@@ -136,7 +137,7 @@ BatchRule = Callable[..., Batched]
 
 
 def value_of(operand: Operand, name: str) -> Atom:
-    """``operand`` as a value, which the transpose rule of primitive ``name`` needs.
+    """``operand``, which a transpose rule of primitive ``name`` needs as a value.
 
     Raises DifferentiationError if it is Linear.
     """
@@ -155,7 +156,7 @@ def value_of(operand: Operand, name: str) -> Atom:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """An elementwise operation: a function of the scalar vocabulary.
+    """The kernel form of elementwise operations: a scalar function, by name.
 
     ``lowering.scalars.table`` has its formula, ``lowering.build`` emits it by name.
     Input ``typed_by`` determines its dtype suffix. ``cost`` is its time relative to an
@@ -183,7 +184,7 @@ class AxisMap:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An affine view.
+    """The kernel form of views.
 
     ``axes(input type, **params)`` returns an AxisMap for each input axis, or None if
     the view is not affine for these operands.
@@ -194,7 +195,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction over ``params["axes"]`` by an accumulating scalar function."""
+    """The kernel form of reductions over ``params["axes"]`` by a scalar function."""
 
     function: str
     identity: Callable[[DType], PythonScalar]
@@ -202,10 +203,11 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A primitive with a nest written by hand, in ``lowering.templates``, by name.
+    """The kernel form of primitives with a hand-written nest, by the nest's name.
 
-    With ``in_place`` it overwrites the first operand, whose memory becomes the
-    output's. The layout pass copies an operand that is needed later.
+    The nest is in ``lowering.templates``. With ``in_place`` it overwrites the first
+    operand, whose memory becomes the output's. The layout pass copies an operand that
+    is needed later.
     """
 
     name: str
@@ -214,11 +216,11 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A primitive that a library computes: calls of ``lowering.libraries``, by name.
+    """The kernel form of primitives that a library computes, by name.
 
-    Its operands are row-major. With ``in_place`` the library overwrites the first
-    operand, whose memory becomes the first output's, of the same type. The layout pass
-    copies an operand that is needed later.
+    The calls are in ``lowering.libraries``. Operands are row-major. With ``in_place``
+    the library overwrites the first operand, whose memory becomes the first output's,
+    of the same type. The layout pass copies an operand that is needed later.
     """
 
     name: str
@@ -227,9 +229,10 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A primitive composed of others: ``expand(*operands, **params)`` emits them.
+    """The kernel form of primitives composed of others.
 
-    ``expand`` returns the output, or a list of several outputs.
+    ``expand(*operands, **params)`` emits these, and returns the output, or a list of
+    several outputs.
     """
 
     expand: Callable[..., Atom | list[Atom]]
@@ -266,7 +269,7 @@ KernelForm = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Inputs for the table-driven tests: arrays and params.
+    """A sample for the table-driven tests: input arrays and params.
 
     ``differentiate`` lists the inputs to differentiate by; None means all of inexact
     dtype.
@@ -279,7 +282,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The relative difference allowed to the reference, by compute dtype."""
+    """The relative error allowed in tests, by compute dtype."""
 
     float32: float = 2e-6
     float64: float = 4e-15
@@ -287,7 +290,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What a mesh axis can cut in an equation; see ``primitives.factors``.
+    """Which axes of an equation a mesh axis can cut; see ``primitives.factors``.
 
     Attributes:
         inputs, outputs: the factor of each axis of each array, or None.
@@ -424,7 +427,7 @@ class Primitive:
 
 
 def primitive_of(equation: Equation) -> Primitive:
-    """The Primitive of ``equation``; the IR has it as an opaque value."""
+    """The Primitive of ``equation``, whose type the IR does not know."""
     primitive = equation.primitive
     assert isinstance(primitive, Primitive)
     return primitive

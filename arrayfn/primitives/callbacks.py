@@ -45,7 +45,7 @@ Loops = tuple[tuple[int, tuple[bool, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A call in a compiled Program: the function, and the types of its arrays."""
+    """A callback in a compiled Program: the Python function, and its arrays' types."""
 
     callback: NamedFunction
     operands: tuple[Form, ...]
@@ -54,7 +54,7 @@ class CallSite:
     location: SourceLocation | None
 
     def run(self, operands: Sequence[Array]) -> list[Array]:
-        """Run the call; errors get a note with the line of the call."""
+        """Call the function; errors get a note with the line of the callback."""
         try:
             return call(
                 operands,
@@ -132,14 +132,14 @@ def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[
     for position, (x, (shape, dtype)) in enumerate(zip(arrays, results, strict=True)):
         if (x.shape, x.dtype) != (shape, dtype):
             raise ShapeError(
-                f"the Python function {name} gave {_form(x.shape, x.dtype)} as result "
-                f"{position}, which is declared as {_form(shape, dtype)}"
+                f"the Python function {name} gave {_type_text(x.shape, x.dtype)} as "
+                f"result {position}, which is declared as {_type_text(shape, dtype)}"
             )
     return list(arrays)
 
 
-def _form(shape: Shape, dtype: DType) -> str:
-    """The text of an array type: ``f32[3,4]``."""
+def _type_text(shape: Shape, dtype: DType) -> str:
+    """An array type as text: ``f32[3,4]``."""
     name = dtypes.SHORT_NAMES.get(dtype, str(dtype))
     return f"{name}[{','.join(map(str, shape))}]"
 
@@ -147,10 +147,10 @@ def _form(shape: Shape, dtype: DType) -> str:
 def _with_mapped_axis(
     axis_size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
-    """The operands of a batched call, and its ``loops`` with the mapped axis added.
+    """Move the mapped axis of a batched call's operands to the front.
 
-    That axis has ``axis_size`` elements, and is axis ``dims[k]`` of input k; None if
-    that is not mapped. It is in front of the operands that are returned.
+    Returns these and ``loops`` with the axis added. It has ``axis_size`` elements, and
+    is axis ``dims[k]`` of input k; None if that is not mapped.
     """
     operands = mapped_axes_first(inputs, dims)
     return operands, ((axis_size, tuple(dim is not None for dim in dims)), *loops)

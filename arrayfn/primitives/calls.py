@@ -45,7 +45,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
-    """The array of ``atom``: a Var's in ``environment``, or a Literal's number."""
+    """The array of ``atom``: a Var's in ``environment``, or a Literal's."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -69,7 +69,7 @@ def body_types(
 
 
 def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
-    """Interprets the called Program ``body`` on the operands.
+    """The reference of a call: interprets the called Program ``body``.
 
     ``params`` are other params of the call, which do not change its results.
     """

@@ -76,7 +76,7 @@ def _only_member(x: Array, axis_name: str, members: int = 1, **params: Any) -> A
 def _transposed(
     primitive: Callable[[], Callable[..., Atom]],
 ) -> Callable[..., list[Atom | None]]:
-    """The transpose rule that applies another collective, with the same params.
+    """Make the transpose rule that applies another collective, with the same params.
 
     ``primitive()`` gives that collective, which may be defined later in this module.
     The rule is for primitives of one operand.
@@ -98,12 +98,12 @@ def _batched(
     place: int | None,
     result: int,
 ) -> ByAxis:
-    """The batching rule of a collective of one operand.
+    """Make the batching rule of a collective of one operand.
 
-    Along the collective's own axis it is ``over_axis``, which computes with the mapped
-    array. Along any other axis the collective stays, as ``primitive()``: the mapped
-    axis is moved to axis ``place`` of the operand (None: it stays where it is), and
-    comes out as axis ``result`` (with ``place`` None: where it was).
+    If the mapped axis is the collective's own axis, the rule is ``over_axis``, which
+    computes with the mapped array. If not, the collective ``primitive()`` is emitted:
+    the mapped axis is moved to axis ``place`` of the operand (None: it stays where it
+    is), and is axis ``result`` of the output (with ``place`` None: where it was).
     """
 
     def rule(
@@ -175,8 +175,8 @@ def _collective(
     return primitive
 
 
-def _parts(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
-    """The shape of a member's part of ``x``: that without axis 0.
+def _part_shape(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
+    """The shape of a member's part of ``x``: without axis 0.
 
     Raises ShapeError unless axis 0 has an index for each of the ``members``.
     """
@@ -302,7 +302,7 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The values of all members, in front, which each member gets.
+    """The batching of all_gather over its own axis: all members' values, in front.
 
     ``dim`` is the mapped axis of ``x``, of ``size`` members; None if all have ``x``.
     """
@@ -330,7 +330,7 @@ all_gather = _collective(
 def _scatter_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """Each member's part of the sum over the mapped axis ``dim``.
+    """The batching of reduce_scatter over its own axis: parts of the sum over ``dim``.
 
     The parts lie along axis 0 of each member's array, which becomes the mapped axis.
     """
@@ -343,7 +343,7 @@ reduce_scatter = _collective(
     "reduce_scatter",
     "Each member's own part of the sum of all members' values.",
     lambda x, axis_name, members: x.with_shape(
-        _parts("reduce_scatter", x, members)
+        _part_shape("reduce_scatter", x, members)
     ).with_varying(x.varying),
     lambda x, **params: _only_member(x, **params)[0].copy(),
     _transposed(lambda: all_gather),
@@ -359,16 +359,17 @@ reduce_scatter = _collective(
 
 def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
     """Type rule: the operand's type, with a part for each member along axis 0."""
-    _parts("all_to_all", x, members)
+    _part_shape("all_to_all", x, members)
     return x.with_shape(x.shape).with_varying(x.varying)
 
 
 def _exchange_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The exchange as a transposition: member k gets the k-th part of every member.
+    """The batching of all_to_all over its own axis: a transposition.
 
-    It swaps the mapped axis ``dim`` with the axis of parts.
+    It swaps the mapped axis ``dim`` with the axis of parts: member k gets the k-th part
+    of every member.
     """
     return move_axis(repeated(members, x, dim), 1, 0), 0
 
@@ -424,7 +425,7 @@ def _permute_transpose(
 def _permute_over(
     size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
 ) -> tuple[Atom, Dim]:
-    """The slices of ``x`` along its mapped axis ``dim``, permuted.
+    """The batching of ppermute over its own axis: slices of ``x``, permuted.
 
     Members that no pair (source, target) of ``permutation`` names as target get zeros.
     """

@@ -14,10 +14,10 @@ from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import LINEAR, Array, Atoms, Tangents
 from arrayfn.primitives.families import (
+    broadcast_scalar,
     common_dtype,
     common_shape,
     elementwise,
-    spread,
     transpose_each,
 )
 from arrayfn.primitives.rules import jvp_alone
@@ -35,7 +35,7 @@ def _complex_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents
     re, im = tangents
     zero = conversion.literal(0.0, primals[0].type.dtype)
     value = make_complex(zero if re is None else re, zero if im is None else im)
-    return [spread(value, outputs[0].type.shape)]
+    return [broadcast_scalar(value, outputs[0].type.shape)]
 
 
 real = elementwise(
@@ -71,7 +71,7 @@ conj = elementwise(
 
 
 def _joined(re: Array, im: Array) -> Array:
-    """The complex array of real and imaginary parts."""
+    """Join real and imaginary parts to a complex array."""
     # By parts: re + 1j * im is NaN for infinite im, and loses signs of zeros.
     result = np.empty(
         np.broadcast_shapes(re.shape, im.shape), dtypes.complex_of(re.dtype)

@@ -259,7 +259,10 @@ def _batch(
     batch: AxesPair,
     **params: Any,
 ) -> Batched:
-    """Batching rule: the mapped axis becomes a batch axis, or free if one has it."""
+    """Batching rule: the mapped axis becomes a batch axis, or a free one.
+
+    It is free if only one operand has it.
+    """
     x, y = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
     lead = (0,) if all(mapped) else ()
@@ -278,7 +281,7 @@ def _batch(
 
 
 def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> AxesPair:
-    """A pair of axes after the operands got their mapped axis in front.
+    """Shift a pair of axes, after operands got their mapped axis in front.
 
     ``mapped`` says which operand has one; its axes are shifted by 1. ``lead`` are axes
     to put before those of both.

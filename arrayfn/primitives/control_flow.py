@@ -31,7 +31,7 @@ Interpret = Callable[[Program, Sequence[Any]], list[Any]]
 
 
 class Jvp(Protocol):
-    """The jvp of a Program: (program, varying inputs, outputs made dense).
+    """The jvp transformation: (program, varying inputs, outputs made dense).
 
     Returns (program of primals and tangents, which outputs vary).
     """
@@ -42,9 +42,9 @@ class Jvp(Protocol):
 
 
 class Batch(Protocol):
-    """Batching of a Program: (program, axis_size, mapped inputs, outputs made dense).
+    """The batching transformation: (program, axis_size, mapped inputs, dense outputs).
 
-    Returns (mapped program, which outputs are mapped).
+    Returns (mapped program, which outputs are mapped). Dense outputs are always mapped.
     """
 
     def __call__(
@@ -58,7 +58,7 @@ class Batch(Protocol):
 
 
 class Transpose(Protocol):
-    """Transposition of ``program``, which is linear in the inputs marked in ``linear``.
+    """The transposition of ``program``, linear in the inputs marked in ``linear``.
 
     The result takes the other inputs, and cotangents of the outputs marked in
     ``has_cotangent``. It returns the cotangents of linear inputs that are not zero, and
@@ -98,7 +98,10 @@ class Parts:
 
 
 class Split(Protocol):
-    """Splits a Program: (program, unknown inputs, outputs that count as unknown)."""
+    """The transformation that splits a Program by its unknown inputs.
+
+    It takes (program, unknown inputs, outputs that count as unknown).
+    """
 
     def __call__(
         self,
@@ -128,7 +131,7 @@ def elementwise_or(*flags: Iterable[bool]) -> list[bool]:
 
 
 def split_by_counts(items: Sequence[T], *counts: int) -> list[list[T]]:
-    """``items`` cut into lists of these lengths, and a last list with the rest."""
+    """Cut ``items`` into lists of these lengths, and a last list with the rest."""
     pieces: list[list[T]] = []
     begin = 0
     for count in counts:
@@ -142,7 +145,7 @@ def agreeing(
     count: int,
     transform: Callable[[Program, list[bool]], tuple[T, list[bool]]],
 ) -> tuple[list[T], list[bool]]:
-    """Transforms the branches of a cond so that all give the same results.
+    """Transform the branches of a cond so that all return the same results.
 
     ``transform(branch, dense)`` returns the transformed branch, and for each of
     ``count`` results whether it exists: whether a tangent varies, or an output is
@@ -160,12 +163,12 @@ def agreeing(
 def fixed_point(
     transform: Callable[[list[bool]], tuple[T, list[bool]]], carry: list[bool]
 ) -> tuple[T, list[bool]]:
-    """Transforms the body of a loop for flags of its carry that an iteration keeps.
+    """Transform a loop's body for flags of its carry that an iteration preserves.
 
     A flag says whether an array varies, is mapped or is unknown. ``transform(carry)``
     transforms the body for a carry with these flags. It returns the result, and the
-    flags of the body's outputs, the carry first: a flag that is set stays set. What
-    is returned is that for the fewest flags, ``carry`` among them, that stay the same.
+    flags of the body's outputs, the carry first: a flag that is set stays set. Returned
+    is the result for the fewest flags, including ``carry``, that stay the same.
     """
     while True:
         result, flags = transform(carry)
@@ -175,7 +178,7 @@ def fixed_point(
 
 
 def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program:
-    """The equations of ``program`` under another signature.
+    """A Program of the equations of ``program`` with other inputs and outputs.
 
     ``inputs`` and ``outputs`` are Vars and Atoms of ``program``, in any order.
     """
@@ -197,10 +200,10 @@ def equation(
 
 
 def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
-    """``params`` of an equation, with ``change`` applied to the Programs in them."""
+    """Apply ``change`` to the Programs in the ``params`` of an equation."""
 
     def changed(value: Any) -> Any:
-        """``value`` of a param, with the Programs in it and in its tuples changed."""
+        """Apply ``change`` to the Programs in ``value``, also in tuples."""
         if isinstance(value, Program):
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
@@ -223,7 +226,7 @@ def plain(type: ArrayType) -> ArrayType:
 def check_types(
     what: str, types: Sequence[ArrayType], wanted_types: Sequence[ArrayType]
 ) -> None:
-    """Raises unless ``types`` equal ``wanted_types`` in shapes, dtypes and order.
+    """Raise unless ``types`` equal ``wanted_types`` in shapes, dtypes and order.
 
     ``what`` begins the error message: what has these types. Raises DTypeError if only
     dtypes differ, else ShapeError.
@@ -242,7 +245,7 @@ def check_types(
 
 
 def check_closed(name: str, *programs: Program) -> None:
-    """Raise ArgumentError if a Program has constants."""
+    """Raise ArgumentError if one of ``programs`` has captured constants."""
     for program in programs:
         if program.constants:
             raise ArgumentError(
@@ -281,7 +284,7 @@ def pruned(
     """``program`` with other ``outputs``, and only the equations that they need.
 
     Returns it with the set of all Atoms that it reads. With ``effects``, equations with
-    side effects are kept too.
+    side effects remain too.
     """
     kept = needed(program.equations, outputs, effects=effects)
     live = {*outputs, *(a for kept_equation in kept for a in kept_equation.inputs)}
@@ -380,7 +383,7 @@ def limited_while(
     run: Interpret = evaluate,
     watch: Callable[[list[Array]], None] = lambda carry: None,
 ) -> tuple[tuple[Array, ...], int]:
-    """Interprets a while_loop for at most ``limit`` iterations.
+    """Interpret a while_loop for at most ``limit`` iterations.
 
     The operands are constants of the condition, constants of the body, and the carry;
     ``cond_consts`` and ``body_consts`` are the numbers of constants. ``run`` interprets

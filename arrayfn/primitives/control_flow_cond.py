@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def _batch(
     return outputs, [0 if v else None for v in varies]
 
 
-_FEW: Final = 1024
+_FEW: Final = 1024  # elements of an operand that is cheap to repeat for all members
 
 
 def _batch_by_selection(
@@ -155,47 +155,14 @@ def _batch_by_selection(
     return outputs, dims
 
 
-def _passed_on(program: Program, number: int) -> int | None:
-    """Which input ``program`` returns as its output ``number``, or None.
-
-    It may pass through calls, branches and loops that do not change it.
-    """
-    made_by = {
-        var: (equation, k)
-        for equation in program.equations
-        for k, var in enumerate(equation.outputs)
-    }
-    output: Atom | None = program.outputs[number]
-    while output in made_by:
-        output = _unchanged(*made_by[output])
-    return next((k for k, v in enumerate(program.inputs) if v is output), None)
-
-
-def _unchanged(equation: Equation, number: int) -> Atom | None:
-    """The operand that a call, branch or loop returns as output ``number``, or None."""
-    params: dict[str, Any] = dict(equation.params)
-    first, own = 0, None
-    match equation.primitive.name:
-        case "operator_call":
-            programs = [params["body"]]
-        case "cond":
-            programs, first = params["branches"], 1
-        case "scan" if number < params["carry"]:
-            programs, own = [params["program"]], params["consts"] + number
-        case "while_loop":
-            programs, own = [params["body_program"]], params["body_consts"] + number
-            first = params["cond_consts"]
-        case _:
-            return None
-    positions = {_passed_on(program, number) for program in programs}
-    position = positions.pop() if len(positions) == 1 else None
-    if position is None or own not in (None, position):
-        return None
-    return equation.inputs[first + position]
+def _passed_on(branch: Program, number: int) -> int | None:
+    """The number of the input that ``branch`` returns as output ``number``, or None."""
+    output = branch.outputs[number]
+    return next((k for k, v in enumerate(branch.inputs) if v is output), None)
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
-    """Slices along axis 0 of ``x`` where ``flags`` are True, else of ``y``.
+    """Select slices along axis 0: of ``x`` where ``flags`` are True, else of ``y``.
 
     ``flags`` is a bool vector with an entry for each slice.
     """
@@ -205,10 +172,10 @@ def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
 
 
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
-    """Slice k along axis 0 of ``values[index[k]]``, for each k; indices are clamped.
+    """Select slice k of ``values[index[k]]`` along axis 0, for each k.
 
-    ``index`` is an int32 vector; all of ``values``, one array for each branch, have the
-    same shape.
+    ``index`` is an int32 vector, whose elements are clamped; all of ``values``, one
+    array for each branch, have the same shape.
     """
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
@@ -257,7 +224,7 @@ def _split(
 
 
 class _Slots:
-    """Slots for the residuals of branches; residuals of equal type share a slot.
+    """Output slots of a cond for residuals; residuals of equal type share a slot.
 
     Every branch of a cond must return the same number of residuals. Known operands are
     read directly. ``vars`` are the slots in the outer Program.
@@ -268,7 +235,7 @@ class _Slots:
         self.types: list[ArrayType] = []
         for p in parts:
             free = list(range(len(self.types)))
-            for var in _kept(p):
+            for var in _own_residuals(p):
                 form = (var.type.shape, var.type.dtype, var.type.varying)
                 for slot in free:
                     slot_type = self.types[slot]
@@ -340,7 +307,7 @@ class _Slots:
         )
 
 
-def _kept(p: Parts) -> list[Var]:
+def _own_residuals(p: Parts) -> list[Var]:
     """The residuals of ``p`` that are not inputs of its known part."""
     inputs = p.known.inputs
     return [v for v in p.residual_outputs if isinstance(v, Var) and v not in inputs]

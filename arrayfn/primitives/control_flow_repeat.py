@@ -44,7 +44,7 @@ def repeat(
     consts: Values,
     carry: Values,
 ) -> list[Atom]:
-    """Emits a while_loop whose condition and body are Python functions of Atoms.
+    """Emit a while_loop whose condition and body are Python functions of Atoms.
 
     ``goes_on(consts, carry)`` returns a bool scalar, ``step(consts, carry)`` the next
     carry. Returns the final carry.

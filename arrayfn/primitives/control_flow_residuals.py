@@ -13,12 +13,12 @@ from arrayfn.primitives.control_flow import Parts, building, unselected
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
 # equations of small cost that read at most two more arrays.
 _CHEAP_COST: Final = 4
-_MAX_EQUATIONS: Final = 4
-_MAX_ARRAYS: Final = 2
+_MAX_EQUATIONS: Final = 4  # that are cheaper than stacking a value
+_MAX_ARRAYS: Final = 2  # that may be read to recompute one
 
 
 class Residuals:
-    """The residuals of a scan that is split into ``parts``, for the linear loop.
+    """Chooses how a split scan passes each residual to its linear loop.
 
     Constants and slices of the known loop are read directly. Values that depend on
     constants alone are computed once before the loops. Cheap values are recomputed in
@@ -69,7 +69,7 @@ class Residuals:
             self.keep(var)
 
     def keep(self, var: Var) -> None:
-        """Makes ``var``, a residual, available in the linear step.
+        """Make the residual ``var`` available in the linear step.
 
         It is read if it is available, recomputed if that is cheap, else stacked.
         """

@@ -175,7 +175,10 @@ def _split(
     ys = len(program.outputs) - carry
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
-        """The body in two where carries ``varies`` are unknown; which then are."""
+        """Split the body for carries ``varies`` that are unknown.
+
+        Returns the parts, and which outputs are unknown.
+        """
         linear_outputs = [*varies, *[False] * ys]
         parts = split(program, [*of_consts, *varies, *of_xs], linear_outputs)
         return parts, parts.unknown
@@ -354,7 +357,7 @@ def _transposed_body(
 def _backward_step(
     body: Program, known: int, consts: int, sums_exist: Sequence[bool], state: int
 ) -> Program:
-    """The step of a transposed scan: cotangents of constants are summed in the carry.
+    """The step of a transposed scan, which sums the cotangents of constants.
 
     Args:
         body: the transposed step. It takes known constants, known slices, cotangents of

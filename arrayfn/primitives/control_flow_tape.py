@@ -44,13 +44,13 @@ from arrayfn.primitives.control_flow_repeat import (
 )
 
 _MAX_ENTRIES, _MIN_ENTRIES = 1024, 16
-_TAPE_BYTES = 2**24
+_TAPE_BYTES = 2**24  # 16 MiB
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
     """How many copies of a carry of these types a tape holds.
 
-    1024, halved until they take at most 16 MiB, but at least 16.
+    It is 1024, halved until they take at most 16 MiB, but at least 16.
     """
     entry_bytes = max(1, sum(t.nbytes for t in carry))
     entries = _MAX_ENTRIES
@@ -116,7 +116,7 @@ def split_while(
 
 
 def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
-    """The known step that the backward pass runs again, with the carries that it needs.
+    """The known step that the backward pass repeats, reduced to what it needs.
 
     ``body`` is the known step: it takes ``consts`` constants and the carry, and returns
     the carry and residuals. Returns a Program and, for each carry, whether it is on the
@@ -180,7 +180,7 @@ class _Recording:
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
     def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
-        """One step of the outer loop: thins a full tape, then writes until it is full.
+        """Emit a step of the outer loop: thin a full tape, then write until it is full.
 
         ``carry`` has the next free slot, the stride, the trip count, the tape, the
         loop's carry and whether the loop goes on. The tape counts as full when half of
@@ -212,7 +212,7 @@ class _Recording:
         return [results[0], stride, *results[1:]]
 
     def entry(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Writes the loop's carry to the tape, then runs up to a stride of iterations.
+        """Write the loop's carry to the tape, then run up to a stride of iterations.
 
         ``fixed`` ends with the stride. ``carry`` has the slot, the trip count, the
         tape, the loop's carry and whether it goes on; the next one is returned.
@@ -225,7 +225,7 @@ class _Recording:
         return [e.add(slot, 1), e.add(trips, steps), *tape, *state]
 
     def advanced(self, fixed: Values, carry: Values, limit: Atom | None) -> list[Atom]:
-        """Runs the loop until it ends, or for at most ``limit`` iterations.
+        """Run the loop until it ends, or for at most ``limit`` iterations.
 
         ``carry`` is a count, the loop's carry, and whether it goes on; the final one is
         returned.

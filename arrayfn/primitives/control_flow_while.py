@@ -192,7 +192,7 @@ def _until_all_stop(
         return [reductions.reduce_or(values[-1], axes=(0,))]
 
     def step(*values: Atom) -> list[Atom]:
-        """The body's results for members that go on, old values for the others."""
+        """The new values for members that go on, the old values for the others."""
         fixed, inner, (*before, goes_on) = split_by_counts(values, conds, bodies)
         # The body's results for stopped members must not contribute derivatives.
         guarded = [

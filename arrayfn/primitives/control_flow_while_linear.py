@@ -98,7 +98,7 @@ def _expand(
     consts: int,
     linear_consts: int,
 ) -> list[Atom]:
-    """Emits one loop over the known and the linear step, from the tape's first entry.
+    """Emit one loop over the known and the linear step, from the first tape entry.
 
     Returns the final linear carry. Operands and params are those of the type rule.
     """
@@ -239,8 +239,8 @@ class _Backwards:
         consts: int,
         sums: int,
     ) -> None:
+        """Store the steps and counts, and derive the known step without residuals."""
         self.known = known
-        # The known step without residuals: its carry alone.
         self.advance, _ = pruned(known, known.outputs[:taped_count])
         self.backward = backward
         self.taped_count = taped_count
@@ -278,7 +278,7 @@ class _Backwards:
         return results[3 + self.taped_count :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
-        """One backward iteration: finds the carry before it, and pulls cotangents back.
+        """Emit one backward iteration: find the carry before it, pull cotangents back.
 
         ``fixed`` are the known step's constants. ``carry`` has the number of iterations
         left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
@@ -299,11 +299,11 @@ class _Backwards:
         return [iterations_left, top, iterations, *tapes, *new_cotangents]
 
     def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Iterates from the last entry towards the next iteration; adds one entry.
+        """Repeat iterations from the last entry on, to add entries near the next one.
 
         ``fixed`` are the known step's constants and the number of iterations left;
         ``carry`` has ``top``, ``iterations`` and the tapes. The free entries are spread
-        over the distance, and half of them are kept for the part after it, so that
+        over the distance, and half of them are reserved for the part after it, so that
         there are always entries near its end.
         """
         *consts, iterations_left = fixed

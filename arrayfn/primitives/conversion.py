@@ -37,7 +37,7 @@ def literal(value: PythonScalar, dtype: DType) -> Literal:
 
 
 def convert(x: Atom, dtype: DType) -> Atom:
-    """``x`` as ``dtype``, not weak.
+    """Convert ``x`` to ``dtype``, not weak.
 
     A Literal is converted at once, and ``x`` itself is returned if it has that type.
     """
@@ -91,7 +91,7 @@ def _reference(
 
 
 def _to_integer(x: Array, dtype: DType) -> Array:
-    """Floats truncated to integers, clamped to the range of ``dtype``; NaN is 0."""
+    """Truncate floats to integers, clamped to the range of ``dtype``; NaN is 0."""
     # Outside the integer's range, NumPy's result depends on the machine.
     limits = dtypes.limits(dtype)
     # The largest integer need not be a float, but the next power of two is.

@@ -65,9 +65,9 @@ from arrayfn.primitives.windowed import (
 
 
 def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
-    """Raises ShapeError unless ``roles`` name each axis of an array of ``type`` once.
+    """Raise ShapeError unless ``roles`` name each axis of an array exactly once.
 
-    ``name`` says in the message which array that is.
+    ``type`` is the array's, and ``name`` its name in the message.
     """
     axes = sorted(axis for role in roles for axis in role)
     if axes != list(range(type.ndim)):
@@ -205,7 +205,7 @@ def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The operand's cotangent: its windows' cotangents, added up where they overlap.
+    """The operand's cotangent: the cotangents of its windows, added up.
 
     The arguments are those of ``to_operand``.
     """
@@ -268,7 +268,7 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
 
 
 def with_mapped(roles: Roles, role: int) -> Roles:
-    """``roles`` of an array that got a mapped axis 0, of the role ``role``."""
+    """Extend ``roles`` for an array with a mapped axis 0, of the role ``role``."""
     with_axis = [shifted(axes) for axes in roles]
     with_axis[role] = (0, *with_axis[role])
     return with_axis[0], with_axis[1], with_axis[2], with_axis[3]
@@ -301,7 +301,7 @@ def _batch(
 
 
 def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
-    """Emits the convolution of ``x`` by kernel ``w`` as other primitives.
+    """Emit the convolution of ``x`` by kernel ``w`` as other primitives.
 
     It is a sum of slices if only a short window is contracted, else windows and a
     matrix product.

@@ -88,7 +88,7 @@ def extents_of(type: ArrayType, axes: Axes) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The params of a ``conv_general``: roles of axes, strides and dilations."""
+    """The params of a convolution: roles of axes, strides and dilations."""
 
     lhs: Roles
     rhs: Roles
@@ -110,7 +110,7 @@ class Form:
 
 
 def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
-    """A convolution that contracts nothing but the window, as a sum of slices.
+    """Emit a convolution that contracts only the window, as a sum of slices.
 
     It fuses into one kernel that reads the operand directly.
 
@@ -145,12 +145,14 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     w = conversion.as_dtype(w, compute_dtype)
     total: Atom | None = None
     for tap in np.ndindex(*geometry.sizes):
-        left = _spread(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
+        left = _drop_and_broadcast(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
         index = [0] * len(tap)
         for axis, k in zip(geometry.axes, tap, strict=True):
             index[position[kernel_axis[axis]]] = k
         right = _element(w, of_kernel, index)
-        right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
+        right = _drop_and_broadcast(
+            right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape
+        )
         term = e.mul(conversion.as_dtype(left, compute_dtype), right)
         total = term if total is None else e.add(total, term)
     assert total is not None
@@ -168,8 +170,10 @@ def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
     return slicing.block(w, begin, limit)
 
 
-def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> Atom:
-    """``x`` without the axes ``dropped``, of extent 1, and broadcast to ``shape``.
+def _drop_and_broadcast(
+    x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape
+) -> Atom:
+    """Drop the axes ``dropped``, of extent 1, and broadcast ``x`` to ``shape``.
 
     Each other axis k becomes axis ``positions[k]`` of the result.
     """
@@ -184,7 +188,7 @@ def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> A
 
 
 def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
-    """Windows side by side (im2col), and one matrix product.
+    """Emit a convolution as windows side by side (im2col) and a matrix product.
 
     The axes of the windows are ordered so that the product needs no other copy:
     contracted axes as in the kernel, free axes as in the output. Axes from the
@@ -280,7 +284,7 @@ def _innermost(
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
     """The windows of ``x``, with axes in ``order``.
 
-    A view if there is one window, or if windows have one element each.
+    It is a view if there is one window, or if windows have one element each.
     """
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))

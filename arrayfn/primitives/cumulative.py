@@ -55,7 +55,7 @@ def _cumulative(
         return x.with_shape(x.shape)
 
     def reference(x: Array, *, axis: int, reverse: bool) -> Array:
-        """``accumulate`` in the compute dtype; from the end if ``reverse``."""
+        """Apply ``accumulate`` in the compute dtype; from the end if ``reverse``."""
         widened = x.astype(dtypes.compute_dtype(x.dtype))
         with np.errstate(all="ignore"):
             if reverse:
@@ -97,7 +97,7 @@ def _doubling(
     axis: int,
     reverse: bool,
 ) -> tuple[Atom, ...]:
-    """An inclusive scan by an associative function, in log2(n) steps.
+    """Emit an inclusive scan by an associative function, in log2(n) steps.
 
     Hillis and Steele, Data parallel algorithms (1986).
 
@@ -121,7 +121,7 @@ def _doubling(
 
 
 def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
-    """``x`` moved by ``step`` elements along ``axis``; ``fill`` fills the free places.
+    """Shift ``x`` by ``step`` elements along ``axis``; ``fill`` is shifted in.
 
     A negative ``step`` moves towards index 0.
     """

@@ -96,7 +96,7 @@ def _jvp(
 
 @dataclass(frozen=True)
 class _MappedDerivative:
-    """The batching rule of the derivative of a ``custom_vmap``.
+    """The batching rule of a ``custom_vmap`` function's derivative.
 
     It differentiates the Program that the custom rule, named ``rule``, gives. The
     derivative takes tangents of the operands marked in ``varies``, and returns those of
@@ -109,7 +109,7 @@ class _MappedDerivative:
     results_vary: list[bool]
 
     def __call__(self, size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
-        """The derivative of the mapped function, for these mapped operands.
+        """Differentiate the mapped function, for these mapped operands.
 
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
@@ -151,9 +151,10 @@ class _MappedDerivative:
     def is_mapped_by_tangents(
         self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
     ) -> bool:
-        """Whether only tangents, or operands whose tangents are not, are mapped.
+        """Whether no operand would be mapped if the custom rule were called.
 
-        The custom rule maps none of these operands together with its tangent.
+        The custom rule maps an operand together with its tangent. So this is true if
+        only tangents are mapped, or operands whose tangents are not.
         """
         return not any(
             is_mapped and (tangent_mapped or not varies)
@@ -200,11 +201,11 @@ def mapped_type(type: ArrayType, size: int) -> ArrayType:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """The equations of the known part of a call, and those of its linear part.
+    """Split a ``custom_vmap`` into a known call and a linear call.
 
-    ``whole`` is a ``custom_vmap``, and ``unknown`` marks its operands that the known
-    part may not read. Each part is a plain call: it is mapped by the rules of the
-    body's primitives, not by the custom rule, which maps the whole body only.
+    ``whole`` is the call, and ``unknown`` marks its operands that the known part may
+    not read. Each part is a plain call: it is mapped by the rules of the body's
+    primitives, not by the custom rule, which maps the whole body only.
     """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(whole.outputs))

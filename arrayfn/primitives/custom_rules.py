@@ -56,7 +56,7 @@ Results = tuple[tuple[Shape, DType], ...]
 
 
 def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
-    """DifferentiationError if one of the last ``captured`` tangents is not zero."""
+    """Raise DifferentiationError if a tangent of the last ``captured`` is not zero."""
     own = len(tangents) - captured
     if any(tangent is not None for tangent in tangents[own:]):
         raise DifferentiationError(
@@ -128,7 +128,7 @@ def _jvp_batch(
         named_rule = FUNCTIONS.find(jvp_body)
 
         def rule(varies: tuple[bool, ...]) -> NamedJvp:
-            """The user's rule for tangents that ``varies`` marks, mapped."""
+            """The user's jvp rule, mapped, for the tangents that ``varies`` marks."""
             made: NamedJvp = named_rule.function(varies)
             member_rule, out_varies = made
             inputs = [*mapped, *selected(mapped, varies)]
@@ -280,11 +280,11 @@ def _batched_backward(
     mapped: Sequence[bool],
     backward: Rule,
 ) -> Rule:
-    """The user's ``backward`` for mapped cotangents.
+    """Map the user's ``backward`` rule.
 
     ``batch`` maps Programs along an axis of extent ``size``. ``residuals`` and
     ``mapped`` say which residuals and which inputs of the function are mapped. The
-    cotangent of an input that is not is the sum over all members.
+    cotangent of an input that is not mapped is the sum over all members.
     """
     if isinstance(backward, str):
         named_rule = FUNCTIONS.find(backward)
@@ -306,7 +306,7 @@ def _batched_backward(
 
 
 def _total(cotangent: Atom) -> Atom:
-    """The sum of a mapped ``cotangent`` over all members; zeros for integers."""
+    """Sum a mapped ``cotangent`` over all members; zeros for integers."""
     type = cotangent.type
     if type.dtype not in dtypes.DIFFERENTIABLE:
         return views.zeros(type.with_shape(type.shape[1:]))
@@ -364,7 +364,7 @@ def _linear_types(
 def _linear_reference(
     *operands: Array, name: str, backward: Rule, residuals: int, results: Results
 ) -> Any:
-    """Raises: the linear part of a custom_vjp can be transposed, but not computed."""
+    """Raise an error: the linear part of a custom_vjp can only be transposed."""
     raise forward_mode_error(name)
 
 

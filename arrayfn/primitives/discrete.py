@@ -23,7 +23,7 @@ def _step(
     doc: str,
     **options: Any,
 ) -> Primitive:
-    """An elementwise Primitive whose derivative is zero.
+    """Make an elementwise Primitive whose derivative is zero.
 
     ``reference`` is the NumPy function, ``accepts`` the dtypes it takes; ``options``
     are those of ``elementwise``.
@@ -50,7 +50,7 @@ def _predicate(
     doc: str,
     arity: int = 1,
 ) -> Primitive:
-    """An elementwise Primitive with a bool result, of ``arity`` operands."""
+    """Make an elementwise Primitive with a bool result, of ``arity`` operands."""
     return _step(name, reference, accepts, doc, arity=arity, result=boolean)
 
 

@@ -32,7 +32,7 @@ _warned: dict[Any, Any] = {}  # the registry of the warnings module
 
 
 def note_kernel(operator: str, kernel: str) -> None:
-    """Records that ``operator`` has a kernel.
+    """Record that ``operator`` has a kernel, for warnings.
 
     Messages describe it by the text ``kernel``.
     """

@@ -41,7 +41,7 @@ from arrayfn.primitives.windows import Windows
 def _check_starts(
     name: str, x: ArrayType, sizes: Shape, starts: Sequence[ArrayType]
 ) -> None:
-    """Raises DTypeError or ShapeError unless a slice of ``x`` can be read.
+    """Raise DTypeError or ShapeError unless a slice of ``x`` can be read.
 
     ``name`` is the primitive's, for the message. ``starts`` are the types of the start
     indices: integer scalars of one dtype, one for each axis. The extents ``sizes`` do
@@ -63,7 +63,7 @@ def _check_starts(
 
 
 def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...]:
-    """The slices of extents ``sizes`` at ``starts``, moved to lie inside ``x``."""
+    """The slices of extents ``sizes`` at ``starts``, clamped to lie inside ``x``."""
     begins = (
         min(max(int(start), 0), extent - size)
         for start, extent, size in zip(starts, x.shape, sizes, strict=True)
@@ -87,7 +87,7 @@ def _index_vectors(axis_size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
 
 
 def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
-    """``starts`` after a 0, the start along a mapped axis in front."""
+    """``starts`` with a 0 in front, the start along the mapped axis 0."""
     dtype = starts[0].type.dtype if starts else dtypes.int64
     return [Literal(0, dtype), *starts]
 

@@ -24,13 +24,13 @@ from arrayfn.primitives.base import (
     value_of,
 )
 from arrayfn.primitives.families import (
+    broadcast_scalar,
     common_dtype,
     common_shape,
     elementwise,
     random_array,
-    spread,
+    sum_to_scalar,
     transpose_each,
-    unspread,
 )
 from arrayfn.primitives.rules import not_none
 
@@ -41,7 +41,7 @@ def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     """The jvp rule of ``add``: the sum of the tangents that are not zero."""
     x, *rest = not_none(tangents)
     total = add(x, *rest) if rest else x
-    return [spread(total, outputs[0].type.shape)]
+    return [broadcast_scalar(total, outputs[0].type.shape)]
 
 
 def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
@@ -49,7 +49,7 @@ def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Ta
     x, y = tangents
     total = x if y is None else neg(y) if x is None else sub(x, y)
     assert total is not None
-    return [spread(total, outputs[0].type.shape)]
+    return [broadcast_scalar(total, outputs[0].type.shape)]
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -291,7 +291,7 @@ def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     _, x, y = tangents
     zero = _zero(outputs[0].type.dtype)
     value = select(which, zero if x is None else x, zero if y is None else y)
-    return [spread(value, outputs[0].type.shape)]
+    return [broadcast_scalar(value, outputs[0].type.shape)]
 
 
 def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
@@ -303,9 +303,9 @@ def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     zero = _zero(ct.type.dtype)
     to_x = to_y = None
     if isinstance(x, Linear):
-        to_x = unspread(select(which, ct, zero), x.type)
+        to_x = sum_to_scalar(select(which, ct, zero), x.type)
     if isinstance(y, Linear):
-        to_y = unspread(select(which, zero, ct), y.type)
+        to_y = sum_to_scalar(select(which, zero, ct), y.type)
     return [None, to_x, to_y]
 
 

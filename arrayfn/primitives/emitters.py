@@ -25,7 +25,9 @@ def define(primitives: Mapping[str, Primitive]) -> None:
 
 
 class Emitter:
-    """The primitive ``name``, which is looked up when a rule emits it.
+    """Stands for the primitive ``name``, which is looked up when it is called.
+
+    Rules use it for primitives that are defined in later modules.
 
     >>> Emitter("add")
     <emitter of add>
@@ -44,7 +46,7 @@ class Emitter:
 
 
 class SumEmitter(Emitter):
-    """A sum: float8 operands are added in float32, and the result is rounded once."""
+    """Emits sums; float8 operands are added in float32 and the result rounded once."""
 
     @override
     def __call__(self, *operands: Any, **params: Any) -> Any:

@@ -158,14 +158,16 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
     def rule(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
     ) -> Tangents:
-        """The sum of the tangents times partial derivatives."""
+        """Sum the products of tangents and partial derivatives."""
         total: Atom | None = None
         for tangent, partial in zip(tangents, partials, strict=True):
             if tangent is None or partial is None:
                 continue
             term = emitters.mul(tangent, partial(*primals, outputs[0]))
             total = term if total is None else emitters.add(total, term)
-        return [None if total is None else spread(total, outputs[0].type.shape)]
+        return [
+            None if total is None else broadcast_scalar(total, outputs[0].type.shape)
+        ]
 
     return rule
 
@@ -220,10 +222,10 @@ def check_defined(name: str, x: ArrayType, allowed: frozenset[DType]) -> None:
 
 
 def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, with float16 and bfloat16 computed in float32 and rounded once."""
+    """Wrap a NumPy ``function`` to compute fp16 and bf16 in float32, rounded once."""
 
     def compute(*operands: Any, **params: Any) -> Any:
-        """Evaluate ``function``, of float16 and bfloat16 in float32, and round back."""
+        """Call ``function``, with fp16 and bf16 operands as float32, and round back."""
         with np.errstate(all="ignore"):
             halves = [x for x in operands if x.dtype in dtypes.HALF_PRECISION]
             if not halves:
@@ -242,15 +244,15 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def spread(value: Atom, shape: Shape) -> Atom:
-    """``value`` broadcast to ``shape``, if it is rank-0 and ``shape`` is not."""
+def broadcast_scalar(value: Atom, shape: Shape) -> Atom:
+    """Broadcast ``value`` to ``shape`` if it is rank-0 and ``shape`` is not."""
     if value.type.shape == shape:
         return value
     return emitters.broadcast_in_dim(value, shape=shape, axes=())
 
 
-def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
-    """The transpose of ``spread``: the sum of ``cotangent`` for a rank-0 operand."""
+def sum_to_scalar(cotangent: Atom, operand: ArrayType) -> Atom:
+    """The transpose of ``broadcast_scalar``: sum ``cotangent`` for a rank-0 operand."""
     if cotangent.type.shape == operand.shape:
         return cotangent
     axes = tuple(range(cotangent.type.ndim))
@@ -258,13 +260,13 @@ def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
 
 
 def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
-    """The transpose rule of a function linear in each input, or in all together.
+    """Make the transpose rule of a function linear in each input, or in all together.
 
     ``maps[k](cotangent, inputs)`` is the cotangent of input k.
     """
 
     def rule(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-        """The cotangent of each Linear input by its map; None for the others."""
+        """The cotangents of Linear inputs, each by its map; None for the others."""
         (cotangent,) = cotangents
         results: list[Atom | None] = []
         for operand, transpose in zip(inputs, maps, strict=True):
@@ -272,16 +274,17 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
                 results.append(None)
             else:
                 value = transpose(cotangent, inputs)
-                results.append(unspread(value, operand.type))
+                results.append(sum_to_scalar(value, operand.type))
         return results
 
     return rule
 
 
 def align(axis_size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
-    """Operands with the mapped axis in front, and of one shape; rank-0 ones stay.
+    """Move the mapped axis of operands to the front, and broadcast to one shape.
 
-    ``axis_size`` is the extent of the mapped axis, ``dims`` where each operand has it.
+    Rank-0 operands stay. ``axis_size`` is the extent of the mapped axis, ``dims`` where
+    each operand has it.
     """
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):

@@ -202,7 +202,7 @@ def _scatter(
     unique_only: bool = False,
     rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
-    """A scatter Primitive.
+    """Make a scatter Primitive.
 
     Args:
         name: the primitive's, and its template's.
@@ -234,7 +234,7 @@ def _scatter(
 def _scatter_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule: of updates with one target, the one that is stored counts."""
+    """The jvp rule: of updates with the same target, only the stored one counts."""
     x, indices, updates = primals
     dx, _, du = tangents
     if params["unique_indices"]:
@@ -300,7 +300,10 @@ def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tan
 def _mul_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule; by updates only if no two of them have one target."""
+    """The jvp rule of scatter_mul.
+
+    It differentiates by updates only if no two of them have the same target.
+    """
     x, indices, updates = primals
     dx, _, du = tangents
     if du is not None and not params["unique_indices"]:

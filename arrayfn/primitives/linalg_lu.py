@@ -186,7 +186,7 @@ pivots_to_permutation = m.matrix_primitive(
 
 
 def factors(a: Atom) -> tuple[Atom, Atom]:
-    """The LU factors of matrices, column-major, and the permutation of rows."""
+    """The LU factors of matrices, column-major, and their permutations of rows."""
     by_columns, _, permutation = lu(m.transpose_matrices(a))
     return by_columns, permutation
 
@@ -199,7 +199,7 @@ def solve_by_factors(
     transpose: bool = False,
     conjugate: bool = False,
 ) -> Atom:
-    """``x`` with ``op(a) x = b``, from the factors of ``a``, which are not copied.
+    """Solve ``op(a) x = b`` by the LU factors of ``a``, which are not copied.
 
     ``by_columns`` and ``permutation`` are the results of ``factors``. ``op`` transposes
     or conjugates, or both. Column-major factors are transposed matrices, so upper and

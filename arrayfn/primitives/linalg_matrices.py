@@ -139,7 +139,10 @@ def upper_part(x: Atom, diagonal: int = 0) -> Atom:
 
 
 def hermitian(x: Atom) -> Atom:
-    """The Hermitian matrices with this lower triangle; the diagonal becomes real."""
+    """The Hermitian matrices whose lower triangle is that of ``x``.
+
+    The imaginary part of the diagonal is dropped.
+    """
     lower, diagonal = lower_part(x, -1), diagonal_part(x)
     if diagonal.type.dtype in dtypes.COMPLEX:
         diagonal = scale(e.add(diagonal, conjugate(diagonal)), 0.5)
@@ -290,7 +293,7 @@ def lapack(name: str, dtype: DType) -> Callable[..., Any]:
 
 
 def each(x: Array) -> Array:
-    """The matrices of ``x`` as one array ``[count, rows, columns]``."""
+    """Reshape the matrices of ``x`` to one array ``[count, rows, columns]``."""
     count = int(np.prod(x.shape[:-2]))
     return x.reshape((count, *x.shape[-2:]))
 

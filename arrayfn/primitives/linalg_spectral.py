@@ -193,7 +193,7 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _scale(matrix: Array) -> Any:
-    """A power of two that scales ``matrix`` so that geev does not scale it itself."""
+    """A power of two to scale ``matrix`` by, so that geev does not scale it itself."""
     magnitude = np.abs(matrix).max(initial=0)
     limits = np.finfo(magnitude.dtype)
     exponent = max(int(np.frexp(magnitude)[1]), limits.minexp + 1) - 1
@@ -202,7 +202,7 @@ def _scale(matrix: Array) -> Any:
 
 
 def _unpacked(packed: Array, imaginary: Array) -> Array:
-    """Complex vectors of a real matrix, from LAPACK's real and imaginary parts."""
+    """Join LAPACK's real and imaginary parts to complex vectors."""
     vectors = packed.astype(dtypes.complex_of(packed.dtype))
     for k in np.flatnonzero(imaginary > 0):
         vectors[:, k] = packed[:, k] + 1j * packed[:, k + 1]

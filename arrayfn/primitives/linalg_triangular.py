@@ -231,7 +231,7 @@ def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Ba
 def map_sides(
     solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
 ) -> Atom:
-    """``solve(b, a)`` of one matrix ``a`` for mapped right-hand sides: all at once.
+    """Solve mapped right-hand sides of one matrix at once: ``solve(b, a)``.
 
     ``dim`` is the mapped axis of ``b``, and ``free`` the axis of its columns, without
     that axis.

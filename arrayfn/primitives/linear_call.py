@@ -139,16 +139,17 @@ def _batch(
     transposed: Program,
     consts: int,
 ) -> Batched:
-    """Batching rule: a call of mapped Programs; what it is linear in is mapped anyway.
+    """Batching rule: a call of mapped Programs.
 
-    The first ``consts`` operands are constants of both Programs.
+    Operands that it is linear in are mapped in any case. The first ``consts`` operands
+    are constants of both Programs.
     """
     fixed = mapped_axes_first(inputs[:consts], dims[:consts])
     mapped = [dim is not None for dim in dims[:consts]]
     mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
-        """``program`` mapped: its first ``consts`` inputs as here, the others all."""
+        """Map ``program``: its first ``consts`` inputs as here, and all others."""
         given = len(program.inputs) - consts
         every = [True] * len(program.outputs)
         return batch(program, axis_size, [*mapped, *[True] * given], every)[0]

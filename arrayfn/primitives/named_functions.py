@@ -16,7 +16,7 @@ from arrayfn.errors import ProgramError
 
 
 class NamedFunction(str):
-    """The name of a Python function in Programs, with the function attached."""
+    """The name by which a Program refers to a Python function, with the function."""
 
     __slots__ = ("__weakref__", "function")
 
@@ -30,9 +30,10 @@ class NamedFunction(str):
 
 
 class FunctionTable:
-    """The functions that Programs refer to, as long as such a Program exists.
+    """The Python functions that Programs refer to, by name.
 
-    Compiled code calls them without a Program, so it keeps its functions alive.
+    A function is kept as long as such a Program exists. Compiled code calls functions
+    without a Program, so it keeps them alive itself.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class FunctionTable:
         self._kept: dict[str, NamedFunction] = {}
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
-        """A new name for ``function``: ``label`` and a number."""
+        """Make a new name for ``function``: ``label`` and a number."""
         named = NamedFunction(f"{label}#{next(self._numbers)}", function)
         self._by_name[str(named)] = named
         return named

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class NumberedTable(Generic[T]):
-    """Objects of this process, such as Python functions, that plans have numbers of.
+    """Objects of this process that plans refer to by number, such as functions.
 
     >>> table = NumberedTable[str]("Python step")
     >>> table.find(table.add("sort"))
@@ -22,7 +22,7 @@ class NumberedTable(Generic[T]):
         self._items: list[T] = []
 
     def add(self, item: T) -> int:
-        """Store ``item``; return the number under which a runtime finds it."""
+        """Store ``item``; return its number."""
         self._items.append(item)
         return len(self._items) - 1
 

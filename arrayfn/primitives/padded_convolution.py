@@ -164,7 +164,7 @@ def _types(
 
 
 def _canonical(x: Array, roles: Roles) -> Array:
-    """``x`` with the axes [group, outer, inner, spatial...].
+    """Merge and order the axes of ``x``: [group, outer, inner, spatial...].
 
     Axes of one of the first three roles are merged.
     """
@@ -234,7 +234,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
 def _third_array(
     arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any
 ) -> Atom:
-    """Emits the array ``gives`` from the two others.
+    """Emit the array ``gives`` of a convolution from the two others.
 
     ``gives`` is "output", "operand" or "kernel", and ``arrays`` has the others by name.
     ``like`` is the shape of the result, whose spatial extents count. Strides, padding
@@ -289,7 +289,7 @@ def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
 
 
 def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
-    """A ``conv_general`` after a ``pad``, or their transposes."""
+    """Emit a ``conv_general`` after a ``pad``, or their transposes."""
     result = _types(first.type, second.type, **params)
     gives, padding = params["gives"], params["padding"]
     form = Form(**{field.name: params[field.name] for field in fields(Form)})

@@ -43,7 +43,7 @@ def kept_axes(ndim: int, axes: Axes) -> Axes:
 
 
 def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
-    """A reduction's result, repeated along the reduced axes."""
+    """Broadcast a reduction's result ``value`` along the reduced axes of ``like``."""
     kept = kept_axes(like.ndim, axes)
     return views.broadcast_in_dim(value, shape=like.shape, axes=kept)
 
@@ -120,7 +120,7 @@ def _reduction(
 
 
 def _sum(x: Array, axis: Axes) -> Array:
-    """NumPy's sum, with blocks along axes on which NumPy does not sum pairwise.
+    """Sum in NumPy, in blocks along axes on which NumPy does not sum pairwise.
 
     NumPy sums pairwise along the contiguous axis only, and in order along others.
     """
@@ -272,7 +272,7 @@ reduce_or = _reduction(
 
 
 def _first_position(extremum: Primitive) -> Callable[..., Atom]:
-    """The expansion to the first position of an element that is ``extremum`` or NaN."""
+    """Make the expansion to the first position of the extremum, or of NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
         """The first position along ``axis`` whose element equals the extremum."""
@@ -294,7 +294,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
 def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
-    """The Primitive of the first position of an extremum along an axis.
+    """Make the Primitive of the first position of an extremum along an axis.
 
     ``reference`` is NumPy's function, ``extremum`` the reduction whose result is
     searched.

@@ -171,7 +171,7 @@ def _marked(known: Program) -> set[Var]:
 def _recomputed(
     body: Program, outputs: Atoms, marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
-    """The equations to recompute for ``outputs`` of ``body``, if ``marked`` are saved.
+    """Which equations to recompute for ``outputs`` of ``body`` if ``marked`` are saved.
 
     Returns the equations, the marked values that are needed, and all Vars that are
     read.
@@ -220,7 +220,7 @@ def _transpose(
 
 
 def _behind_barriers(program: Program, count: int) -> Program:
-    """``program`` with a barrier between its inputs.
+    """Put a barrier between inputs of ``program``.
 
     Its first ``count`` inputs are read only when the next one has been computed.
     """

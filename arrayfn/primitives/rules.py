@@ -46,10 +46,7 @@ def not_none(tangents: Tangents) -> list[Atom]:
 
 
 def with_nones(values: Iterable[Atom | None], flags: Iterable[bool]) -> Tangents:
-    """For each of ``flags`` the next of ``values`` if it is true, else None.
-
-    It undoes ``not_none``: ``flags`` say what was not None.
-    """
+    """Insert None into ``values`` where ``flags`` are false: undoes ``not_none``."""
     remaining = iter(values)
     return [next(remaining) if flag else None for flag in flags]
 
@@ -60,7 +57,7 @@ def shifted(axes: Iterable[int]) -> Axes:
 
 
 def repeated(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` with its mapped axis ``dim`` in front.
+    """Move the mapped axis ``dim`` of ``x`` to the front.
 
     If it has none, it is repeated along a new axis of extent ``size``.
     """
@@ -71,9 +68,9 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
 
 
 def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
-    """``inputs`` with the mapped axis in front, repeated along it where it is missing.
+    """Move the mapped axes of ``inputs`` to the front; repeat inputs without one.
 
-    ``axis_size`` is its extent; ``dims`` has its position in each input, or None.
+    ``axis_size`` is the extent; ``dims`` has the axis of each input, or None.
     """
     return [
         x if dim == 0 else repeated(axis_size, x, dim)
@@ -82,7 +79,7 @@ def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
 
 
 def mapped_axes_first(inputs: Atoms, dims: Dims) -> list[Atom]:
-    """``inputs`` with the mapped axis of each, if it has one, moved to the front.
+    """Move the mapped axis of each of ``inputs``, if it has one, to the front.
 
     ``dims`` has the mapped axis of each, or None.
     """
@@ -96,7 +93,7 @@ def mapped_axes_first(inputs: Atoms, dims: Dims) -> list[Atom]:
 
 
 def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
-    """The jvp rule of one operand, from ``rule(x, *outputs, t, **params)``.
+    """Make the jvp rule of one operand from ``rule(x, *outputs, t, **params)``.
 
     ``rule`` returns the tangent of the output, or a list for several outputs.
     """
@@ -112,7 +109,7 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
 
 
 def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
-    """The jvp rule of ``primitive(x, *others, **params)``, linear in ``x`` alone.
+    """Make the jvp rule of ``primitive(x, *others, **params)``, linear in ``x`` only.
 
     The others are indices, which have no tangents.
     """
@@ -148,7 +145,7 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
 
 
 def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
-    """The transpose rule of a function that is linear in its first operand alone.
+    """Make the transpose rule of a function linear only in its first operand.
 
     It is ``rule(cotangent, type of the operand, *other operands, **params)``. To
     transpose primitive ``of`` by another operand is an error; without ``of``, other
@@ -171,13 +168,13 @@ def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
 
 
 def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
-    """The batching rule of a function whose operands are all mapped along axis 0.
+    """Make the batching rule of a function whose operands are all mapped along axis 0.
 
     ``rule(*operands, **params)`` emits it; its outputs are mapped along axis 0, too.
     """
 
     def batch(axis_size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
-        """Maps all operands along axis 0, and emits the function on them."""
+        """Map all operands along axis 0, and emit the function on them."""
         outputs = rule(*all_mapped(axis_size, inputs, dims), **params)
         return (
             (outputs, [0] * len(outputs))

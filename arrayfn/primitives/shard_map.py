@@ -141,7 +141,7 @@ def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
 
 
 def with_specs(body: Program, out_specs: Specs, typed: bool) -> Program:
-    """``body`` with each result marked as varying along the axes of its spec.
+    """Mark each result of ``body`` as varying along the axes of its spec.
 
     If its types do not say what varies (``typed`` is False) it stays as it is.
     """
@@ -169,7 +169,7 @@ def varying_along(x: Atom, axes: Iterable[str]) -> Atom:
 
 
 def _indices_last(program: Program, indices: int, first: int) -> Program:
-    """``program`` with its ``indices`` inputs from ``first`` on at the end."""
+    """Move the ``indices`` inputs of ``program`` from ``first`` on to the end."""
     last = first + indices
     inputs = (
         *program.inputs[:first],
@@ -186,7 +186,7 @@ def _emit(
     body: Program,
     params: Mapping[str, Any],
 ) -> list[Atom]:
-    """The outputs of a shard_map with the other ``params``."""
+    """Emit a shard_map of ``body`` with the other ``params``; returns its outputs."""
     if not body.outputs:
         return []
     specs = tuple(out_specs)
@@ -257,7 +257,7 @@ def _specs_with_mapped(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSp
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a shard_map: ``(the known one, the linear one)``.
+    """Split a shard_map into a known and a linear one.
 
     Residuals are stacked along those of its axes along which they vary.
     """
@@ -299,7 +299,7 @@ def _split(
         part_type(v.type, mesh, spec, typed)
         for v, spec in zip(stacked_residuals, specs, strict=True)
     ]
-    linear_body = _of_stacked_residuals(
+    linear_body = _reading_stacked_residuals(
         parts, stacked_types, specs, index_types(axis_names, typed)
     )
     linear_specs = tuple(selected(out_specs, varies))
@@ -331,7 +331,7 @@ def _residual_spec(
 
 
 def _with_stacked_residuals(parts: Parts, specs: Sequence[PartitionSpec]) -> Program:
-    """The known body, whose residuals have the leading axis that ``specs`` cut."""
+    """Give the residuals of the known body a leading axis, which ``specs`` cut."""
     builder = ProgramBuilder(parts.known.name)
     with builder:
         results = builder.inline(parts.known, builder.inputs_of(parts.known))
@@ -341,7 +341,7 @@ def _with_stacked_residuals(parts: Parts, specs: Sequence[PartitionSpec]) -> Pro
         return builder.build(results)
 
 
-def _of_stacked_residuals(
+def _reading_stacked_residuals(
     parts: Parts,
     stacked: Sequence[ArrayType],
     specs: Sequence[PartitionSpec],
@@ -410,10 +410,11 @@ def _counted_once(
     cotangents: Sequence[PartitionSpec],
     results: Sequence[PartitionSpec],
 ) -> Program:
-    """A transposed body for Programs whose types do not say what varies.
+    """Make a transposed body count shared values once, without types that say so.
 
-    The cotangent of a result that all members along an axis share is divided among
-    them, and the cotangent of an operand that they share is the sum of theirs.
+    Where types do not say what varies, the cotangent of a result that all members along
+    an axis share is divided among them, and the cotangent of an operand that they share
+    is the sum of theirs.
 
     Args:
         program: the transposed body. It takes known operands, then cotangents.

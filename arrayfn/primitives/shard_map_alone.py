@@ -21,7 +21,10 @@ from arrayfn.primitives.variance import without_variance
 
 
 def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...]]:
-    """``x`` with an axis in front for each mesh axis of ``spec``, and their names."""
+    """Split ``x`` into members' parts, along an axis in front for each mesh axis.
+
+    Returns the names of these axes, which ``spec`` uses, too.
+    """
     entries = spec.entries(x.type.ndim)
     shape: list[int] = []
     front: list[tuple[int, str]] = []
@@ -41,7 +44,7 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
 
 
 def _joined(x: Atom, mesh: Mesh, names: Sequence[str], spec: PartitionSpec) -> Atom:
-    """The whole array from ``x``, which has the axes ``names`` of ``mesh`` in front.
+    """Join the members' parts in ``x``, which has the axes ``names`` in front.
 
     ``spec`` says which of them cut which axis; along the others all members have the
     same.
@@ -69,7 +72,7 @@ def _first_along(x: Atom, axis: int) -> Atom:
 
 
 class OneDevice:
-    """The transformation that maps a body along the axes of a mesh.
+    """The transformation that maps a body along mesh axes, on a single device.
 
     ``transforms`` fills in ``batch``.
     """
@@ -103,7 +106,7 @@ def expanded(
     body: Program,
     typed: bool,
 ) -> list[Atom]:
-    """The results of a shard_map on one device: the body, mapped along each axis.
+    """Emit a shard_map on one device: the body, mapped along each mesh axis.
 
     The params are those of the primitive.
     """

@@ -122,7 +122,7 @@ slice_ = Primitive(
 
 
 def block(x: Atom, start: Sequence[int], limit: Sequence[int]) -> Atom:
-    """The elements from ``start`` to ``limit`` (exclusive) on every axis."""
+    """The elements of ``x`` from ``start`` to ``limit`` (exclusive) on every axis."""
     ones = (1,) * x.type.ndim
     return slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
 

@@ -47,7 +47,7 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
 
 
 def _check(name: str, x: ArrayType) -> None:
-    """Raises ShapeError unless ``x`` has an axis to sort along, and its dtype an order.
+    """Raise unless ``x`` has an axis to sort along, and its dtype has an order.
 
     ``name`` is the primitive's, for the message.
     """

@@ -22,7 +22,7 @@ from arrayfn.primitives.families import elementwise
 
 
 def _scipy(name: str) -> Callable[..., Any]:
-    """The function ``name`` of scipy.special, imported at its first call.
+    """Make a function that calls ``name`` of scipy.special, imported at the first call.
 
     SciPy takes a quarter of a second to import.
     """
@@ -62,7 +62,7 @@ def _one_minus_square(x: Atom) -> Atom:
 
 
 def _difference(x: Atom, y: Atom) -> Atom:
-    """x - y; 0 if both are the same infinity."""
+    """x - y, but 0 if both are the same infinity."""
     difference = e.sub(x, y)
     if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
@@ -345,7 +345,7 @@ def _trigamma(x: Atom) -> Atom:
     return e.select(reflected, e.sub(reflection, total), total)
 
 
-_TRIGAMMA_STEPS = 7
+_TRIGAMMA_STEPS = 7  # of the recurrence, before the asymptotic series
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 

@@ -99,7 +99,7 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
 
 
 def primitives_in(*modules: ModuleType) -> tuple[Primitive, ...]:
-    """The primitives that ``modules`` define, or import, each once."""
+    """The primitives among the names of ``modules``, each once."""
     values = [value for module in modules for value in vars(module).values()]
     return tuple(dict.fromkeys(x for x in values if isinstance(x, Primitive)))
 

@@ -10,7 +10,7 @@ from arrayfn.primitives.control_flow import with_programs
 
 
 def without_variance(program: Program) -> Program:
-    """``program`` without ``varying`` in types, and without ``pvary``."""
+    """Remove ``varying`` from the types of ``program``, and its ``pvary`` equations."""
     environment: dict[Var, Atom] = {}
 
     def plain(var: Var) -> Var:

@@ -55,7 +55,7 @@ def zeros(type: ArrayType) -> Atom:
 
 
 def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
-    """``tangents`` with zeros for None.
+    """Replace None among ``tangents`` by zeros.
 
     ``types`` are those of the arrays they belong to.
     """

@@ -108,7 +108,7 @@ def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
 
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
-    """window_take as a gather."""
+    """Emit window_take as a gather."""
     if not positions.type.size:
         return views.zeros(x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
@@ -187,7 +187,7 @@ def _put_reference(
     shape = list(values.shape)
     for axis, n in zip(geometry.axes, extents, strict=True):
         shape[axis] = n
-    shape = list(geometry.whole(tuple(shape)))
+    shape = list(geometry.padded_shape(tuple(shape)))
     compute_dtype = dtypes.compute_dtype(values.dtype)
     result = np.zeros(shape, compute_dtype)
     coordinates = itertools.product(*(range(n) for n in geometry.sizes))
@@ -211,10 +211,10 @@ def _put_reference(
 def _put_expand(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom:
-    """window_put as a scatter_add into zeros."""
+    """Emit window_put as a scatter_add into zeros."""
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
-    whole = geometry.whole(type.shape)
+    whole = geometry.padded_shape(type.shape)
     zeros = views.zeros(type.with_shape(whole))
     if not positions.type.size:
         return views.zeros(type)
@@ -231,7 +231,7 @@ def _put_expand(
 def put_in_phases(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom | None:
-    """``window_put`` as a gather by the operand's elements; None for many windows.
+    """Emit ``window_put`` as a gather by the operand's elements; None for many windows.
 
     ``values`` and ``positions`` have one element for each window: a value, and the
     position inside the window to which it is added. ``extents`` are the operand's along
@@ -273,7 +273,7 @@ def put_in_phases(
 
 @dataclass(frozen=True)
 class _Phases:
-    """What ``put_in_phases`` sums: values and positions, padded by windows of zeros.
+    """The padded values and positions of ``put_in_phases``, by phases of elements.
 
     An element of a phase is read by the window that begins last before it, and by up to
     ``max_distance`` windows before that one, along each window axis. ``counts`` are the
@@ -286,7 +286,7 @@ class _Phases:
     max_distance: tuple[int, ...]
     counts: tuple[int, ...]
 
-    def of_windows_before(self, x: Atom, distance: Sequence[int]) -> Atom:
+    def shifted_by_windows(self, x: Atom, distance: Sequence[int]) -> Atom:
         """For each element of a phase, ``x`` of the window ``distance`` before."""
         start, limit = [0] * x.type.ndim, list(x.type.shape)
         for axis, padding, count, n in zip(
@@ -314,16 +314,16 @@ class _Phases:
                 continue
             number = int(np.ravel_multi_index(position_in_window, sizes))
             is_hit = discrete.eq(
-                self.of_windows_before(self.positions, distance),
+                self.shifted_by_windows(self.positions, distance),
                 conversion.literal(number, dtypes.int32),
             )
             value = conversion.convert(
-                self.of_windows_before(self.values, distance), compute_dtype
+                self.shifted_by_windows(self.values, distance), compute_dtype
             )
             term = e.select(is_hit, value, zero)
             total = term if total is None else e.add(total, term)
         if total is None:  # the stride exceeds the window: no window has the element
-            nearest = self.of_windows_before(self.positions, [0] * len(sizes))
+            nearest = self.shifted_by_windows(self.positions, [0] * len(sizes))
             total = views.zeros(ArrayType(nearest.type.shape, compute_dtype))
         return conversion.convert(total, self.values.type.dtype)
 
@@ -331,7 +331,7 @@ class _Phases:
 def _interleaved(
     phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
 ) -> Atom:
-    """The array whose elements come from the phases alternately, along ``axes``.
+    """Interleave phases along ``axes`` into one array.
 
     ``phase(offsets)`` has the elements ``offset + i * stride`` along each of ``axes``,
     for one offset below each stride. All phases have the same shape.

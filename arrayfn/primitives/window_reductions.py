@@ -63,7 +63,7 @@ def _reduce_expansion(
     """
 
     def expand(x: Atom, **params: Any) -> Atom:
-        """The reduction of short windows at once; of long ones axis by axis."""
+        """Reduce short windows at once, and long ones axis by axis."""
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
@@ -109,7 +109,7 @@ def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
 
 
 def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
-    """The slices ``taps`` combined into one, from first to last, by ``combine``."""
+    """Combine the slices ``taps`` into one, from first to last, by ``combine``."""
     total = taps[0]
     for tap in taps[1:]:
         total = combine(total, tap)
@@ -117,7 +117,7 @@ def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
 
 
 def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
-    """Windows that do not overlap, as blocks of a reshaped array."""
+    """Emit the reduction of windows that do not overlap, as blocks of a reshape."""
     limit = list(x.type.shape)
     shape: list[int] = []
     inner: list[int] = []
@@ -138,7 +138,7 @@ def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
 def _along_axis(
     combine: Callable[..., Any], x: Atom, axis: int, size: int, stride: int, step: int
 ) -> Atom:
-    """Windows along one axis, combined from windows of 1, 2, 4 ... elements.
+    """Emit windows along one axis by combining windows of 1, 2, 4 ... elements.
 
     ``combine`` is the function of two operands. Windows have ``size`` elements at a
     distance of ``step``, and begin ``stride`` elements apart.
@@ -239,7 +239,7 @@ def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
     if not ct.type.size:
         return views.zeros(type)
     geometry = SlidingWindows(**params)
-    counts, padded_shape = geometry.count(type.shape), geometry.whole(type.shape)
+    counts, padded_shape = geometry.count(type.shape), geometry.padded_shape(type.shape)
     config = spread_config(type.ndim, geometry, padded_shape, counts)
     spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)

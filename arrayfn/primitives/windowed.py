@@ -63,26 +63,26 @@ class SlidingWindows:
         return replace(self, axes=shifted(self.axes))
 
     def inside(self) -> SlidingWindows:
-        """The windows of the padded operand."""
+        """The same windows of an operand that includes the padding."""
         return replace(self, padding=())
 
     def config(self, ndim: int) -> slicing.PadConfig:
-        """The padding that makes the operand of ``ndim`` axes that ``inside`` is about.
+        """The param ``config`` of the ``pad`` that adds the padding to an operand.
 
-        It has (before, after, between elements) for each axis, as the param of ``pad``.
+        It has (before, after, between elements) for each of ``ndim`` axes.
         """
         pads = dict(zip(self.axes, self.padding, strict=False))
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
-    def whole(self, shape: Shape) -> Shape:
-        """``shape`` of an operand, including the padding."""
+    def padded_shape(self, shape: Shape) -> Shape:
+        """The shape of an operand of ``shape`` with the padding."""
         return tuple(
             n + low + high
             for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
         )
 
     def unpadded(self, x: Atom, shape: Shape) -> Atom:
-        """``x``, which includes the padding, without it: an array of ``shape``."""
+        """Remove the padding from ``x``: an array of ``shape``."""
         if not self.padding:
             return x
         start = [low for low, _, _ in self.config(len(shape))]
@@ -112,8 +112,8 @@ class SlidingWindows:
             )
 
     def count(self, shape: Shape) -> Shape:
-        """The number of windows along each axis."""
-        shape = self.whole(shape)
+        """The number of windows along each windowed axis of an operand of ``shape``."""
+        shape = self.padded_shape(shape)
         parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
         return tuple(
             max(0, (shape[axis] - (size - 1) * dilation - 1) // stride + 1)
@@ -163,9 +163,9 @@ class SlidingWindows:
 
 
 def batched_windows(name: str) -> BatchRule:
-    """The batching rule of primitive ``name``.
+    """Make the batching rule of primitive ``name``.
 
-    The mapped axis leads, so the axes of the windows count one more.
+    The mapped axis is first, so the axes of the windows count one more.
     """
     primitive = Emitter(name)
     geometry_params = {field.name for field in fields(SlidingWindows)}
@@ -183,7 +183,7 @@ def batched_windows(name: str) -> BatchRule:
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
 ) -> slicing.PadConfig:
-    """The padding of values, one for each window, over which windows are then slid.
+    """The ``pad`` config of one value for each window, over which windows then slide.
 
     Each axis is dilated by the strides, and padded so that there are as many windows as
     the operand, of ``shape``, has elements. ``counts`` are the numbers of windows,
@@ -228,7 +228,7 @@ def _windows_reference(x: Array, *, order: Axes, **params: Any) -> Array:
 def overlap_add(
     windows: Atom, x: ArrayType, geometry: SlidingWindows, order: Axes
 ) -> Atom:
-    """For each element of an array of type ``x``, the sum of its values in all windows.
+    """Sum, for each element of an array of type ``x``, its values in all windows.
 
     This is the transpose of ``sliding_windows``: ``windows`` has the shape of its
     result, whose axes are in ``order``.
@@ -241,7 +241,7 @@ def overlap_add(
     permutation = tuple(order.index(axis) for axis in axis_order)
     windows = views.transpose(windows, permutation=permutation)
     if math.prod(geometry.sizes) == 1:
-        return _spread(windows, x, geometry)
+        return _among_zeros(windows, x, geometry)
     outer = (*counts, *geometry.sizes)
     components = [
         e.add(
@@ -258,8 +258,8 @@ def overlap_add(
     )
 
 
-def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
-    """Windows of one element each, put among zeros: an array of type ``x``.
+def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
+    """Put windows of one element each among zeros: an array of type ``x``.
 
     The axes that windows lie along are the last ones of ``windows``.
     """
@@ -284,7 +284,7 @@ def count_along(shape: Shape, axis: int, step: int) -> Atom:
 
 
 def positions_of(components: Sequence[Atom]) -> Atom:
-    """The index vectors with these components, for gather and scatter."""
+    """Stack index components to index vectors, for gather and scatter."""
     shape = (*components[0].type.shape, 1)
     axes = tuple(range(len(shape) - 1))
     parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in components]

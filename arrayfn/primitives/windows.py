@@ -50,7 +50,7 @@ class Windows:
         }
 
     def kept(self, ndim: int) -> Axes:
-        """The axes of an operand of ``ndim`` axes that windows keep."""
+        """The axes of an operand of ``ndim`` axes that windows have, too."""
         removed = (*self.collapsed_axes, *self.batch[0])
         return tuple(axis for axis in range(ndim) if axis not in removed)
 
@@ -81,7 +81,7 @@ class Windows:
         )
 
     def mapped_together(self) -> Windows:
-        """The params for operand, indices and windows with one more axis in front."""
+        """The params after operand, indices and windows got one more axis in front."""
         return Windows(
             shifted(self.window_axes),
             shifted(self.collapsed_axes),
@@ -90,7 +90,7 @@ class Windows:
         )
 
     def mapped_operand(self) -> Windows:
-        """The params with a mapped axis 0 in operand and windows, as a window axis."""
+        """The params after operand and windows got a mapped axis 0, a window axis."""
         return Windows(
             (0, *shifted(self.window_axes)),
             shifted(self.collapsed_axes),
@@ -99,7 +99,7 @@ class Windows:
         )
 
     def mapped_indices(self) -> Windows:
-        """The params with a mapped axis 0 in indices and windows."""
+        """The params after indices and windows got a mapped axis 0."""
         return replace(
             self,
             window_axes=shifted(self.window_axes),
@@ -193,17 +193,17 @@ class Windows:
             last = operand[axis] - sizes[axis]
             if clip:
                 begin = np.clip(begin, 0, last)
-            starts = _spread(begin, outer, ndim)
+            starts = _along_axes(begin, outer, ndim)
             inside = inside & (starts >= 0) & (starts <= last)
             position = position + starts * strides[axis]
         for axis, index_axis in zip(*self.batch, strict=True):
             offsets = np.arange(operand[axis]) * strides[axis]
-            position = position + _spread(offsets, [outer[index_axis]], ndim)
+            position = position + _along_axes(offsets, [outer[index_axis]], ndim)
         for axis, window_axis in zip(
             self.kept(len(operand)), self.window_axes, strict=True
         ):
             offsets = np.arange(sizes[axis]) * strides[axis]
-            position = position + _spread(offsets, [window_axis], ndim)
+            position = position + _along_axes(offsets, [window_axis], ndim)
         shape = self.shape(indices.shape, sizes)
         return np.broadcast_to(position, shape), np.broadcast_to(inside, shape)
 
@@ -228,8 +228,8 @@ def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
         raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
 
 
-def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
-    """``values`` along ``axes`` of ``ndim`` axes; the others have extent 1."""
+def _along_axes(values: Array, axes: Sequence[int], ndim: int) -> Array:
+    """Reshape ``values`` to ``ndim`` axes: ``axes`` hold them, others have extent 1."""
     shape = [1] * ndim
     for axis, extent in zip(axes, values.shape, strict=True):
         shape[axis] = extent

@@ -31,7 +31,7 @@ from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
-_MOST_ITERATIONS: Final = 10_000
+_MOST_ITERATIONS: Final = 10_000  # of a loop that is searched
 _DEPTHS: Final = (1,)  # equations back, that a doubtful result is judged by
 _DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
 
@@ -123,14 +123,14 @@ def bisect(
 
 
 class _Search:
-    """Searches Programs on ``backend``; what it has compiled it keeps."""
+    """Searches Programs for their first fault on ``backend``; caches compilations."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.loaded: dict[tuple[int, int], tuple[Program, Executable]] = {}
 
     def run(self, program: Program, inputs: Sequence[Array], upto: int) -> list[Array]:
-        """The results of the equations before number ``upto``, one by one."""
+        """Run the first ``upto`` equations; returns the results of each of them."""
         key = id(program), upto
         if key not in self.loaded:
             outputs = [v for eq in program.equations[:upto] for v in eq.outputs]
@@ -143,7 +143,7 @@ class _Search:
         return self.results(self.loaded[key][1], program, inputs)
 
     def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
-        """All values of ``program``, each of which the backend stores."""
+        """The values of all Vars of ``program``, each of which is an output."""
         values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
         values |= zip(program.constants, program.constant_values, strict=True)
         made = self.run(program, inputs, len(program.equations))
@@ -153,7 +153,7 @@ class _Search:
     def results(
         self, run: Executable, program: Program, inputs: Sequence[Array]
     ) -> list[Array]:
-        """What ``run`` gives for ``inputs``, which lie as ``program`` says."""
+        """Call ``run`` on ``inputs``, copied to the layouts that ``program`` says."""
         types = program.input_types
         given = tuple(
             np.asarray(x, order="C") if t.layout == C else x
@@ -162,7 +162,7 @@ class _Search:
         return [np.asarray(x) for x in run(given)]
 
     def first(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
-        """The first fault of ``program``, each of whose values is stored."""
+        """The first fault of ``program`` when each of its values is an output."""
         if not program.equations:
             return None
         values = self.stored(program, inputs)
@@ -178,7 +178,7 @@ class _Search:
         return None
 
     def inside(self, equation: Equation, operands: Sequence[Array]) -> Fault | None:
-        """The first fault in the Programs of a loop or branch."""
+        """The first fault in the bodies of a loop or branch, iteration by iteration."""
         place = f" at {equation.source}" if equation.source else ""
         for number, (body, given) in enumerate(_bodies(equation, operands)):
             if number >= _MOST_ITERATIONS:
@@ -191,10 +191,11 @@ class _Search:
         return None
 
     def fused(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
-        """The first equation whose value is wrong as the only result of its Program.
+        """The first equation that is wrong only when computed with earlier ones.
 
-        What comes before it is computed in one kernel with it, where it can be. If the
-        last result is right all are.
+        Prefixes of the Program are run with the last equation's values as only results,
+        so that the backend fuses it with what comes before. If the results of the whole
+        Program are right, so are all.
         """
         compiled = self.backend.load(self.backend.lower(program, frozenset()))
         results = self.results(compiled, program, inputs)
@@ -217,7 +218,7 @@ class _Search:
     def _prefix_fault(
         self, program: Program, inputs: Sequence[Array], upto: int
     ) -> Fault | None:
-        """The fault of the first ``upto`` equations, if the last has a wrong result."""
+        """Run the first ``upto`` equations; the fault of the last of them, or None."""
         equation = program.equations[upto - 1]
         whole = replace(
             program, equations=program.equations[:upto], outputs=equation.outputs
@@ -269,13 +270,13 @@ def _bodies(
 
 
 def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """The results by the references, in the Program's dtypes."""
+    """Evaluate ``program`` by the primitives' references, in its own dtypes."""
     with np.errstate(all="ignore"):
         return [np.asarray(x) for x in evaluate(program, inputs)]
 
 
 def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
-    """The array of a Var, or of a Literal."""
+    """The array of ``atom``: that of a Var in ``values``, or a Literal's."""
     if isinstance(atom, Var):
         return values[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -286,7 +287,11 @@ def _has_nan(x: Array) -> bool:
 
 
 def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
-    """The equation whose NaN reaches a result: none of its operands has one."""
+    """The equation in which a NaN that reaches a result arises.
+
+    A result of it has a NaN, and none of its operands does. None if no result has a
+    NaN.
+    """
     definitions = program.definitions()
     for atom in program.outputs:
         while isinstance(atom, Var) and atom in definitions and _has_nan(values[atom]):
@@ -299,8 +304,8 @@ def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | No
     return None
 
 
-def _alone(equation: Equation) -> Program:
-    """A Program of one equation, whose inputs are its operands."""
+def _single(equation: Equation) -> Program:
+    """A Program of only ``equation``, whose inputs are its operands."""
     given = tuple(Var(a.type) for a in equation.inputs)
     outputs = tuple(Var(v.type) for v in equation.outputs)
     same = Equation(
@@ -312,17 +317,18 @@ def _alone(equation: Equation) -> Program:
 def _wrong(
     program: Program, equation: Equation, values: dict[Atom, Array]
 ) -> Fault | None:
-    """The fault of ``equation``, if its results are out of bounds.
+    """The fault of ``equation`` if its results exceed the oracle's bounds, else None.
 
     Passes rewrite equations, and kernels compute values again, in another order or
-    without rounding them to 16 bits: so a result may differ from what its stored
-    operands give. It is wrong if it also differs from what the operands of these give.
+    without rounding them to 16 bits. So results may differ from those of the stored
+    operands. They are wrong if they also differ from what the equations of the
+    operands, some levels back, give.
     """
     if equation.primitive.name in ("pure_callback", "debug_callback"):
         return None
     operands = [_value(a, values) for a in equation.inputs]
     results = [values[v] for v in equation.outputs]
-    alone = _alone(equation)
+    alone = _single(equation)
     with np.errstate(all="ignore"):
         judged = oracle(alone, operands, have=results)
         halves = any(v.type.dtype in dtypes.HALF_PRECISION for v in values)
@@ -338,7 +344,10 @@ def _wrong(
 
 
 def _around(program: Program, equation: Equation, depth: int) -> Program:
-    """``equation`` with the equations that its operands come from, ``depth`` back."""
+    """A Program of ``equation`` and those that compute its operands.
+
+    It goes ``depth`` levels back.
+    """
     definitions = program.definitions()
     kept = {equation}
     last = [equation]
@@ -361,7 +370,7 @@ def _nan(
 ) -> Fault:
     """The fault of ``equation``, the first whose results have a NaN."""
     with np.errstate(all="ignore"):
-        judged = oracle(_alone(equation), operands, samples=0)
+        judged = oracle(_single(equation), operands, samples=0)
     return _fault_of(program, equation, operands, results, judged, kind="nan")
 
 
@@ -373,9 +382,9 @@ def _fault_of(
     judged: Sequence[Judged],
     kind: Literal["wrong", "nan"] = "wrong",
 ) -> Fault:
-    """What is wrong with an equation, at the element that is furthest off.
+    """Describe the fault of ``equation`` at the element with the largest error.
 
-    ``results`` are the equation's, ``judged`` what the oracle says of each.
+    ``judged`` are the oracle's verdicts on ``results``.
     """
     masks = [
         np.isnan(_wide(r)) if kind == "nan" else j.violations(r)
@@ -402,7 +411,7 @@ def _fault_of(
 
 
 def _text_of(program: Program, equation: Equation) -> str:
-    """The equation as it stands in the Program's text."""
+    """The line of the Program's text that shows ``equation``."""
     lines = format_program(program, comments=False).splitlines()
     for number, found in equation_lines(program):
         if found is equation:
@@ -422,7 +431,7 @@ def _described(
     result: int,
     index: tuple[int, ...],
 ) -> Iterator[str]:
-    """What the equation was given: values at ``index`` of a result, or the range."""
+    """What the equation's operands are: elements at ``index``, or their range."""
     makers = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"

@@ -21,7 +21,7 @@ _TARGET: Final = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+    """The parser of the command line, with all commands and options."""
     top = argparse.ArgumentParser(
         prog="arrayfn", description="Compile pure functions of arrays."
     )

@@ -205,7 +205,7 @@ COMMANDS: Final[dict[str, Callable[[Namespace], int]]] = {
 
 
 def _target(chosen: Namespace) -> tuple[Callable[..., Any], list[Any]]:
-    """The function that the command line names, and its arguments."""
+    """The function that the command line names, and the arguments it describes."""
     function = function_of(chosen.function)
     random = np.random.default_rng(0)
     arguments = [argument_of(text, random) for text in chosen.arguments]
@@ -248,7 +248,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def _module(where: str) -> Any:
-    """The module that ``where``, a name or the path of a file, says."""
+    """Import the module ``where``, a dotted name or the path of a file."""
     if not where.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)

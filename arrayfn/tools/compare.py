@@ -127,7 +127,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is compared: backends, engines, and functions by name."""
+    """What is compared: backends, libraries, and functions by library."""
 
     backends: tuple[str, ...]
     engines: tuple[Engine, ...]
@@ -135,9 +135,10 @@ class _Chosen:
 
     @classmethod
     def of(cls, names: Sequence[str] | None, against: Mapping[str, Call]) -> _Chosen:
-        """The backends and libraries called ``names``, and those of ``against``.
+        """Sort ``names`` into backends and libraries; add the libraries of ``against``.
 
-        All available backends if there are no names; ArgumentError for an unknown one.
+        Without names, all available backends are chosen. Raises ArgumentError for an
+        unknown name.
         """
         engines = dict.fromkeys((*(names or ()), *against))
         if names is None:
@@ -170,9 +171,9 @@ def _compared(
     chosen: _Chosen,
     count: tuple[int, int],
 ) -> Comparison:
-    """The comparison for operands ``args`` and ``static`` arguments.
+    """Compare all implementations on operands ``args`` and ``static`` arguments.
 
-    ``count`` is the number of calls that are timed, and of those before.
+    ``count`` is the number of timed calls and of warm-up calls.
     """
     _check(args)
     repeats, warmup = count
@@ -182,9 +183,9 @@ def _compared(
     rows: list[Measured] = []
 
     def measure(name: str, backend: str, call: Call, given: Any, get: Call) -> None:
-        """Add a row: errors and times of ``call`` on the operands ``given``.
+        """Add a row with the errors and times of ``call`` on ``operands``.
 
-        ``get`` makes NumPy's arrays of its results.
+        ``get`` converts its results to NumPy arrays.
         """
         result = call(*given)
         have = [get(x) for x in tree.leaves(result)]
@@ -221,7 +222,7 @@ def _compared(
 
 
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
-    """The results in float64, by the interpreter.
+    """Compute the results in float64 by the reference interpreter.
 
     ``args`` are the operands, ``static`` the static arguments.
     """
@@ -235,9 +236,10 @@ def _implementations(
     static: dict[str, Any],
     backends: Sequence[str],
 ) -> Iterator[tuple[str, str, Any]]:
-    """Name, backend and callable of each; text instead of a callable if refused.
+    """Yield the name, backend and callable of each implementation.
 
-    ``args`` are the operands, ``static`` the static arguments.
+    If an implementation refuses the operands, the reason stands in place of the
+    callable. ``args`` are the operands, ``static`` the static arguments.
     """
     body = function.function if isinstance(function, Operator) else function
     for backend in backends:
@@ -251,20 +253,25 @@ def _implementations(
             continue
         for kernel in KERNELS.of(function.name, backend):
             name = f"{function.name}_{next(_NUMBERS)}"
-            yield kernel.title, backend, _alone(function, name, kernel, args, static)
+            yield (
+                kernel.title,
+                backend,
+                _with_only(function, name, kernel, args, static),
+            )
             KERNELS.forget(name)
 
 
-def _alone(
+def _with_only(
     function: Operator[..., Any],
     name: str,
     kernel: OperatorKernel,
     args: Any,
     static: dict[str, Any],
 ) -> Call | str:
-    """The operator as ``name`` with only this kernel; text if the kernel refuses.
+    """The operator as ``name`` with no other kernel than ``kernel``.
 
-    ``args`` are the operands, ``static`` the static arguments.
+    Returns the reason instead if the kernel refuses the operands ``args`` and the
+    ``static`` arguments.
     """
     alone = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)

@@ -46,7 +46,7 @@ COLUMNS: Final = ("types", "reference", "CPU", "CUDA", "jvp", "transpose", "batc
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A primitive's rule; without one, ``reason`` says why."""
+    """A cell of the table: a primitive's rule, or ``reason`` why there is none."""
 
     text: str
     reason: str = ""
@@ -91,14 +91,14 @@ def primitive_rows() -> Iterator[Row]:
 
 
 def _rule_cell(rule: object) -> Cell:
-    """What the table of primitives says of a rule: that it is there, or why not."""
+    """The cell of a rule in the table of primitives."""
     if not isinstance(rule, Marker):
         return Cell("rule")
     return Cell(_WORDS.get(rule.name, ""), rule.reason)
 
 
-def _form(kernel: KernelForm) -> str:
-    """The word for a kernel form."""
+def _form_name(kernel: KernelForm) -> str:
+    """The name of a kernel form in the table."""
     match kernel:
         case Scalar():
             return "scalar"
@@ -123,7 +123,7 @@ def _form(kernel: KernelForm) -> str:
 
 
 def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) -> Cell:
-    """How the row is lowered on its samples; the error if it is not."""
+    """The cell that says how ``row`` is lowered on its samples, or the error."""
     program = _program_of_samples(row)
     if not program.equations:
         return Cell(
@@ -138,7 +138,7 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) ->
         isinstance(kernel, LibraryKernel) and kernel.provider.startswith("reference_")
         for kernel in compiled.kernels
     )
-    form = _form(row.kernel)
+    form = _form_name(row.kernel)
     if not on_host:
         return Cell(form)
     # Other parts of a composition may have kernels.
@@ -183,7 +183,7 @@ def report() -> Iterator[str]:
 
 
 def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
-    """The table of one comparison, then what is absent, with the reasons."""
+    """Yield the lines of one comparison: its table, then absent names with reasons."""
     table = [
         [
             each.theirs,
@@ -202,14 +202,14 @@ def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
 
 
 def _shown(cell: Cell, notes: dict[str, int]) -> str:
-    """A cell's text; a number of ``notes``, with the reason, for an empty one."""
+    """The text of a cell; for an empty one, the number of its reason in ``notes``."""
     if not cell.is_empty:
         return cell.text
     return f"-{notes.setdefault(cell.reason, len(notes) + 1)}"
 
 
 def _absent(names: Counted) -> Iterator[str]:
-    """The lines about names that there are not, with the reasons."""
+    """Yield lines with the names that arrayfn lacks, by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in names.left_out.items():
         by_reason.setdefault(reason, []).append(name)
@@ -223,7 +223,7 @@ def _absent(names: Counted) -> Iterator[str]:
 
 
 def _wrapped(title: str, names: Iterable[str], width: int = 88) -> Iterator[str]:
-    """A title, and ``names`` in lines of ``width`` at most."""
+    """Yield ``title``, then ``names`` in lines of at most ``width`` characters."""
     yield f"  {title}:"
     line = "   "
     for name in names:
@@ -235,7 +235,7 @@ def _wrapped(title: str, names: Iterable[str], width: int = 88) -> Iterator[str]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table, whose columns are aligned; its first row is the head."""
+    """Yield the lines of a table with aligned columns; the first row is the head."""
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for position, row in enumerate(table):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

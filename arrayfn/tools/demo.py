@@ -46,7 +46,7 @@ PROGRAM_LINES = 24
 
 @dataclass(frozen=True)
 class Digits:
-    """Images f32[n, 64] in [0, 1] and labels i32[n], for training and held out."""
+    """Training and held-out images f32[n, 64] in [0, 1], with labels i32[n]."""
 
     images: Array
     labels: Array
@@ -97,7 +97,7 @@ def sgd(value_and_gradient: Callable[..., Any]) -> Step:
     """
 
     def step(params: Params, x: Array, labels: Array, rate: Array) -> Any:
-        """The loss, and the parameters moved against its gradient."""
+        """Returns the loss, and the parameters moved against its gradient."""
         value, gradient = value_and_gradient(params, x, labels)
         moved = af.tree.map(lambda p, g: p - rate * g, params, gradient)
         return value, moved
@@ -209,14 +209,14 @@ def shortened(text: str, lines: int) -> str:
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """One of ``kernels`` worth reading: of the short ones, the one that fuses most."""
+    """The short kernel that fuses the most primitives, to show as an example."""
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
     short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 80]
     return max(short or generated, key=lambda kernel: kernel.reason.count(","))
 
 
 def show(console: Console, title: str, code: str, language: str) -> None:
-    """Print ``code`` in colour, under a ``title``, and without wrapping.
+    """Print ``code`` in colour under a ``title``, without wrapping its lines.
 
     So it can be copied. ``language`` is the highlighter's name of its language.
     """
@@ -226,7 +226,7 @@ def show(console: Console, title: str, code: str, language: str) -> None:
 
 
 def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[float]:
-    """The median seconds of each of ``runs``, which alternate ``repeats`` times."""
+    """The median seconds of each of ``runs``, called in turn ``repeats`` times."""
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, times in zip(runs, samples, strict=True):
@@ -238,10 +238,7 @@ def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[fl
 
 
 def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
-    """Print the Program of ``step`` on ``arguments``, a kernel, and its time.
-
-    NumPy's time stands beside it.
-    """
+    """Print the Program of ``step``, a kernel, and its time beside NumPy's."""
     lowered = step.lower(*arguments)
     program = shortened(str(lowered.program), PROGRAM_LINES)
     show(console, "the Program (typed IR)", program, "rust")

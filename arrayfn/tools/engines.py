@@ -27,7 +27,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Engine:
-    """How a library is used: its module, its arrays, and the end of its work."""
+    """How to use another library: its module, its arrays, and how to wait for it."""
 
     name: str
     module: str
@@ -158,17 +158,13 @@ def _np_rms_norm(
 def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
     """``nn.gelu`` in NumPy."""
     if not approximate:
-        return x * _scipy_ndtr(x)
+        return x * importlib.import_module("scipy.special").ndtr(x)
     one = x.dtype.type
     return (
         x
         * one(0.5)
         * (1 + np.tanh(one(0.7978845608028654) * (x + one(0.044715) * x**3)))
     )
-
-
-def _scipy_ndtr(x: Any) -> Any:
-    return importlib.import_module("scipy.special").ndtr(x)
 
 
 def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
@@ -187,7 +183,7 @@ def _np_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def _of(module: str, name: str) -> Call:
-    """The function ``name`` of ``module``, which is imported when it is called."""
+    """A function that calls ``name`` of ``module``; imports it at the first call."""
 
     def call(*operands: Any, **static: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*operands, **static)
@@ -197,7 +193,7 @@ def _of(module: str, name: str) -> Call:
 
 
 def _torch_softmax(name: str) -> Call:
-    """PyTorch's function ``name``, with arrayfn's name of the axis."""
+    """PyTorch's function ``name``, with arrayfn's parameter ``axis``."""
 
     def call(x: Any, *, axis: int = -1) -> Any:
         return _of("torch", name)(x, dim=axis)
@@ -335,9 +331,9 @@ COUNTERPARTS: Final[dict[str, dict[str, Call]]] = {
 
 
 def prepared(engine: Engine, function: Call, args: Any) -> tuple[Call, Any]:
-    """``function`` of ``engine``, which waits for its result, and its operands.
+    """``function`` of ``engine`` as a blocking call, and its operands.
 
-    These are ``args`` as the engine has arrays.
+    These are ``args`` as the engine's arrays.
     """
     with engine.entered():
         given = tree.map(engine.put, args)

@@ -32,9 +32,9 @@ from arrayfn.primitives.table import TABLE
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two steps that were not fused, where the second reads a value of the first.
+    """A pair of steps that were not fused: ``after`` reads what ``before`` wrote.
 
-    ``value`` is the type of this value. ``location`` is the user's line that uses it.
+    ``value`` is the type of what is read, ``location`` the user's line that uses it.
     """
 
     before: int
@@ -47,7 +47,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy that a layout needs, with its array, its steps and its line."""
+    """A relayout: the array that is copied, the steps, and the line that needs it."""
 
     steps: tuple[int, ...]
     value: str
@@ -58,7 +58,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of ``explain``: a text for ``str``, and a page in a notebook.
+    """The result of ``explain``: ``str`` makes a text, a notebook shows a page.
 
     ``boundaries`` say why two steps are separate. ``copies`` say which equations copy
     an array. ``signatures`` are the types that this process compiled the function for,
@@ -128,7 +128,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
 
 def _steps_of_lines(lowered: Lowered) -> dict[int, dict[int, SourceLocation | None]]:
-    """For each line of the Program, the steps that compute it, with the user's line."""
+    """The steps that compute each line of the Program, with the user's line."""
     found: dict[int, dict[int, SourceLocation | None]] = {}
     for number, step in numbered(lowered.plan.steps):
         if isinstance(step, KernelCall):
@@ -138,7 +138,7 @@ def _steps_of_lines(lowered: Lowered) -> dict[int, dict[int, SourceLocation | No
 
 
 def _boundaries(lowered: Lowered, program: Program) -> Iterator[Boundary]:
-    """The pairs of steps of which the second reads what the first wrote."""
+    """Yield the pairs of steps of which the second reads what the first wrote."""
     plan = lowered.plan
     steps = [(n, s) for n, s in numbered(plan.steps) if isinstance(s, KernelCall)]
     lines = {equation: line for line, equation in equation_lines(program)}
@@ -237,7 +237,7 @@ def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
 
 
 def _text(found: Explanation) -> Iterator[str]:
-    """The lines of the explanation ``found``, as text."""
+    """Yield the lines of the explanation ``found``."""
     lowered = found.lowered
     yield f"{signature(lowered.compiled_program)} for {lowered.backend.name}"
     cost = lowered.cost()
@@ -285,7 +285,7 @@ def _text(found: Explanation) -> Iterator[str]:
 
 
 def _once_lines(once: CompiledProgram) -> list[str]:
-    """The primitive and the user's line of each result that is computed once."""
+    """A line for each result that is computed once, when the plan is loaded."""
     program = parse_program(once.text, TABLE, once.constants)
     made = {v: equation for equation in program.equations for v in equation.outputs}
     lines: list[str] = []

@@ -52,7 +52,7 @@ _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
 @dataclass(frozen=True)
 class Hazard:
-    """A place where a gradient can be NaN, with its line and a remedy."""
+    """A line whose gradient can be NaN, and what to write instead."""
 
     location: SourceLocation | None
     message: str
@@ -118,7 +118,7 @@ def hazards(program: Program) -> Iterator[Hazard]:
 def _edges(
     equation: Equation, made: dict[Var, Equation], varies: set[Atom]
 ) -> Iterator[Hazard]:
-    """Derivatives that are infinite at the end of a domain, or NaN at one point."""
+    """Yield operations whose derivative is infinite or NaN at some point."""
     name = equation.primitive.name
     varying = [a for a in equation.inputs if a in varies]
     if not varying or any(_is_guarded(a, made) for a in equation.inputs):
@@ -142,7 +142,7 @@ def _edges(
 def _undetermined(
     program: Program, equation: Equation, varies: set[Atom]
 ) -> Iterator[Hazard]:
-    """Vectors of a decomposition that something uses."""
+    """Yield uses of eigenvectors or singular vectors that may not be unique."""
     name = equation.primitive.name
     if name not in _VECTORS or equation.inputs[0] not in varies:
         return
@@ -160,7 +160,7 @@ def _undetermined(
 
 
 def _varying(program: Program) -> set[Atom]:
-    """The values that depend on an input with a derivative."""
+    """The values that depend on an input that has a derivative."""
     varies: set[Atom] = {v for v in program.inputs if v.type.dtype in dtypes.INEXACT}
     for equation in program.equations:
         if any(a in varies for a in equation.inputs):
@@ -171,7 +171,7 @@ def _varying(program: Program) -> set[Atom]:
 def _unguarded(
     branches: Sequence[Atom], made: dict[Var, Equation], varies: set[Atom]
 ) -> Iterator[Equation]:
-    """Singular equations that ``branches`` depend on elementwise."""
+    """Yield the singular equations that feed ``branches`` elementwise."""
     seen: set[Atom] = set()
     waiting = list(branches)
     while waiting:
@@ -193,7 +193,7 @@ def _unguarded(
 
 
 def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
-    """Whether the last operation on a value keeps it away from singularities."""
+    """Whether the operation that makes a value keeps it off singularities."""
     while isinstance(atom, Var) and atom in made:
         equation = made[atom]
         primitive = primitive_of(equation)

@@ -66,8 +66,8 @@ from arrayfn.primitives.indexing import scatter_add
 
 Array = np.ndarray[Any, Any]
 
-SAMPLES: Final = 8
-_SAFETY: Final = 4.0
+SAMPLES: Final = 8  # perturbed runs
+_SAFETY: Final = 4.0  # times the largest distance of perturbed runs is the bound
 _DEFAULT: Final = Tolerance()
 
 # Linear in each inexact operand: errors are relative to sums of absolute values.
@@ -120,7 +120,7 @@ class Judged:
     dtype: DType
 
     def violations(self, have: Any) -> Array:
-        """A mask of the elements of ``have`` that are outside the bound.
+        """A mask of the elements of ``have`` whose error exceeds the bound.
 
         A value that overflows the dtype is infinite. NaN equals NaN.
         """
@@ -134,9 +134,9 @@ class Judged:
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, with the worst element, if ``have`` is out of bound.
+        """Raise AssertionError, with the worst element, if ``have`` exceeds the bound.
 
-        ``label`` names the result in the message.
+        ``label`` names it in the message.
         """
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
@@ -204,6 +204,7 @@ def oracle(
     runs: list[list[Any]] = []
 
     def judged() -> list[Judged]:
+        """Judge each output by the runs made so far."""
         return [
             _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
             for k, (value, type) in enumerate(
@@ -227,7 +228,11 @@ def violated(judged: Sequence[Judged], results: Sequence[Any]) -> bool:
 
 
 def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
-    """A result in float64, with a bound from how far the ``runs`` lie from it."""
+    """The value of one result in float64, with its error bound.
+
+    The bound is a multiple of the largest distance between it and the perturbed
+    ``runs``.
+    """
     with np.errstate(all="ignore"):
         if dtype not in dtypes.INEXACT:
             differs = np.zeros(value.shape, bool)
@@ -253,7 +258,7 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
 
 
 class _Exact:
-    """Does not perturb results; counts the iterations of loops."""
+    """Hooks that leave results as they are and count the iterations of loops."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}  # by the identity of the equation
@@ -265,7 +270,7 @@ class _Exact:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """As they are."""
+        """Return the results unchanged."""
         return arrays
 
     def limit(self, equation: Equation) -> float:
@@ -282,10 +287,10 @@ def _independent(random: np.random.Generator, x: Array) -> Array:
     return random.uniform(-1.0, 1.0, x.shape)
 
 
-def _by_value(random: np.random.Generator, x: Array) -> Array:
+def _same_for_equal_values(random: np.random.Generator, x: Array) -> Array:
     """Random numbers from -1 to 1, the same for equal elements of ``x``.
 
-    So a function has the same error for equal arguments.
+    With these a function has the same error for equal arguments.
     """
     bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
     for factor in random.integers(1 << 63, size=2, dtype=np.uint64):
@@ -298,27 +303,27 @@ def _one_sided(random: np.random.Generator, x: Array) -> Array:
     return np.full(x.shape, random.uniform(-1.0, 1.0))
 
 
-def _seldom(random: np.random.Generator, x: Array) -> Array:
-    """As ``_by_value``, but 0 for four elements of ``x`` in five.
+def _mostly_zero(random: np.random.Generator, x: Array) -> Array:
+    """Numbers as of ``_same_for_equal_values``, but zero for four fifths of the values.
 
-    A good function often gives the nearest number.
+    A good implementation often returns the nearest number, without an error.
     """
-    part = _by_value(random, x)
+    part = _same_for_equal_values(random, x)
     return np.where(np.abs(part) < 0.8, 0.0, part)
 
 
-_CHANCES: Final = (_independent, _by_value, _one_sided, _seldom)
+_CHANCES: Final = (_independent, _same_for_equal_values, _one_sided, _mostly_zero)
 _EXCESS: Final = (0.0, 1.0, 0.0, 0.8)
 """How often half-precision operands keep float32's precision, by runs."""
 
 
 class _Rounding:
-    """Perturbs the results of equations within their margins, drawn by ``chance``.
+    """Hooks that perturb the results of equations within their rounding error.
 
-    With the probability ``excess`` an equation reads float16 and bfloat16 operands with
-    float32's precision and range. ``counts`` has each loop's iterations in the exact
-    run. A loop stops at twice as many, since one that waits for small terms may never
-    see them with random errors.
+    ``chance`` draws the perturbation. With the probability ``excess`` an equation reads
+    float16 and bfloat16 operands in float32's precision and range. ``counts`` has each
+    loop's iterations in the exact run. A loop is stopped at twice as many, since one
+    that waits for small terms may never end with random errors.
     """
 
     def __init__(
@@ -341,7 +346,11 @@ class _Rounding:
         """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Round float16 and bfloat16 operands of other dtypes' results and of jumps."""
+        """Round half-precision operands where a backend would surely round them.
+
+        That is for jumps and for equations with results of another dtype. Other
+        operands are rounded with probability ``1 - excess``.
+        """
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALF_PRECISION.intersection(given):
             return arrays
@@ -362,7 +371,7 @@ class _Rounding:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """Perturb inexact results."""
+        """Perturb results of inexact dtypes."""
         primitive = primitive_of(equation)
         if equation.subprograms():
             return arrays  # its equations have been perturbed
@@ -381,16 +390,16 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array:
-        """``x``, the exact results of an equation, with random errors of ``dtype``."""
+        """Perturb and round ``x``, the exact results of an equation, to ``dtype``."""
         with np.errstate(all="ignore"):
             margin = self.margin(primitive, equation, operands, x, dtype)
             if primitive.family == "fourier":
                 finite = np.isfinite(operands[0]).all(axis=-1, keepdims=True)
                 x = np.where(finite, x, np.nan)
             if primitive.family in _WHOLE or np.iscomplexobj(x):
-                x = self.unlike(x)
+                x = self.any_nonfinite(x)
             if primitive.name in _SUMS:
-                x = self.signed(self.overflowed(x, margin, dtype))
+                x = self.with_any_sign(self.overflowed(x, margin, dtype))
             elif primitive.name == "reduce_prod":
                 x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
@@ -403,14 +412,17 @@ class _Rounding:
             return self.moved(x, margin, dtype)
 
     def overflowed(self, x: Array, margin: Array | float, dtype: DType) -> Array:
-        """``x``, sums; any number where parts of one may be out of range."""
+        """Replace sums whose partial sums may overflow by random or infinite values."""
         limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
         over = margin >= 2 * float(limits.eps) * float(limits.max)
         kinds = self.random.choice([np.nan, np.inf, -np.inf, 1.0], x.shape)
         return np.where(over, x * kinds, x)
 
-    def signed(self, x: Array) -> Array:
-        """``x`` with either sign where it is 0: that of a sum depends on its order."""
+    def with_any_sign(self, x: Array) -> Array:
+        """``x`` with a random sign where it is 0.
+
+        The sign of a zero sum depends on the order of its terms.
+        """
         if np.iscomplexobj(x):
             return x
         signs = self.random.choice([-1.0, 1.0], x.shape)
@@ -419,9 +431,10 @@ class _Rounding:
     def in_any_order(
         self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
     ) -> Array:
-        """``x``, the product of ``factors`` over ``axes``.
+        """Replace products whose partial products may overflow or underflow.
 
-        It is any number where parts of the product overflow.
+        ``x`` is the product of ``factors`` over ``axes``. Such elements become random
+        values.
         """
         logs = np.log2(np.abs(factors).astype(np.float64))
         logs = np.where(np.isfinite(logs), logs, 0.0)
@@ -431,8 +444,8 @@ class _Rounding:
         kinds = self.random.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], x.shape)
         return np.where(above | below, x * kinds, x)
 
-    def unlike(self, x: Array) -> Array:
-        """``x`` with any of NaN and infinities where it is not finite."""
+    def any_nonfinite(self, x: Array) -> Array:
+        """``x`` with NaN or an infinity, at random, where it is not finite."""
         kinds = self.random.choice([np.nan, np.inf, -np.inf], x.shape)
         return np.where(np.isfinite(x), x, kinds)
 
@@ -444,12 +457,12 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array | float:
-        """The largest error that rounding in ``equation`` adds to ``x``; 0 for none.
+        """The largest absolute error that ``equation`` may add to ``x``; 0 if exact.
 
         ``x`` is its result for ``operands`` in double precision, ``dtype`` that of the
-        result. The errors are absolute. Those of sums are relative to the sums of
-        absolute values, those of factorisations and transforms to the largest element;
-        others are 2 units in the last place, or the row's tolerance if it is more.
+        result. Errors of sums are relative to the sums of absolute values, and those of
+        factorisations and transforms to the largest element. Others are 2 units in the
+        last place, or the row's tolerance if it is more.
         """
         if primitive.name in _EXACT or primitive.family in _EXACT_FAMILIES:
             return 0.0
@@ -499,7 +512,7 @@ class _Rounding:
         return np.where(_is_number_of(x, wide), 0.0, margin)
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
-        """``x`` perturbed within the margin, rounded to the dtype."""
+        """``x`` perturbed at random within ``margin``, then rounded to the dtype."""
         if real in dtypes.HALF_PRECISION:
             # Computed in float32 and rounded once, to either neighbour.
             limits = ml_dtypes.finfo(real)
@@ -516,7 +529,7 @@ class _Rounding:
 
 
 def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
-    """The reference's result in float64, even if params ask for another dtype."""
+    """Compute the result in float64, even if params ask for another dtype."""
     params = dict(equation.params)
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
@@ -524,16 +537,17 @@ def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array])
 
 
 def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
-    """How many updates of a scatter meet in each of its places."""
+    """How many updates a scatter adds to each element."""
     x, indices, updates = operands
     zeros, ones = np.zeros(x.shape), np.ones(updates.shape)
     return np.asarray(scatter_add.reference(zeros, indices, ones, **equation.params))
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:
-    """A mask of the elements of ``x`` that ``dtype`` represents: nothing was rounded.
+    """A mask of the elements of ``x`` that ``dtype`` represents exactly.
 
-    For float64, in which all is computed, these are the elements that float32 has.
+    For float64 these are the elements that float32 represents, since the reference
+    itself computes in float64 and would hide their rounding.
     """
     known = dtypes.float32 if dtype == dtypes.float64 else dtype
     if np.iscomplexobj(x):

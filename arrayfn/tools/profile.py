@@ -39,13 +39,12 @@ _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of a plan, with all of its runs together.
+    """The total of all runs of one step of a plan.
 
-    ``bytes``, ``operations`` and ``seconds`` are the sums over all runs. The machine's
-    roofs of memory and of arithmetic each give a shortest possible time.
-    ``share_of_roof`` is the longer of these two times, divided by ``seconds``. It may
-    exceed 1 if the data is in a cache. It is None for steps without operations and
-    bytes.
+    ``bytes`` and ``operations`` are those of all runs, ``seconds`` their time.
+    ``share_of_roof`` is the time that they would take at the machine's roof, of memory
+    or of arithmetic, whichever is longer, over ``seconds``. It may exceed 1 where the
+    data is in a cache, and is None for a step without counted bytes and operations.
     """
 
     function: str
@@ -61,14 +60,14 @@ class StepTime:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The user's lines that the step computes, the most operations first."""
+        """The user's lines that the step computes, those with most operations first."""
         shares = sorted(line_shares(self.origins).items(), key=lambda x: -x[1])
         return tuple(str(line) for line, _ in shares)
 
 
 @dataclass(frozen=True)
 class LineTime:
-    """A line of the user's code, with its share of the time of steps."""
+    """A line of the user's code, with its share of the time of its steps."""
 
     location: SourceLocation | None
     seconds: float
@@ -88,7 +87,7 @@ class LineTime:
 
 @dataclass(frozen=True)
 class CallTime:
-    """One call of a jitted function, with its begin and duration in seconds."""
+    """One call of a jitted function: its start and duration, in seconds."""
 
     function: str
     begin: float
@@ -190,7 +189,7 @@ class Profile:
             raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
 
     def _call(self, entry: Watched, arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Run ``entry`` on ``arrays``, measured."""
+        """Run ``entry`` on ``arrays``, and record the times of its steps."""
         run = self._runs.get(id(entry))
         if run is None:
             begin = time.perf_counter()
@@ -209,7 +208,7 @@ class Profile:
 
 
 class _Run:
-    """A compiled function that is measured, and its steps."""
+    """A compiled function that is being measured, and its steps."""
 
     def __init__(self, entry: Watched) -> None:
         self.entry = entry  # kept, so that its id stays its own
@@ -232,14 +231,14 @@ class _Run:
     def since(
         self, before: dict[int, tuple[int, float]]
     ) -> tuple[tuple[int, str, float], ...]:
-        """What each step took since ``before``: its number, kernel and seconds."""
+        """The number, kernel and seconds of each step that ran since ``before``."""
         return tuple(
             (step, self.steps[step].kernel, total - before.get(step, (0, 0.0))[1])
             for step, (_, total) in self.taken().items()
         )
 
     def rows(self) -> Iterator[StepTime]:
-        """The times of the plan's steps, as rows of the profile."""
+        """Yield a row of the profile for each step of the plan."""
         if self.timed is None:
             return
         plan, backend = self.entry.compiled.plan, self.timed.backend
@@ -267,7 +266,7 @@ class _Run:
 
 
 def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]:
-    """The part of a step that each of the user's lines is, by operations."""
+    """The fraction of a step's operations that each of the user's lines has."""
     total = sum(origin.operations for origin in origins)
     shares: dict[SourceLocation | None, float] = {}
     for origin in origins:

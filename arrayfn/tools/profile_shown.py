@@ -17,7 +17,7 @@ _STEPS: Final = ("time", "share", "runs", "GB/s", "GFLOP/s", "of roof")
 
 
 def profile_text(profile: Profile) -> str:
-    """The steps and the lines that took longest, and what the wall clock went into."""
+    """Format a profile as text: slowest steps and lines, then the wall clock."""
     steps, lines = profile.steps, profile.lines
     head = "".join(f"{name:>9}" for name in _STEPS)
     made = [f"{'function':16}{'step':>5} {'kernel':18}{head}  lines"]
@@ -40,7 +40,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def profile_html(profile: Profile) -> str:
-    """The same as HTML, and a roofline chart for each backend."""
+    """Format a profile as HTML: the same tables, and rooflines by backend."""
     steps = profile.steps
     links = [f"s{number}" for number in range(len(steps))]
     rows = [
@@ -91,7 +91,7 @@ def profile_html(profile: Profile) -> str:
 
 
 def _point(row: StepTime, link: str) -> charts.Point:
-    """The step's point in the roofline chart; ``link`` is that of its table row."""
+    """The point of a step in the roofline chart; ``link`` is that of its table row."""
     return charts.Point(
         f"{row.function}, step {row.step}, {row.kernel}",
         link,
@@ -123,7 +123,7 @@ def _cells(row: StepTime, profile: Profile) -> tuple[str, ...]:
 
 
 def _lines_of(row: StepTime) -> str:
-    """The user's lines that a step comes from; the first few, if they are many."""
+    """The user's lines that a step computes; only the first few if there are many."""
     lines = row.lines
     more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
     return ", ".join(lines[:_MOST_LINES]) + more
@@ -135,7 +135,7 @@ def _line_cells(line: LineTime, profile: Profile) -> tuple[str, str, str]:
 
 
 def _totals(profile: Profile) -> list[tuple[str, str, str]]:
-    """What the wall clock's time went into: compiling, steps, the rest."""
+    """Rows that divide the wall clock into compiling, steps and the rest."""
     parts = {
         "steps": sum(row.seconds for row in profile.steps),
         "calls, outside their steps": profile.calling,

@@ -21,7 +21,7 @@ def write_trace(profile: Profile, file: Path) -> None:
 
 
 def events(profile: Profile) -> list[dict[str, Any]]:
-    """The events: calls on one track, their steps on another."""
+    """The events of a trace: calls on one track, their steps on another."""
     rows = {(row.function, row.step): row for row in profile.steps}
     made = [_named("calls", 0), _named("steps", 1)]
     for call in profile.calls:
@@ -54,7 +54,7 @@ def _named(name: str, track: int) -> dict[str, Any]:
 def _event(
     name: str, kind: str, track: int, begin: float, seconds: float, shown: Any
 ) -> dict[str, Any]:
-    """The event of something that lasted ``seconds``, from ``begin`` on."""
+    """An event that began at ``begin`` and lasted ``seconds``."""
     return {
         "name": name,
         "cat": kind,

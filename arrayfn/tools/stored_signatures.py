@@ -71,7 +71,7 @@ def arguments_of(function: Any) -> Arguments | None:
 
 
 def _text(default: Any) -> str:
-    """A default value as Python writes it; "..." if that is no expression."""
+    """A default value as Python source; "..." if it cannot be written as such."""
     text = default.__name__ if isinstance(default, type) else repr(default)
     try:
         ast.parse(text, mode="eval")
@@ -81,7 +81,7 @@ def _text(default: Any) -> str:
 
 
 def written(arguments: Arguments) -> str:
-    """Parameters as source: ``(a, /, b=0, *, c=None)``."""
+    """Write parameters as source: ``(a, /, b=0, *, c=None)``."""
     parts: list[str] = []
     for position, each in enumerate(arguments):
         before = arguments[position - 1].kind if position else None
@@ -99,7 +99,7 @@ def written(arguments: Arguments) -> str:
 
 
 def parsed(text: str) -> Arguments:
-    """The parameters that ``written`` made text of."""
+    """Parse the text that ``written`` returns."""
     (function,) = ast.parse(f"def f{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
     given = function.args
@@ -159,7 +159,7 @@ def public_names(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def lines(namespace: str) -> Iterator[str]:
-    """The lines of the file of an installed ``namespace``."""
+    """Yield the lines of the file that stores the names of ``namespace``."""
     module = importlib.import_module(namespace)
     library = importlib.import_module(namespace.partition(".")[0])
     yield f"# {library.__name__} {library.__version__}"

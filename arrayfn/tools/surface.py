@@ -77,9 +77,10 @@ _LARGER: Final[tuple[tuple[str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The names (or parameters, ``function.parameter``) that arrayfn has of theirs.
+    """How many of a library's names arrayfn has.
 
-    ``left_out`` has those that are left out on purpose, with reasons.
+    Names may also be of parameters, as ``function.parameter``. ``left_out`` has those
+    that are left out on purpose, with reasons.
     """
 
     theirs: str
@@ -139,7 +140,7 @@ def _is_ufunc(arguments: Arguments) -> bool:
 
 
 def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
-    """The parameters of ``wanted`` that ``own`` does not take alike, with what lacks.
+    """Yield parameters of ``wanted`` that ``own`` does not take, and what lacks.
 
     >>> from arrayfn.tools.stored_signatures import parsed
     >>> dict(gaps_of(parsed("(a, axis=None, *, out=None)"), parsed("(x, axis=0)")))
@@ -192,10 +193,10 @@ def _same_default(theirs: Argument, ours: Argument) -> bool:
 def _counted(
     theirs: str, ours: str, here: Mapping[str, bool], reasons: dict[str, str]
 ) -> Counted:
-    """What of a library's namespace there is here, and why the rest is not.
+    """Count the names of namespace ``theirs`` that ``ours`` has too.
 
-    ``theirs`` and ``ours`` are names of namespaces; ``here`` says of each name of
-    theirs whether it is in ours; ``reasons`` are those of names left out.
+    ``here`` says of each name of theirs whether it is in ours; ``reasons`` are those of
+    names left out on purpose.
     """
     absent = [name for name, is_here in here.items() if not is_here]
     why = {name: _reason(reasons, name.partition(" ")[0]) for name in absent}
@@ -215,7 +216,7 @@ def _reason(reasons: dict[str, str], name: str) -> str | None:
 
 
 def _patterns(table: Mapping[str, Mapping[str, str]], namespace: str) -> dict[str, str]:
-    """The patterns of what is left out of ``namespace``, and why."""
+    """The patterns of names left out of ``namespace`` on purpose, with reasons."""
     return {
         pattern: reason
         for reason, patterns in table.get(namespace, {}).items()
@@ -224,7 +225,7 @@ def _patterns(table: Mapping[str, Mapping[str, str]], namespace: str) -> dict[st
 
 
 def _ours(module: str, name: str) -> Any:
-    """What ``module`` (or ``module:Class``) has under the public ``name``, or _ABSENT.
+    """The public attribute ``name`` of ``module`` or ``module:Class``, or _ABSENT.
 
     The name may have dots. A module does not count as a public name.
     """

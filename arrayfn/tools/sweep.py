@@ -25,7 +25,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Point:
-    """The comparison of one size, with floating-point operands of one dtype.
+    """The comparison for one size and one dtype of floating-point operands.
 
     ``dtype`` is empty if the operands keep their dtypes.
     """
@@ -50,7 +50,7 @@ class Sweep(Sequence[Point]):
         return self.points[index]
 
     def rows(self) -> Iterator[tuple[Point, Measured]]:
-        """All rows of the comparisons: implementation by implementation."""
+        """Yield each row with its point, grouped by implementation."""
         found = [(point, row) for point in self for row in point.comparison]
         order = {key: k for k, key in enumerate(dict.fromkeys(map(_key, found)))}
         return iter(sorted(found, key=lambda pair: order[_key(pair)]))
@@ -150,7 +150,7 @@ def sweep(
     sizes: Sequence[Any] | None,
     wanted: Sequence[Any] | None,
 ) -> Sweep:
-    """``compared`` of ``args`` for each size, converted to each dtype ``wanted``.
+    """Run ``compared`` on ``args`` for each size, converted to each dtype ``wanted``.
 
     An operand that depends on the size is a function of it. Raises ArgumentError if
     none is, or there are no ``sizes``.

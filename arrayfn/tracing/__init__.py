@@ -19,7 +19,7 @@ from arrayfn.tracing.staging import (
     device_of,
     is_made_of_equations,
     is_staged,
-    own,
+    owned_copy,
     too_deep,
     trace,
 )
@@ -41,7 +41,7 @@ __all__ = [
     "device_of",
     "is_made_of_equations",
     "is_staged",
-    "own",
+    "owned_copy",
     "too_deep",
     "trace",
 ]

@@ -28,13 +28,13 @@ from arrayfn.tracing.methods import (
 
 
 class Typed:
-    """What has an ``ArrayType``, which says its shape and dtype."""
+    """The base of values that have an ``ArrayType``."""
 
     __slots__ = ()
 
     @property
     def type(self) -> ArrayType:
-        """Shape, dtype and layout."""
+        """The shape, dtype and layout."""
         raise NotImplementedError
 
     @property
@@ -59,7 +59,7 @@ class Typed:
 
 
 class ImmutableArray(Typed, Operand):
-    """What traced values and arrays on devices share."""
+    """The methods that traced values and arrays on devices have in common."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -110,7 +110,7 @@ class ImmutableArray(Typed, Operand):
 
     @property
     def at(self) -> Any:
-        """``x.at[index].set(y)`` and similar methods, which give a changed copy."""
+        """An accessor: ``x.at[index].set(y)`` and its like return a changed copy."""
         return Namespace.functions["at"](self)
 
     def __array_ufunc__(
@@ -284,7 +284,7 @@ class ImmutableArray(Typed, Operand):
 
 
 class ArrayOnDevice(ImmutableArray):
-    """An array in a device's memory. Operations on it run there.
+    """An array in the memory of a device, on which its operations run.
 
     ``device`` names the backend. Each operation is compiled and cached. Inside ``jit``
     the array is an argument or a constant like any other.

@@ -46,11 +46,12 @@ _NO_COUNTERPART: Final = ("remainder",)  # NumPy's is another function
 
 
 def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
-    """The error for ``frame``, which asks for a number; None if it does so explicitly.
+    """The error for a line that converts a traced value to a number implicitly.
 
-    Explicit are calls of ``float``, ``complex`` or a subclass, unless an installed
-    package makes them, and ``"%f" % x``. An assignment to an element of an array is an
-    InPlaceError, all else a TracedConversionError.
+    ``frame`` is the Python frame that asks for the number. Returns None for explicit
+    conversions: calls of ``float``, ``complex`` or a subclass, unless an installed
+    package makes them, and ``"%f" % x``. An assignment to an element of an array gives
+    an InPlaceError, all else a TracedConversionError.
     """
     at = _instruction(frame.f_code, frame.f_lasti)
     if at.is_formatting:
@@ -75,7 +76,7 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
 
 
 def _refusal(callee: tuple[str, ...], called: object) -> str:
-    """Why a conversion is refused, and what to write instead.
+    """Explain why a conversion is refused, and what to write instead.
 
     ``called`` is the function to which the traced value was passed, and ``callee`` its
     name in the caller's text, if these are known.
@@ -110,7 +111,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _hidden(kind: str, frame: types.FrameType) -> str:
-    """Why a conversion inside an installed package is refused, and the remedy.
+    """Explain why a conversion inside an installed package is refused.
 
     ``kind`` is what the traced value was converted to, as "float"; ``frame`` is the
     package's function that did it.
@@ -139,14 +140,17 @@ def is_discarded(frame: types.FrameType) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _follows(code: types.CodeType, offset: int) -> str:
-    """The name of the instruction after the one at byte ``offset``."""
+    """The name of the instruction that follows the one at byte ``offset``."""
     rest = (at for at in dis.get_instructions(code) if at.offset > offset)
     return next(rest).opname
 
 
 @dataclass(frozen=True, slots=True)
 class _Instruction:
-    """What a frame is doing. ``callee`` is the dotted name of what it calls, split."""
+    """What a Python frame is executing.
+
+    ``callee`` is the dotted name of the function that it calls, split at the dots.
+    """
 
     callee: tuple[str, ...] = ()
     is_assignment: bool = False

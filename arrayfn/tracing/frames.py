@@ -72,7 +72,7 @@ class Frame:
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """This frame as the innermost one of the thread; it is closed at the end."""
+        """Make this frame the innermost one of the thread; close it at the end."""
         around = _local.frame
         _local.frame = self
         try:
@@ -82,7 +82,7 @@ class Frame:
             self.closed = True
 
     def named_axis(self, name: str) -> NamedAxis | None:
-        """The axis called ``name`` that this frame or one around it is mapped along.
+        """The mapped axis called ``name`` of this frame or one around it, or None.
 
         If it is one of a frame around it, this is noted in ``uses_outer_axis`` of all
         frames inside that frame: their Programs hold for this use alone.
@@ -109,11 +109,11 @@ class Frame:
 
     @property
     def captured(self) -> list[tuple[Captured, Var]]:
-        """The captured values, each with its input."""
+        """The captured values, each with the input that stands for it."""
         return list(self._captured.values())
 
     def atom(self, operand: Any) -> Atom:
-        """``operand`` (Tracer, array or scalar) as an atom of this frame's Program."""
+        """The atom of this frame's Program for a Tracer, array or scalar."""
         if isinstance(operand, Tracer):
             if operand.frame is self:
                 return operand.atom
@@ -151,7 +151,7 @@ class Frame:
         return atom in varying
 
     def _capture(self, value: Any, type: ArrayType) -> Var:
-        """The Var that stands for a captured value, the same for each of its uses."""
+        """The input that stands for a captured value; the same for all of its uses."""
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
         known = self._captured.get(key)
         if known is None:
@@ -170,8 +170,8 @@ def may_vary(value: Any) -> bool:
 class NamedAxis:
     """An axis that a function is mapped along: its extent, and a member's ``index``.
 
-    The index is a Tracer without a value: an input of the function's Program. An axis
-    of a ``mesh`` is ``typed`` if types say what varies along it.
+    The index is a Tracer without a value: an input of the function's Program. ``mesh``
+    is that of a mesh axis. The axis is ``typed`` if types say what varies along it.
     """
 
     size: int

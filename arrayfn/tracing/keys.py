@@ -31,7 +31,7 @@ from arrayfn.tracing.array_value import ImmutableArray
 from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.value import Tracer
 
-WORDS: Final = 2
+WORDS: Final = 2  # of a key, each a uint32
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -114,7 +114,7 @@ class Key(ImmutableArray):
 
     @override
     def concrete(self, wanted: str, remedy: str) -> NoReturn:
-        """Raise an error, because keys are not numbers."""
+        """Raise DTypeError: keys cannot be used as numbers."""
         raise DTypeError(
             f"{wanted} needs numbers, not keys; random.key_data(key) gives the words",
             user_location(),
@@ -158,7 +158,7 @@ _MOVED: Final[dict[Primitive, tuple[int, ...]]] = {
 
 
 def check_moved(primitive: Primitive, operands: Sequence[Any]) -> None:
-    """DTypeError unless ``primitive`` moves or compares keys, and nothing else."""
+    """Raise DTypeError unless ``primitive`` only moves or compares keys."""
     places = _MOVED.get(primitive)
     if places is None:
         raise DTypeError(

@@ -68,7 +68,7 @@ def mesh_of_block() -> Mesh | None:
 
 
 def axes_around() -> tuple[frozenset[str], Mesh | None]:
-    """The axes of the shard_maps that this is inside of, and their mesh, if any."""
+    """The mesh axes of all enclosing shard_maps, and their mesh, if any."""
     axes: set[str] = set()
     mesh: Mesh | None = None
     frame = current_frame()
@@ -82,9 +82,9 @@ def axes_around() -> tuple[frozenset[str], Mesh | None]:
 
 
 def asked_mesh(what: str) -> Mesh:
-    """``mesh_of_block()``, for functions being traced, which now depend on it.
+    """The mesh of ``set_mesh``; functions being traced then depend on it.
 
-    Raises ArgumentError if there is none; ``what`` says what asks for it.
+    Raises ArgumentError if there is none; ``what`` names what needs it.
     """
     frame = current_frame()
     while frame is not None:
@@ -99,7 +99,7 @@ def asked_mesh(what: str) -> Mesh:
 
 
 def over_mesh(what: str, sharding: Any) -> Any:
-    """``sharding``, with the mesh of the block if it is a PartitionSpec alone.
+    """``sharding``; a PartitionSpec becomes a NamedSharding on ``set_mesh``'s mesh.
 
     ``what`` says in messages where it was given.
     """

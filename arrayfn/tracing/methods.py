@@ -19,7 +19,7 @@ from arrayfn.errors import ArgumentError, DTypeError, InPlaceError, user_locatio
 
 
 class Operand:
-    """arrayfn's own arrays, which operators take besides NumPy's arrays and numbers."""
+    """The base class of arrayfn's own arrays, which operators recognise."""
 
     __slots__ = ()
     __arrayfn_array__ = True
@@ -60,7 +60,7 @@ def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """A method that calls the function ``name`` of ``Namespace``."""
+    """Make a method that calls the function ``name`` of ``Namespace``."""
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
         """Compute the operation; NotImplemented for operands it cannot take."""
@@ -76,10 +76,7 @@ def operator(name: str) -> Callable[..., Any]:
 
 
 def reflected(name: str) -> Callable[[Any, Any], Any]:
-    """A method that calls the function ``name`` with operands exchanged.
-
-    It is a reflected operator, such as ``__radd__``.
-    """
+    """Make a reflected operator, such as ``__radd__``, from the function ``name``."""
 
     def method(self: Any, other: Any) -> Any:
         """Compute ``other`` op ``self``, which Python asks for if ``other`` cannot.
@@ -142,7 +139,7 @@ _BINARY = frozenset(
 
 
 def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
-    """A method that refuses ``x.name(...)`` and says what to write instead."""
+    """Make a method that refuses ``x.name(...)`` and says what to write instead."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         """Refuse to change the array."""
@@ -158,9 +155,10 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
 def in_dtype(
     name: str, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Operands of a ufunc called with ``dtype=``, which it computes in, as NumPy does.
+    """Convert the operands of a ufunc that is called with ``dtype=``.
 
-    A comparison, whose results are of dtype bool, is computed in that of its operands.
+    Returns them and the remaining options. A comparison, whose results are bool, is
+    computed in the dtype of its operands.
     """
     dtype = dtypes.canonical(options["dtype"])
     rest = {name: value for name, value in options.items() if name != "dtype"}
@@ -181,7 +179,7 @@ def in_dtype(
 
 
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call ``function`` for NumPy's ``name`` with positional ``args`` and ``options``.
+    """Call ``function`` with the arguments given for NumPy's function ``name``.
 
     Raises ArgumentError if it does not have these parameters.
     """

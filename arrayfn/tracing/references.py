@@ -54,12 +54,12 @@ class Ref(Typed):
         return self.shape[0]
 
     def get(self) -> Any:
-        """The value; a NumPy array is copied, so that ``+=`` may change it."""
+        """The current value; for a NumPy array a copy, which ``+=`` may change."""
         value = self.current()
         return constant(value.copy()) if isinstance(value, np.ndarray) else value
 
     def current(self) -> Any:
-        """The current value."""
+        """The current value, without a copy."""
         for frame in self._frames("read"):
             if frame is not self._home and self in frame.references:
                 return frame.references[self]
@@ -87,7 +87,7 @@ class Ref(Typed):
             self._replace(Namespace.functions["at"](self.current())[index].set(value))
 
     def _replace(self, value: Any) -> None:
-        """Write ``value``; in a nested trace, as a new value in the current frame."""
+        """Store ``value``; in a nested trace, as a new value in the current frame."""
         self._frames("written to")
         frame = current_frame()
         if frame is self._home:
@@ -99,7 +99,7 @@ class Ref(Typed):
         frame.references[self] = value
 
     def _frames(self, done: str) -> list[Frame]:
-        """The frames from the current one to that of the Ref.
+        """The frames from the current one out to the one that the Ref belongs to.
 
         ``done`` says in messages what is done to the Ref, as "read". Raises an error if
         the Ref outlived its function, or is not an argument of a compiled one.
@@ -139,9 +139,9 @@ class Ref(Typed):
 
 
 class RefWrittenError(ArgumentError):
-    """A function that is traced by itself writes to a Ref from outside.
+    """Raised when a loop's or branch's body writes to a Ref from outside.
 
-    Loops and branches catch it.
+    ``discharged`` catches it.
     """
 
     def __init__(self, ref: Ref, frame: Frame) -> None:
@@ -157,12 +157,12 @@ class RefWrittenError(ArgumentError):
 
 
 def discharged(construct: Callable[[Sequence[Ref]], T]) -> T:
-    """The result of ``construct(refs)`` for all the Refs that its bodies write to.
+    """Trace a loop or branch so that Refs its bodies write to become operands.
 
-    ``construct`` traces the bodies of a loop or a branch. Each of ``refs`` becomes an
-    operand of the bodies, which ``adopt`` its value, and its last value is written
-    back. A write to another Ref raises RefWrittenError: ``construct`` is called again
-    with that Ref added, until there is none.
+    ``construct(refs)`` traces the bodies. Each of ``refs`` becomes an operand of the
+    bodies, which ``adopt`` its value, and its last value is written back. A write to
+    another Ref raises RefWrittenError: ``construct`` is called again with that Ref
+    added, until there is none.
     """
     refs: list[Ref] = []
     while True:
@@ -201,7 +201,7 @@ def check_not_returned(name: str, leaf: Any) -> None:
 
 
 def adopt(refs: Sequence[Ref], values: Sequence[Any]) -> None:
-    """Let the function that is being traced hold ``values`` in ``refs``."""
+    """Set ``refs`` to ``values`` inside the function that is being traced."""
     frame = current_frame()
     assert frame is not None
     frame.references.update(zip(refs, values, strict=True))
@@ -213,9 +213,9 @@ def held(refs: Sequence[Ref]) -> list[Any]:
 
 
 def within(function: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
-    """``function`` with the values of ``refs`` as its first argument.
+    """``function`` with the values of ``refs`` as an additional first argument.
 
-    It returns the pair of its result and of the values after it.
+    It returns the pair of its result and of the values of ``refs`` after it.
     """
 
     def inner(values: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
@@ -226,6 +226,6 @@ def within(function: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., A
 
 
 def write_back(refs: Sequence[Ref], values: Sequence[Any]) -> None:
-    """Let ``refs`` hold ``values``, of their shapes and dtypes."""
+    """Set ``refs`` to ``values``, which have their shapes and dtypes."""
     for ref, value in zip(refs, values, strict=True):
         ref._replace(value)

@@ -212,9 +212,10 @@ def too_deep(name: str) -> NestingError:
 
 
 def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
-    """The refused conversion that caused ``error``, which other code raised.
+    """The refused conversion that is the cause of ``error``, or None.
 
-    It is the cause if the error passed the line that asked for the conversion.
+    Other code raised ``error``. A refused conversion is its cause if the error passed
+    the line that asked for the conversion.
     """
     refused, place = frame.refused, error.__traceback__
     if refused is None or isinstance(error, ArrayfnError):
@@ -238,7 +239,7 @@ def is_staged(operands: Sequence[Any]) -> bool:
 
 
 def constant(array: Array) -> Any:
-    """``array`` as a Tracer with a value; itself where nothing is traced.
+    """``array`` as a Tracer with a value; ``array`` itself outside of traces.
 
     A Tracer can be indexed by other Tracers, and operations on it are staged.
     """
@@ -249,10 +250,10 @@ def constant(array: Array) -> Any:
 
 
 def device_of(operands: Iterable[Any]) -> str:
-    """The device that computes an operation on ``operands``; empty for NumPy's arrays.
+    """The device that computes an operation on ``operands``; empty for NumPy.
 
-    NumPy's arrays and numbers go where the others are. Raises ArgumentError for arrays
-    on two devices.
+    NumPy's arrays and numbers are computed where the others are. Raises ArgumentError
+    for arrays on two devices.
     """
     found = ""
     for x in operands:
@@ -268,9 +269,9 @@ def device_of(operands: Iterable[Any]) -> str:
 
 
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
-    """Whether a function of ``operands`` must apply primitives rather than NumPy.
+    """Whether a function of ``operands`` must apply primitives, not call NumPy.
 
-    That is so if they are staged, on a device, or keys.
+    That is so if one of them is staged, on a device, or a key.
     """
     return is_staged(operands) or _is_any((ArrayOnDevice, Key), operands)
 
@@ -308,7 +309,7 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
 def _applied_to_words(
     primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
 ) -> Any:
-    """Move, or compare, each word of the keys among ``operands`` alike."""
+    """Apply a primitive that moves or compares keys to each word of the keys."""
     check_moved(primitive, operands)
     functions = Namespace.functions
     parts: list[Any] = []
@@ -328,10 +329,10 @@ def _applied_to_words(
 def apply_program(
     program: Program, operands: Sequence[Any], once: bool = False
 ) -> list[Any]:
-    """The outputs of ``program`` on ``operands``, by inlining or computing it.
+    """Inline ``program`` into the current trace, or compute it; returns its outputs.
 
-    These are Tracers and arrays. If the Program is applied only ``once``, its own
-    equations may become part of the trace.
+    ``operands`` are Tracers and arrays. If the Program is applied only ``once``, its
+    own equations may become part of the trace.
     """
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
@@ -362,7 +363,7 @@ def apply_program(
     taken = {id(x) for x in (*operands, *program.constant_values)}
     owned: list[Any] = []
     for output in outputs:
-        array = own(_array(output), taken)
+        array = owned_copy(_array(output), taken)
         taken.add(id(array))
         owned.append(array)
     return owned
@@ -394,7 +395,7 @@ _PLAIN = frozenset(
 
 
 def _plain(value: Any) -> Any:
-    """The param ``value`` with Python numbers for those of NumPy and of subclasses."""
+    """The param ``value`` with plain Python numbers for NumPy's and subclasses."""
     if type(value) is tuple:
         for entry in value:
             if type(entry) not in _PLAIN:
@@ -412,7 +413,7 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
-    """Append an equation of ``primitive`` to ``frame``, and return its Tracers.
+    """Append an equation of ``primitive`` to ``frame``; returns its Tracers.
 
     If all operands have values, the results are computed too.
     """
@@ -443,7 +444,7 @@ def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """``value``, an array or scalar or Literal, as an array."""
+    """Convert ``value``, an array, scalar or Literal, to an array."""
     if type(value) is np.ndarray:
         return value
     if isinstance(value, ArrayOnDevice):
@@ -455,7 +456,7 @@ def _array(value: Any) -> Any:
 
 
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
-    """The result, or results, of ``primitive`` on arrays."""
+    """Compute the result, or results, of ``primitive`` on arrays."""
     if _is_any(ArrayOnDevice, arrays):
         outputs = Immediate.compute_on_device(primitive, arrays, params)
         results = outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -473,9 +474,9 @@ def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
-    """The result, or the tuple of results, of ``primitive`` on arrays, computed now.
+    """Compute ``primitive`` on arrays now; returns the result, or their tuple.
 
-    Results are arrays of their own, none of the operands.
+    Results do not share memory with operands.
     """
     for operand in operands:
         if isinstance(operand, Tracer):
@@ -494,15 +495,15 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
         raise located(error, user_location()) from None
     taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
-        return tuple(own(x, taken) for x in result)
-    return own(result, taken)
+        return tuple(owned_copy(x, taken) for x in result)
+    return owned_copy(result, taken)
 
 
-def own(value: Any, taken: Container[int] = ()) -> Any:
+def owned_copy(value: Any, taken: Container[int] = ()) -> Any:
     """``value`` as a row-major, writable array that nothing else refers to.
 
-    ``taken`` holds the ids of arrays that others refer to. Arrays on a device are
-    immutable and may be shared.
+    It is a copy if its id is in ``taken``, which are arrays that others refer to.
+    Arrays on a device are immutable and may be shared.
     """
     if isinstance(value, ArrayOnDevice):
         return value

@@ -45,7 +45,7 @@ _INDEX_REMEDY: Final = (
 
 
 class Owner(Protocol):
-    """The frame that a Tracer belongs to: a function being traced."""
+    """What a Tracer knows of its frame: the function being traced."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ _ARRAY_API_EXTRA = ("array_api_extra._lib._at", "array_api_extra._at")
 
 
 class Refused(NamedTuple):
-    """A conversion that was refused, and the line that asked for it.
+    """A conversion that was refused, with the line of the user's that asked for it.
 
     NumPy and other C code may raise their own error in its place.
     """
@@ -162,7 +162,7 @@ class Tracer(ImmutableArray):
         )
 
     def _refused(self, error: ArrayfnError) -> ArrayfnError:
-        """Return ``error``; remember it with the line that runs outside this module."""
+        """Return ``error``; remember it with the innermost line outside this module."""
         asking = sys._getframe(1)
         while asking.f_back is not None and asking.f_code.co_filename == __file__:
             asking = asking.f_back

@@ -22,7 +22,7 @@ from arrayfn.errors import (
     is_users,
     user_location,
 )
-from arrayfn.ir import ArrayType, type_of, unlike_arrays
+from arrayfn.ir import ArrayType, type_of, why_not_an_array
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import Ref
@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether ``leaf`` is an array, also of dtypes that are refused, or a number."""
+    """Whether ``leaf`` is a number or an array, of any dtype."""
     return (
         isinstance(leaf, (np.ndarray, np.generic, ImmutableArray))
         or dtypes.is_python_scalar(leaf)
@@ -53,7 +53,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     if hasattr(leaf, "__arrayfn_type__"):
         return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
-    why = unlike_arrays(leaf)
+    why = why_not_an_array(leaf)
     if is_array and not why and leaf.dtype in dtypes.ALL:
         return
     name = what if isinstance(what, str) else what()
@@ -89,10 +89,9 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
 def with_own_arrays(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
-    """``args``, ``kwargs``, their leaves and their structure.
+    """Convert arrays of other libraries in ``args`` and ``kwargs``, without copies.
 
-    Arrays of other libraries are replaced by NumPy's or arrayfn's, which read them
-    where they lie.
+    Returns ``args``, ``kwargs``, their leaves and their structure.
     """
     given, structure = tree.flatten_arguments((args, kwargs))
     leaves = [adopted(x) for x in given]
@@ -144,7 +143,7 @@ _MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")
 
 
 def raise_mismatch(error: TypeError) -> None:
-    """Raise ArgumentError if ``error`` is of a call that does not fit a signature."""
+    """Raise ArgumentError if ``error`` says that a call does not fit a signature."""
     if error.__traceback__ is None or not _MISMATCH.match(str(error)):
         return
     frames = traceback.walk_tb(error.__traceback__)
@@ -211,7 +210,7 @@ def leaf_type(leaf: Any) -> ArrayType:
 
 
 def value_of(leaf: Any) -> Any:
-    """The array that ``leaf`` is; None if it is not known."""
+    """The array of ``leaf``; None if it is a traced value that is not known."""
     if isinstance(leaf, Tracer):
         return leaf.value
     if isinstance(leaf, ShapeDtypeStruct):
@@ -238,7 +237,7 @@ def shown_name(function: Function) -> str:
 
 
 def described(function: Function) -> str:
-    """A function in messages: its name and its first line."""
+    """Describe a function in messages: its name and its first line."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     name = own_name(function)
@@ -248,7 +247,10 @@ def described(function: Function) -> str:
 
 
 def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
-    """``value`` if it has type ``wanted``, else an error about ``word position``."""
+    """Return ``value`` if it has the type ``wanted``, else raise an error.
+
+    The error is about ``word position``.
+    """
     value = adopted(value)
     check_leaf(value, f"{word} {position}")
     if dtypes.is_python_scalar(value) and not (
@@ -276,7 +278,7 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
 def hints(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """What the user calls each leaf: ``x``, ``params_w`` for ``params["w"]``.
+    """The user's name for each leaf: ``x``, ``params_w`` for ``params["w"]``.
 
     The leaves are those of the pair (``args``, ``kwargs``).
     """
@@ -301,10 +303,13 @@ def _identifier(stem: str, path: str) -> str:
 
 
 def leaf_names(arguments: Any) -> Callable[[int], str]:
-    """What names leaf number k of ``arguments``, a pair (args, kwargs), in messages."""
+    """Make the function that names leaf number k of ``arguments`` in messages.
+
+    ``arguments`` is a pair (args, kwargs).
+    """
 
     def name(position: int) -> str:
-        """As an example, argument 2['w']."""
+        """The name of a leaf, such as "argument 2['w']"."""
         # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
         first, _, rest = path[len("[0][") :].partition("]")

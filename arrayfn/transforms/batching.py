@@ -96,7 +96,7 @@ def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
 
 
 def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
-    """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``.
+    """Move the mapped axis of ``x`` from ``dim`` to ``wanted``.
 
     If ``x`` is not mapped, it is repeated ``size`` times.
     """
@@ -168,7 +168,7 @@ def _apply_rule(
 
 
 def _is_over(equation: Equation, name: str | None) -> bool:
-    """Whether ``equation``, or one in its Programs, combines values along ``name``."""
+    """Whether ``equation``, or one in its Programs, has a collective over ``name``."""
     if name is None or _hides(equation, name):
         return False
     if equation.params.get("axis_name") == name:

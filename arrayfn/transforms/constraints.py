@@ -37,7 +37,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
 
 def constrained(what: str, x: Any, shardings: Any) -> Any:
-    """``x`` with a constraint on each leaf that has a sharding.
+    """Constrain each leaf of ``x`` that has a sharding.
 
     ``shardings`` is a pytree of NamedShardings, PartitionSpecs and Nones, a prefix of
     ``x``. ``what`` is the name of the parameter, for messages.
@@ -80,7 +80,7 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
 def with_shardings(
     function: Function, in_shardings: Any, out_shardings: Any
 ) -> Function:
-    """``function`` with constraints on its positional arguments and its result.
+    """Wrap ``function`` to constrain its positional arguments and its result.
 
     ``in_shardings`` is one sharding for all arguments, or a tuple with an entry for
     each; ``out_shardings`` is a prefix of the result's pytree.

@@ -11,7 +11,7 @@ from arrayfn.primitives.base import needed
 
 
 def dce(program: Program) -> Program:
-    """``program`` without equations that its outputs do not need. Inputs stay."""
+    """Remove equations that the outputs of ``program`` do not need. Inputs stay."""
     kept = needed(program.equations, program.outputs)
     live = {a for equation in kept for a in equation.inputs} | {*program.outputs}
     constants = [

@@ -56,6 +56,7 @@ def smap(
         )
 
     def spec(axis: Any) -> PartitionSpec:
+        """The PartitionSpec that cuts ``axis`` along the mesh axis."""
         if axis is None:
             return PartitionSpec()
         if isinstance(axis, bool) or not is_one(axis) or axis < 0:

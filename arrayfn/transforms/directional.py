@@ -171,7 +171,7 @@ class _Linearized:
         self.linear = _first_outputs(self.split.linear, self.value_tree.num_leaves)
 
     def with_value(self, linear_map: Function) -> tuple[Any, ...]:
-        """The value, ``linear_map``, and aux if the function returns that."""
+        """The value and ``linear_map``, with aux if the function returns that."""
         own = self.value_tree.num_leaves
         value = tree.unflatten(self.value_tree, self.outputs[:own])
         if self.aux_tree is None:
@@ -180,7 +180,7 @@ class _Linearized:
 
 
 class _PushForward:
-    """A linearized function, of its residuals and tangents."""
+    """A linearized function, called with its residuals and tangents."""
 
     def __init__(self, at: _Linearized) -> None:
         self.linear, self.value_tree = at.linear, at.value_tree
@@ -197,7 +197,7 @@ class _PushForward:
 
 
 class _PullBack:
-    """The transpose of a linearized function, of its residuals and cotangents."""
+    """The transpose of a linearized function, called with residuals and cotangents."""
 
     def __init__(self, at: _Linearized) -> None:
         self.backward = transpose(at.linear, at.split.residuals)
@@ -256,7 +256,7 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
 
 
 class _Transposed:
-    """The transpose of a linear Program, of its first operands and cotangents."""
+    """The transpose of a linear Program, called with captured values and cotangents."""
 
     def __init__(
         self, program: Program, structure: tree.TreeDef, value_tree: tree.TreeDef
@@ -284,7 +284,7 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``value``, of these types; an error if they have another form.
+    """Flatten ``value``, and check its structure and its leaves' ``types``.
 
     ``word`` says what they are, for the message, as "vjp: cotangent".
     """

@@ -79,7 +79,7 @@ def trace_function(
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
-        """Call the function on its pytrees; the leaves of its result."""
+        """Call the function on its pytrees; returns the leaves of its result."""
         inner_args, inner_kwargs = tree.unflatten(structure, tracers)
         try:
             result = function(*inner_args, **inner_kwargs)
@@ -113,7 +113,7 @@ def trace_function(
 
 
 def _check_result(function: Function, leaf: Any) -> None:
-    """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
+    """Raise ArgumentError unless ``leaf`` of a result is an array or a number."""
     check_not_returned(shown_name(function), leaf)
     try:
         check_leaf(leaf, "")

@@ -24,9 +24,10 @@ Emit = Callable[[Equation, dict[Var, Atom]], None]
 
 
 def jvp(program: Program, wrt: Sequence[bool]) -> Program:
-    """The Program (inputs, tangents of the inputs in ``wrt``) -> (outputs, tangents).
+    """The Program of outputs and tangents, from inputs and tangents of ``wrt``.
 
-    The tangent of an output that does not vary is zero.
+    It takes the inputs, then tangents of the inputs in ``wrt``; it returns the outputs,
+    then their tangents. The tangent of an output that does not vary is zero.
     """
     return jvp_varying(program, wrt, [True] * len(program.outputs))[0]
 
@@ -34,7 +35,7 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
 def jvp_varying(
     program: Program, wrt: Sequence[bool], dense: Sequence[bool]
 ) -> tuple[Program, list[bool]]:
-    """``jvp`` without the tangents of outputs that do not vary; and which vary.
+    """``jvp`` without tangents of outputs that do not vary; also returns which vary.
 
     Outputs marked in ``dense`` always have a tangent, zeros if they do not vary.
     """

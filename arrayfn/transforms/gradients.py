@@ -176,6 +176,7 @@ def grad(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Compute the gradient, and drop the value."""
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
@@ -184,7 +185,7 @@ def grad(
 
 @tree.register_static
 class _Other:
-    """A value that is no array, as a part of the arguments' structure."""
+    """Hides a value that is not an array in the structure of the arguments."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -196,9 +197,9 @@ def with_others_inside(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Function, tuple[Any, ...], dict[str, Any]]:
-    """``function`` of arrays alone, and its arguments without leaves of other kinds.
+    """Bind arguments that are not arrays; returns the function of arrays, and these.
 
-    Python's bools and integers, which a function may branch on, are of other kinds.
+    Python's bools and integers, which a function may branch on, are bound too.
     Positional ``args`` in the positions ``chosen`` stay as they are; in the others, and
     in ``kwargs``, leaves that are no arrays are hidden from pytrees.
     """
@@ -217,6 +218,7 @@ def with_others_inside(
 
     @functools.wraps(function)
     def of_arrays(*args: Any, **named: Any) -> Any:
+        """Call the function with the hidden values inserted."""
         args, named = tree.map(shown, (args, named), is_leaf=is_other)
         return function(*args, **named)
 
@@ -231,7 +233,7 @@ def _is_traced(leaf: Any) -> bool:
 def chosen_arguments(
     function: Function, argnums: Argnums, count: int
 ) -> tuple[int, ...]:
-    """The positions that ``argnums`` names, from the front, of ``count`` arguments."""
+    """The positions that ``argnums`` selects of ``count`` arguments, not negative."""
     named = as_numbers(argnums)
     if not named:
         raise ArgumentError(
@@ -254,8 +256,8 @@ def check_inexact(
 ) -> None:
     """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
 
-    It is the argument in ``position``. Leaves that are ``allowed`` may be integers and
-    booleans, too.
+    The argument is in ``position``. Leaves that are ``allowed`` may also be integers
+    and booleans.
     """
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
@@ -273,7 +275,10 @@ def check_inexact(
 
 
 def varying(argument: Any) -> list[bool]:
-    """Whether each leaf of ``argument`` is differentiated by: it is no position."""
+    """Whether each leaf of ``argument`` is differentiated by.
+
+    Leaves that are positions of ``tree.Indexed`` are not.
+    """
     pairs = zip(tree.leaves(argument), tree.positions_in(argument), strict=True)
     return [
         not (is_position and leaf_type(leaf).dtype in dtypes.INTEGERS)
@@ -357,7 +362,7 @@ def _fixed(leaf: Any, varies: bool) -> Any:
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
-    """What to call leaf ``number`` of the argument in ``position``, in messages."""
+    """The name of leaf ``number`` of the argument in ``position``, in messages."""
     path = tree.paths(argument)[number]
     return f"{shown_name(function)}: argument {position}{path}"
 
@@ -367,7 +372,7 @@ def _check_scalar(
 ) -> None:
     """Raise DifferentiationError unless ``function`` returns one scalar.
 
-    It is to be real, or complex if ``holomorphic``. ``out`` is the result's structure.
+    It must be real, or complex if ``holomorphic``. ``out`` is the result's structure.
     """
     name = shown_name(function)
     if out.num_leaves != 1:

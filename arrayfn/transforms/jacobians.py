@@ -63,7 +63,7 @@ def jacfwd(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Push the arguments' basis forward, and cut the columns into matrices."""
-        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
 
@@ -89,7 +89,9 @@ def jacfwd(
                 _reshaped(part, (*shape, *t.shape))
                 for part, t in zip(parts, types, strict=True)
             ]
-            return _alone(tree.unflatten(tree.structure(chosen), placed), argnums)
+            return _single_or_all(
+                tree.unflatten(tree.structure(chosen), placed), argnums
+            )
 
         jacobian = tree.map(blocks_of_output, derivatives)
         return (jacobian, aux[0]) if has_aux else jacobian
@@ -123,7 +125,7 @@ def jacrev(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Pull the basis of the results back, and cut the rows into matrices."""
-        of_chosen, chosen = _of_chosen(
+        of_chosen, chosen = _function_of_chosen(
             fun, args, kwargs, argnums, holomorphic, allow_int
         )
         value, pull_back, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
@@ -153,7 +155,7 @@ def jacrev(
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
                 for parts, x in zip(split, tree.leaves(chosen), strict=True)
             ]
-            return _alone(tree.unflatten(structure, placed), argnums)
+            return _single_or_all(tree.unflatten(structure, placed), argnums)
 
         numbers = range(len(types))
         jacobian = tree.unflatten(out_tree, [blocks_of_output(k) for k in numbers])
@@ -187,14 +189,14 @@ def hessian(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Push the basis of the arguments through ``jacrev``, and cut what it gives."""
-        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
+        """Push the basis of the arguments through ``jacrev``, and cut the result."""
+        of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
 
         def recorded(*chosen_arguments: Any) -> Any:
-            """The function, which also notes the structure of its value."""
+            """Call the function, and record the structure of its value."""
             value = of_chosen(*chosen_arguments)
             out_tree.append(tree.structure(value[0] if has_aux else value))
             return value
@@ -214,8 +216,11 @@ def hessian(
             derivatives, *aux = along(basis)
 
         def nested(blocks: list[list[Any]]) -> Any:
-            inner = [_alone(tree.unflatten(structure, row), argnums) for row in blocks]
-            return _alone(tree.unflatten(structure, inner), argnums)
+            inner = [
+                _single_or_all(tree.unflatten(structure, row), argnums)
+                for row in blocks
+            ]
+            return _single_or_all(tree.unflatten(structure, inner), argnums)
 
         flat, count = tree.leaves(derivatives), len(types)
         starts = range(0, len(flat), max(1, count))
@@ -249,7 +254,7 @@ def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
     return blocks
 
 
-def _of_chosen(
+def _function_of_chosen(
     function: Function,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -257,7 +262,7 @@ def _of_chosen(
     holomorphic: bool,
     allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``function`` of the arguments it is differentiated by alone, and those.
+    """``function`` as a function of the arguments to differentiate by, and these.
 
     ``args`` and ``kwargs`` are all arguments, of which ``argnums`` chooses. Raises
     DifferentiationError for integers, unless ``allow_int``, and for real numbers if
@@ -274,7 +279,7 @@ def _of_chosen(
 
     @functools.wraps(function)
     def of_chosen(*chosen_arguments: Any) -> Any:
-        """The function with these arguments in the chosen positions."""
+        """Call the function with these arguments in the chosen positions."""
         whole = list(args)
         for position, argument in zip(positions, chosen_arguments, strict=True):
             whole[position] = argument
@@ -295,7 +300,10 @@ def _check_real(function: Function, arguments: Sequence[Any]) -> None:
 
 
 def _basis(types: Sequence[ArrayType]) -> list[Any]:
-    """For each type the unit vectors of all elements together, along a new axis 0."""
+    """A basis of all inputs together: for each type, unit vectors and zeros.
+
+    They lie along a new axis 0.
+    """
     total = sum(t.size for t in types)
     rows: list[Any] = []
     begin = 0
@@ -312,9 +320,9 @@ def _is_single(types: Sequence[ArrayType]) -> bool:
 
 
 def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
-    """``x`` cut along its first or last axis into pieces as long as arrays are large.
+    """Cut ``x`` along its first or last axis into arrays of ``shapes``.
 
-    A piece of its own keeps the rest of the shape; it is reshaped afterwards.
+    A part's axes on the cut side are reshaped to its shape.
     """
     sizes = [math.prod(shape) for shape in shapes]
     if len(sizes) == 1:
@@ -346,5 +354,5 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
     return apply(views.reshape, x, shape=shape)
 
 
-def _alone(chosen: Any, argnums: Argnums) -> Any:
+def _single_or_all(chosen: Any, argnums: Argnums) -> Any:
     return chosen[0] if is_one(argnums) else chosen

@@ -21,7 +21,7 @@ from arrayfn.transforms.forward_mode import jvp
 
 @dataclass(frozen=True)
 class Linearization:
-    """``known`` and ``linear`` as above; ``residuals`` is the number of residuals."""
+    """A linearized Program: its known and linear part, and the residual count."""
 
     known: Program
     linear: Program
@@ -96,7 +96,7 @@ def split(
 
 
 def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
-    """The equations of views of literals: recomputed, not kept as residuals."""
+    """The equations that make views of literals, which are recomputed, not saved."""
     free: dict[Var, Equation] = {}
     for equation in known:
         is_view = isinstance(primitive_of(equation).kernel, View)
@@ -113,7 +113,7 @@ def _needed(
     varying: set[Var],
     free: dict[Var, Equation],
 ) -> tuple[tuple[Equation, ...], list[Var]]:
-    """The linear equations that ``outputs`` need, and the known values they read."""
+    """The linear equations that ``outputs`` need, and the residuals they read."""
     kept = needed(linear, outputs, effects=False)
     read: dict[Var, None] = {}
     for atom in (*(a for equation in kept for a in equation.inputs), *outputs):
@@ -122,7 +122,7 @@ def _needed(
     made: dict[Equation, None] = {}
 
     def make(var: Var) -> None:
-        """Note the equation of ``var``, after those that it depends on."""
+        """Add the equation of ``var`` after those that it depends on."""
         equation = free[var]
         for atom in equation.inputs:
             if isinstance(atom, Var):

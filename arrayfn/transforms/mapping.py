@@ -119,6 +119,7 @@ def with_fixed_leaves(
 
     @functools.wraps(fun)
     def of_other_leaves(*others: Any) -> R:
+        """Call the function with the fixed leaves inserted."""
         next_other = iter(others)
         leaves = [
             fixed[k] if k in fixed else next(next_other)
@@ -145,7 +146,7 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
 
 
 def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
-    """Whether each leaf of ``arguments`` is the array of the words of a Key.
+    """Whether each leaf of ``arguments`` is the array of a Key's words.
 
     Its last axis, that of the words, is not an axis of the Key. ``leaves`` has the
     leaves, or their types.
@@ -157,7 +158,7 @@ def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
 
 
 def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
-    """The mapped axis of each output of ``traced``, counted from the front, or None.
+    """The mapped axis of each output of ``traced``, not negative, or None.
 
     ``out_axes`` is a prefix of the structure that the function ``name`` returns. Raises
     ArgumentError if it is not, and ShapeError for an axis that is out of bounds.
@@ -181,7 +182,7 @@ def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
 
 
 def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | None:
-    """``dim`` counted from the front of ``ndim`` axes with a mapped axis put in.
+    """``dim`` as an axis, not negative, of ``ndim`` axes and the mapped one.
 
     Raises ShapeError, about an output of the function ``name``, if it is out of bounds.
     """
@@ -199,9 +200,9 @@ def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | No
 def _check_unmapped(
     name: str, program: Program, mapped: Program, out_dims: Sequence[int | None]
 ) -> None:
-    """Raise ShapeError if an output varies that is said to be the same for all.
+    """Raise ShapeError if an output varies whose ``out_axes`` is None.
 
-    ``out_dims`` says so by None; ``mapped`` is ``program``, batched.
+    ``mapped`` is ``program``, batched.
     """
     types = zip(program.output_types, mapped.output_types, strict=True)
     for position, (alone, together) in enumerate(types):

@@ -139,7 +139,7 @@ class ShapeDtypeStruct:
 
 
 def stand_ins(arguments: Any) -> Any:
-    """``arguments`` with a ``ShapeDtypeStruct`` for what has a shape and a dtype only.
+    """Replace arguments with only a shape and a dtype by a ``ShapeDtypeStruct``.
 
     >>> from types import SimpleNamespace
     >>> stand_ins((SimpleNamespace(shape=(3,), dtype="float32"), 1.0))
@@ -149,6 +149,7 @@ def stand_ins(arguments: Any) -> Any:
 
 
 def _stand_in(x: Any) -> Any:
+    """A ``ShapeDtypeStruct`` for what has only a shape and a dtype; others stay."""
     if not (hasattr(x, "shape") and hasattr(x, "dtype")):
         return x
     is_known = hasattr(x, "__arrayfn_type__") or hasattr(x, "__arrayfn_array__")

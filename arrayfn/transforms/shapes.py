@@ -66,7 +66,7 @@ def make_program(
 def without_static(
     function: Function, args: tuple[Any, ...], static: Sequence[int]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """``function`` with its static arguments bound, and the others of ``args``.
+    """Bind the static arguments of ``function``; returns it and the other ``args``.
 
     ``static`` are their positions.
     """

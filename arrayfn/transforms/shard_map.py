@@ -102,7 +102,7 @@ def shard_map(
         around, mesh = _mesh_around(name, chosen_mesh)
         axes = _own_axes(mesh, axis_names, around)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-        specs = _spread("in_specs", prefix, args, mesh, name)
+        specs = _specs_of_leaves("in_specs", prefix, args, mesh, name)
         _check_axes_of("in_specs", specs, axes, around)
         leaves, structure = tree.flatten((args, {}))
         member, member_args = function, args
@@ -112,7 +112,7 @@ def shard_map(
             leaves = [leaf for k, leaf in enumerate(leaves) if k not in objects]
             member_args = tuple(leaves)
         types = [
-            _part(name, position, leaf, mesh, spec, check_vma)
+            _part_type(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
         traced = trace_function(
@@ -130,7 +130,7 @@ def shard_map(
         captured = traced.trace.captured
         out_tree = traced.out_tree
         placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
-        outs = _spread("out_specs", out_specs, placeholder, mesh, name)
+        outs = _specs_of_leaves("out_specs", out_specs, placeholder, mesh, name)
         _check_axes_of("out_specs", outs, axes, around)
         body = _captured_first(traced.program, len(leaves), len(axes))
         _check_outputs(name, body, outs, axes)
@@ -152,10 +152,10 @@ def shard_map(
 
 
 def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
-    """The axes of shard_maps around this one of ``name``, and the mesh, ``chosen``.
+    """The axes of the shard_maps around, and the mesh to use: ``chosen``, if given.
 
-    Without one it is the mesh around, or else that of ``set_mesh``. ArgumentError if
-    ``chosen`` is not the mesh around.
+    Without one it is the mesh around, or else that of ``set_mesh``. Raises
+    ArgumentError if ``chosen`` is not the mesh around. ``name`` is the function's.
     """
     axes, mesh = axes_around()
     if chosen is None:
@@ -172,10 +172,10 @@ def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
 def _own_axes(
     mesh: Mesh, axis_names: Collection[str], around: frozenset[str]
 ) -> dict[str, int]:
-    """The axes of ``mesh`` in ``axis_names``, all if that is empty, and their sizes.
+    """The axes of ``mesh`` that this shard_map runs along, with their sizes.
 
-    Those of shard_maps ``around`` are left out. Raises ArgumentError for a name that is
-    none of the mesh's.
+    They are those in ``axis_names``, or all if that is empty. Those of shard_maps
+    ``around`` are left out. Raises ArgumentError for a name that is none of the mesh's.
     """
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     unknown = [name for name in names if name not in mesh.axis_names]
@@ -228,11 +228,12 @@ def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
     }
 
 
-def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
-    """A checked PartitionSpec for each leaf of ``of``.
+def _specs_of_leaves(
+    what: str, specs: Any, of: Any, mesh: Mesh, name: str
+) -> list[Any]:
+    """A checked PartitionSpec for each leaf of ``of``, from the prefix ``specs``.
 
-    ``specs`` is a prefix of it, the argument ``what`` of shard_map of the function
-    ``name``.
+    ``specs`` is the argument ``what`` of shard_map of the function ``name``.
     """
     try:
         spread = tree.broadcast_prefix(specs, of)
@@ -254,7 +255,7 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     return found
 
 
-def _part(
+def _part_type(
     name: str,
     position: int,
     leaf: Any,
@@ -277,7 +278,7 @@ def _part(
 
 
 def _captured_first(program: Program, arguments: int, axes: int) -> Program:
-    """``program`` with captured values, its last inputs, before the indices.
+    """Move captured values, the last inputs of ``program``, before the indices.
 
     Its inputs are some ``arguments``, an index for each of ``axes``, and captured
     values.
@@ -318,7 +319,7 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
-    """As an example, (computed at model.py:7); empty if the line is unknown."""
+    """Where ``atom`` was computed, as "(computed at model.py:7)"; empty if unknown."""
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

@@ -53,7 +53,8 @@ class Dim:
             )
         if self.maximum is not None and self.smallest > self.maximum:
             raise ArgumentError(
-                f"Dim: no size is {self.wanted}; give other limits", user_location()
+                f"Dim: no size is {self.description}; give other limits",
+                user_location(),
             )
 
     @property
@@ -62,7 +63,7 @@ class Dim:
         return -(-self.minimum // self.multiple_of) * self.multiple_of
 
     @property
-    def wanted(self) -> str:
+    def description(self) -> str:
         """The sizes that are allowed, as text for messages."""
         words = [f"at least {self.minimum}"]
         if self.maximum is not None:

@@ -78,9 +78,11 @@ def jet(
 
 
 def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program:
-    """The Program (inputs, derivatives of those that move) -> (outputs, derivatives).
+    """The Program of outputs and their derivatives along a curve.
 
-    The derivatives are those of the first order, then of the second, and so on.
+    It takes the inputs, and derivatives of those that are marked in ``moving``. The
+    derivatives are those of the first order, then of the second, and so on, up to
+    ``order``.
     """
     builder = ProgramBuilder(f"jet_{program.name}")
     with builder:
@@ -93,7 +95,7 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
                     term = builder.input(var.type)
                     terms.append(e.mul(term, 1 / math.factorial(k)))
         series = [
-            _known(var, terms) if moves else _Series(var)
+            _series_of_terms(var, terms) if moves else _Series(var)
             for var, terms, moves in zip(inputs, coefficients, flags, strict=True)
         ]
         outputs = _interpreted(builder, program, series, {})
@@ -104,7 +106,7 @@ def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program
 
 
 class _Series:
-    """Taylor coefficients of a value, computed when they are asked for.
+    """Taylor coefficients of a value in t, computed when they are asked for.
 
     ``first`` is that of order 0; ``coefficient`` computes the others, or is None for a
     value that does not depend on t.
@@ -115,7 +117,7 @@ class _Series:
     ) -> None:
         self.first = first
         self._coefficient = coefficient
-        self._known: dict[int, Atom | None] = {}
+        self._series_of_terms: dict[int, Atom | None] = {}
 
     @property
     def varies(self) -> bool:
@@ -127,12 +129,12 @@ class _Series:
             return self.first
         if self._coefficient is None:
             return None
-        if k not in self._known:
-            self._known[k] = self._coefficient(k)
-        return self._known[k]
+        if k not in self._series_of_terms:
+            self._series_of_terms[k] = self._coefficient(k)
+        return self._series_of_terms[k]
 
     def dense(self, k: int) -> Atom:
-        """The coefficient of t**k, also if it is zero."""
+        """The coefficient of t**k, as zeros if it is zero."""
         found = self.at(k)
         return views.broadcast_literal(0, self.first.type) if found is None else found
 
@@ -141,7 +143,7 @@ class _Series:
         return _Series(self.dense(1), lambda k: _scaled(self.at(k + 1), k + 1))
 
 
-def _known(first: Atom, terms: Sequence[Atom]) -> _Series:
+def _series_of_terms(first: Atom, terms: Sequence[Atom]) -> _Series:
     return _Series(first, lambda k: terms[k - 1] if k <= len(terms) else None)
 
 
@@ -197,12 +199,12 @@ def _applied(
 
 
 class _Rule:
-    """The jvp of an equation: a Program of its operands, and the varying tangents."""
+    """The jvp of an equation, as a Program of its operands and varying tangents."""
 
     def __init__(self, equation: Equation, varies: Sequence[bool]) -> None:
         self.equation = equation
         self.varies = varies
-        alone = _alone(equation)
+        alone = _single_equation_program(equation)
         self.program, self.outputs = jvp_varying(
             alone, varies, [False] * len(equation.outputs)
         )
@@ -225,8 +227,8 @@ class _Rule:
         )
 
 
-def _alone(equation: Equation) -> Program:
-    """The equation as a Program of all of its operands."""
+def _single_equation_program(equation: Equation) -> Program:
+    """A Program of only this equation, whose inputs are all of its operands."""
     builder = ProgramBuilder(equation.primitive.name)
     with builder:
         inputs = [builder.input(a.type) for a in equation.inputs]
@@ -235,7 +237,7 @@ def _alone(equation: Equation) -> Program:
 
 
 def _tangents(program: Program, outputs: int) -> Program:
-    """``program``, a jvp, without its first ``outputs`` outputs: the tangents alone."""
+    """Drop the first ``outputs`` outputs of a jvp: only the tangents are left."""
     return dce(
         Program(
             program.name,
@@ -253,7 +255,7 @@ def _from_all(
     firsts: Sequence[Atom],
     coefficients: Callable[[int], Sequence[Atom | None]],
 ) -> list[_Series]:
-    """The series of an equation's outputs.
+    """Make the series of an equation's outputs from a function of all of them.
 
     ``firsts`` are the coefficients of order 0 of all outputs. ``coefficients(k)`` emits
     those of order k > 0 of the outputs that vary, all together.
@@ -340,16 +342,19 @@ def _integrated(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The series of any equation, from that of the outputs' derivative by t.
+    """The series of any equation, integrated from that of its derivative by t.
 
-    That is the jvp of the operands' series; its integrals are the coefficients.
-    ``firsts`` are those of order 0.
+    The derivative is the jvp along the operands' series. ``firsts`` are the
+    coefficients of order 0.
     """
     made: list[_Series] = []
     slopes: list[_Series] = []
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``, from those of the outputs' derivatives."""
+        """Integrate the coefficients of order ``k - 1`` of the outputs' derivatives.
+
+        The derivatives' series are made at the first call.
+        """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
             values = zip(rule.program.outputs, made, strict=False)

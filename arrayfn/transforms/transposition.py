@@ -107,7 +107,7 @@ class _CotangentSums:
 
     A cotangent may vary along mesh axes along which its Var is the same for all
     members. Such terms are summed over the members of these axes too. Terms that share
-    axes are added up first, so that the members meet once for all of them.
+    axes are added up first, so that one collective sums all of them.
     """
 
     def __init__(self, linear: set[Var]) -> None:
@@ -195,7 +195,7 @@ def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def _continuing(program: Program, name: str) -> ProgramBuilder:
-    """A builder called ``name`` that already holds the equations of ``program``."""
+    """A builder called ``name`` that already has the equations of ``program``."""
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations

@@ -22,7 +22,7 @@ __all__ = ["CpuBackend"]
 
 
 def _try_plan(compiled: CompiledProgram) -> bool:
-    """Run a plan in checked memory (``checked_run``)."""
+    """Run a plan once in checked memory, on a CPU."""
     from arrayfn.backends.cpu.checked_run import try_plan
 
     return try_plan(compiled)
@@ -32,12 +32,12 @@ RUNNERS["cpu"] = _try_plan
 
 
 class CpuBackend:
-    """Kernels over raw pointers on all usable cores; BLAS through SciPy."""
+    """The CPU: kernels over raw pointers on all usable cores; BLAS through SciPy."""
 
     name = "cpu"
 
     def info(self) -> BackendInfo:
-        """Always there."""
+        """Describe the backend, which every machine has."""
         return BackendInfo(
             self.name, "compiled kernels on threads", ("llvmlite", "numba", "scipy")
         )
@@ -53,13 +53,17 @@ class CpuBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """``program`` as kernels and a plan; all orders of sums are fixed."""
+        """Lower ``program`` to kernels and a plan; all orders of sums are fixed."""
         from arrayfn.lowering.lower import lower
 
         return lower(program, donated, options=options)
 
     def load(self, compiled: CompiledProgram) -> Callable:
-        """The callable of ``compiled``; what is computed once is computed now."""
+        """Make ``compiled`` callable.
+
+        Values that are computed once, such as functions of constants, are computed
+        here.
+        """
         from arrayfn.backends.cpu.donation import DonatingExecutable
         from arrayfn.backends.cpu.executable import bind
 
@@ -79,7 +83,7 @@ class CpuBackend:
         return kernel_assembly(kernel)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """The callable of ``compiled`` that reads the clock after each step."""
+        """Make ``compiled`` callable, with a clock reading after each step."""
         from arrayfn.backends.cpu.timed import ClockedExecutable
         from arrayfn.lowering.clocks import with_clocks
 

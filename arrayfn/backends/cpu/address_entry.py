@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arrayfn.backends.cpu.frames import frame_give, frame_take
+from arrayfn.backends.cpu.frames import frame_acquire, frame_release
 from arrayfn.backends.cpu.image_layout import Image
 from arrayfn.backends.cpu.runner import run_frame
 from arrayfn.backends.cpu.signals import PyGILState_Ensure, PyGILState_Release
@@ -13,15 +13,15 @@ from arrayfn.backends.native.structures import Array
 
 @native
 def run_at(image: Image, addresses: Array[int]) -> int:
-    """Run the plan on the arrays of inputs and outputs at ``addresses``.
+    """Run the plan on inputs and outputs at ``addresses``; for native callers.
 
-    They lie as the plan's types say. It returns 0, or 1 with a Python exception set.
-    The caller may hold the GIL or not: a thread of Numba's parallel loops does not. The
-    GIL guards the frames and the heap; the plan itself may run without it.
+    The arrays lie as the plan's types say. Returns 0, or 1 with a Python exception set.
+    The caller need not hold the GIL: a thread of Numba's parallel loops does not. The
+    GIL is taken for the frames and the heap; the plan itself may run without it.
     """
     state = PyGILState_Ensure()
     result = 1
-    frame = frame_take(image)
+    frame = frame_acquire(image)
     if frame is None:
         PyErr_NoMemory()
     else:
@@ -29,6 +29,6 @@ def run_at(image: Image, addresses: Array[int]) -> int:
             frame.bases[i] = addresses[i]
         if run_frame(image, frame):
             result = 0
-        frame_give(image, frame)
+        frame_release(image, frame)
     PyGILState_Release(state)
     return result

@@ -6,7 +6,7 @@ from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
 
-_MOST_ITEMS: Final = 4096
+_MOST_ITEMS: Final = 4096  # work items of a plan that is run as Python
 
 
 def try_plan(compiled: CompiledProgram) -> bool:

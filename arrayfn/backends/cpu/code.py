@@ -46,7 +46,7 @@ _LIBRARY_SOURCES: Final = "backends/cpu/libraries/**/*.py"
 
 
 def kernel_unit(kernel: Kernel) -> Unit:
-    """The code of a kernel; its entry is the only symbol."""
+    """The unit of compilation of a kernel, which exports only the kernel's entry."""
     signature = ",".join(parameter.kind for parameter in kernel.parameters)
     key = content_key("kernel", kernel.key, signature, _compiler())
     symbol = f"arrayfn_kernel_{key[:32]}"
@@ -61,7 +61,10 @@ def kernel_assembly(kernel: Kernel) -> str:
 
 
 class KernelIR(NamedTuple):
-    """A kernel before optimization; its loops are interleaved if ``interleave``."""
+    """The LLVM IR of a kernel before optimization.
+
+    If ``interleave``, LLVM may interleave the kernel's loops.
+    """
 
     text: str
     interleave: bool
@@ -97,7 +100,7 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
     symbol = f"arrayfn_kernel_{key[:32]}"
 
     def prepare() -> Callable[[], bytes]:
-        """The LLVM IR of the library kernel, and what compiles it."""
+        """Make the LLVM IR of the library kernel; return what compiles it."""
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
             text = compiler.function_ir(kernel, parameters, symbol, constants)
@@ -137,10 +140,10 @@ def _ir(kernel: Kernel, symbol: str) -> KernelIR:
 
 @cache
 def _compiler() -> str:
-    """The part of a cache key that identifies Numba, Python's bytecode and arrayfn.
+    """The part of a cache key that identifies the compilers: Numba, Python, arrayfn.
 
-    arrayfn counts by the content of the files that determine generated code, so that an
-    edited checkout never meets code of its past.
+    arrayfn is identified by the contents of the files that determine generated code, so
+    that code of an edited checkout is never taken from the cache.
     """
     bytecode = str(sys.implementation.cache_tag)
     versions = toolchain(), _numba_version(), bytecode
@@ -149,7 +152,7 @@ def _compiler() -> str:
 
 @cache
 def _libraries() -> str:
-    """The part of a cache key that identifies the compiler and the library kernels."""
+    """The part of a cache key that identifies the library kernels' compiler."""
     return content_key(_compiler(), *source_texts(_LIBRARY_SOURCES))
 
 

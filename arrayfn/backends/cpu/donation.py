@@ -15,7 +15,7 @@ from arrayfn.ir import in_place
 
 @dataclass(frozen=True, slots=True)
 class DonatingExecutable:
-    """Runs ``executable``, and writes some of its outputs over its inputs' arrays.
+    """Runs ``executable``, and writes some of its outputs into donated inputs.
 
     ``donors`` maps the number of such an output to that of its input.
     """
@@ -24,7 +24,7 @@ class DonatingExecutable:
     donors: Mapping[int, int]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on ``inputs``; a donated one's array is overwritten, and is the result.
+        """Run on ``inputs``; the array of a donated input becomes the result.
 
         A number, a view, or an array that overlaps another argument is copied instead.
         """
@@ -47,7 +47,7 @@ class DonatingExecutable:
 
 
 def _can_be_written(inputs: Sequence[Any], donor: int) -> bool:
-    """Whether input ``donor`` of ``inputs`` is an array that a result may replace.
+    """Whether the result may be written to the array of input ``donor``.
 
     A view is not, nor is an array that overlaps another input. Raises ArgumentError for
     a read-only array.

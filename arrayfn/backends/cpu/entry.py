@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.backends.cpu.frames import frame_give, frame_take, frames_free
-from arrayfn.backends.cpu.heap import heap_give, heap_take
+from arrayfn.backends.cpu.frames import frame_acquire, frame_release, frames_free
+from arrayfn.backends.cpu.heap import heap_allocate, heap_free
 from arrayfn.backends.cpu.image_layout import Frame, Image, Layout, Number, Spec
 from arrayfn.backends.cpu.runner import run_frame
 from arrayfn.backends.native import CFunction, cast, local, native
@@ -59,7 +59,7 @@ def same_dtype(have: PyArrayDescr, want: PyArrayDescr) -> bool:
 
 @native
 def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
-    """Whether an object is an ndarray as ``spec`` says, with all of ``flags``."""
+    """Whether ``value`` is an ndarray of type ``spec`` with all of ``flags``."""
     if value.ob_type is not image.ndarray_type:
         return False
     array = cast(PyArrayObject, value)
@@ -91,9 +91,9 @@ def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
 def number_fits(
     image: Image, number: PyObject, spec: Spec, storage: Array[int]
 ) -> bool:
-    """Write a Python number that is given for an array of rank 0 to ``storage``.
+    """Convert a Python number, an argument of rank 0, and write it to ``storage``.
 
-    False if it does not fit ``spec``, that of the argument.
+    Returns False if it does not fit ``spec``, the argument's type.
     """
     wanted = spec.number
     kind = number.ob_type
@@ -121,7 +121,10 @@ def number_fits(
 
 @native
 def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> int:
-    """Set the frame's input bases; return 0, or 1 + the first mismatch's number."""
+    """Store the inputs' addresses in the frame.
+
+    Returns 0, or 1 + the number of the first input that does not fit.
+    """
     for i in range(image.input_count):
         argument = arguments[i]
         spec = image.inputs[i]
@@ -137,11 +140,11 @@ def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> 
 
 @native
 def output_make(image: Image, spec: Spec) -> PyArrayObject | None:
-    """A new array as ``spec`` says; None with an exception set if memory is out."""
+    """Allocate an array of type ``spec``; None, with an exception set, on failure."""
     data = 0
     flags = 0
     if spec.nbytes >= HEAP_FROM:
-        data = heap_take(image.heap, spec.nbytes)
+        data = heap_allocate(image.heap, spec.nbytes)
         if data == 0:
             PyErr_NoMemory()
             return None
@@ -162,7 +165,7 @@ def output_make(image: Image, spec: Spec) -> PyArrayObject | None:
     )
     if data != 0:
         if array is None:
-            heap_give(image.heap, data, spec.nbytes)
+            heap_free(image.heap, data, spec.nbytes)
             return None
         Py_IncRef(image.memory_handler)
         array.mem_handler = image.memory_handler
@@ -177,20 +180,20 @@ def call_with(
     """Check ``arguments``, run the plan on new outputs, and return them.
 
     ``self`` is a capsule of the plan's Image, ``count`` the number of arguments. The
-    result is one array if ``single``, else a tuple; an int, 1 + its number, says that
-    an argument does not fit.
+    result is one array if ``single``, else a tuple. If an argument does not fit, it is
+    an int: 1 + the argument's number.
     """
     image = cast(Image, PyCapsule_GetPointer(self, None))
     inputs = image.input_count
     if count != inputs:
         return PyLong_FromLongLong(1 + (min(count, inputs)))
-    frame = frame_take(image)
+    frame = frame_acquire(image)
     if frame is None:
         PyErr_NoMemory()
         return None
     mismatch = bind_inputs(image, frame, arguments)
     if mismatch:
-        frame_give(image, frame)
+        frame_release(image, frame)
         return PyLong_FromLongLong(mismatch)
     bases = frame.bases + inputs
     if single:
@@ -200,13 +203,13 @@ def call_with(
     if result is not None and not run_frame(image, frame):
         Py_DecRef(result)
         result = None
-    frame_give(image, frame)
+    frame_release(image, frame)
     return result
 
 
 @native
 def single_make(image: Image, bases: Array[int]) -> PyObject | None:
-    """The only output, new; its base is set."""
+    """Allocate the only output, and store its address in ``bases``."""
     array = output_make(image, image.outputs[0])
     if array is not None:
         bases[0] = array.data
@@ -215,7 +218,7 @@ def single_make(image: Image, bases: Array[int]) -> PyObject | None:
 
 @native
 def tuple_make(image: Image, bases: Array[int]) -> PyObject | None:
-    """The outputs, new, as a tuple; their bases are set."""
+    """Allocate the outputs as a tuple, and store their addresses in ``bases``."""
     result = PyTuple_New(image.output_count)
     if result is None:
         return None
@@ -264,7 +267,7 @@ def call_into(
     wanted = inputs + image.output_count
     if count != wanted:
         return PyLong_FromLongLong(1 + (min(count, wanted)))
-    frame = frame_take(image)
+    frame = frame_acquire(image)
     if frame is None:
         PyErr_NoMemory()
         return None
@@ -280,7 +283,7 @@ def call_into(
     ran = True
     if mismatch == 0:
         ran = run_frame(image, frame)
-    frame_give(image, frame)
+    frame_release(image, frame)
     return PyLong_FromLongLong(mismatch) if ran else None
 
 

@@ -87,12 +87,12 @@ def bind(
     constants: Sequence[Array] = (),
     process: Runtime | None = None,
 ) -> Executable:
-    """Compile or load the kernels of ``plan`` and make it callable.
+    """Load the kernels of ``plan``, compiling what no cache has; make it callable.
 
     ``constants`` are the plan's constant buffers, by index: C-ordered unless their
-    types say otherwise. They are kept, not copied. ``process`` is another runtime than
-    the process's, with a pool of its own. Raises BackendError for a plan that this
-    runtime cannot run.
+    types say otherwise. They are referred to, not copied. ``process`` replaces the
+    process's runtime by another, with a pool of its own. Raises BackendError for a plan
+    that this runtime cannot run.
     """
     kernels = list(kernels)
     entries, codes = _entries(kernels)
@@ -138,7 +138,7 @@ def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
 def _entries(
     kernels: Iterable[Kernel | LibraryKernel],
 ) -> tuple[Mapping[str, Entry], Collection[KernelCode]]:
-    """The entry of each kernel, by its name, and the code that they need."""
+    """The entry of each kernel, by its name, and the code objects that hold them."""
     kernels = list(kernels)
     units: dict[str, Unit] = {}
     for kernel in kernels:

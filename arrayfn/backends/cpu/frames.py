@@ -26,13 +26,13 @@ from arrayfn.backends.native.structures import Array
 
 @native
 def workspace_bytes(image: Image, threads: int) -> int:
-    """The bytes of arena and scratch memory that a call needs."""
+    """The bytes that a call needs for temporaries and for the threads' scratch."""
     return image.arena_bytes + threads * image.scratch_bytes
 
 
 @native
 def frame_make(image: Image, threads: int) -> Frame | None:
-    """A frame for up to ``threads`` threads; None if memory is out."""
+    """Allocate a frame for up to ``threads`` threads; None if memory is out."""
     bases = image.input_count + image.output_count + image.moving_count
     integers = bases + image.input_count + image.argument_count
     size = size_of(Frame) + size_of(int) * integers + threads * image.copy_bytes
@@ -57,8 +57,8 @@ def frame_make(image: Image, threads: int) -> Frame | None:
 
 
 @native
-def frame_take(image: Image) -> Frame | None:
-    """A free frame of the image, or a new one; None if memory is out."""
+def frame_acquire(image: Image) -> Frame | None:
+    """Take a frame off the image's free list, or allocate one; None on failure."""
     threads = image.pool.threads
     frame = image.frames
     while frame is not None:
@@ -71,15 +71,15 @@ def frame_take(image: Image) -> Frame | None:
 
 
 @native
-def frame_give(image: Image, frame: Frame) -> None:
-    """Put a frame on its image's list of free ones."""
+def frame_release(image: Image, frame: Frame) -> None:
+    """Put a frame on its image's free list."""
     frame.next = image.frames
     image.frames = frame
 
 
 @native
 def frames_free(image: Image) -> None:
-    """Free all frames of an image that is destroyed."""
+    """Free all frames on an image's free list, as the image is destroyed."""
     frame = image.frames
     while frame is not None:
         image.frames = frame.next
@@ -89,7 +89,7 @@ def frames_free(image: Image) -> None:
 
 @native
 def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
-    """Point the arguments at a workspace."""
+    """Write the addresses of temporaries and scratch into the arguments."""
     for k in range(image.workspace_patch_count):
         patch = image.workspace_patches[k]
         frame.arguments[patch.argument] = workspace + patch.offset
@@ -98,7 +98,7 @@ def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
 
 @native
 def patch_arguments(frame: Frame, patches: Array[Patch], count: int) -> None:
-    """Set arguments that point into buffers: one for each of ``count`` patches."""
+    """Write buffers' addresses into the arguments, as ``count`` patches say."""
     for k in range(count):
         patch = patches[k]
         frame.arguments[patch.argument] = frame.bases[patch.base] + patch.offset

@@ -15,21 +15,21 @@ from typing import Annotated, Final
 from arrayfn.backends.native import CFunction, local, native
 from arrayfn.backends.native.structures import Array, Struct, i32, u8
 
-MAX_BLOCKS: Final = 64
-PAGE: Final = 4096
-HUGE_PAGE: Final = 1 << 21
-HUGE_FROM: Final = 1 << 22
+MAX_BLOCKS: Final = 64  # on the free list
+PAGE: Final = 4096  # bytes
+HUGE_PAGE: Final = 1 << 21  # bytes, 2 MiB
+HUGE_FROM: Final = 1 << 22  # bytes of a block from which huge pages are asked for
 
 
 class Block(Struct):
-    """A free block."""
+    """A free block of memory."""
 
     address: int
     size: int
 
 
 class Heap(Struct):
-    """The free blocks that are kept, oldest first."""
+    """The free list: blocks that are not in use, oldest first."""
 
     count: int
     size: int  # bytes in all of them
@@ -59,14 +59,17 @@ madvise = CFunction[[int, int, i32], i32]("madvise")
 
 @native
 def heap_round(size: int) -> int:
-    """The bytes of the block that holds ``size`` bytes."""
+    """Round ``size`` up to the bytes of the block that holds it."""
     unit = HUGE_PAGE if size >= HUGE_FROM else PAGE
     return (size + unit - 1) & ~(unit - 1)
 
 
 @native
-def heap_take(heap: Heap, size: int) -> int:
-    """A block of at least ``size`` bytes, aligned to a page."""
+def heap_allocate(heap: Heap, size: int) -> int:
+    """Take a free block of at least ``size`` bytes, or allocate one.
+
+    It is aligned to a page.
+    """
     size = heap_round(size)
     i = heap.count - 1
     while i >= 0:
@@ -86,7 +89,7 @@ def heap_take(heap: Heap, size: int) -> int:
 
 @native
 def heap_remove(heap: Heap, index: int) -> int:
-    """Take block number ``index`` off the list; return its address."""
+    """Remove block number ``index`` from the free list; return its address."""
     blocks = heap.blocks
     address = blocks[index].address
     heap.size -= blocks[index].size
@@ -99,16 +102,16 @@ def heap_remove(heap: Heap, index: int) -> int:
 
 @native
 def heap_shrink(heap: Heap, count: int, limit: int) -> None:
-    """Free the oldest blocks until at most ``count`` and ``limit`` bytes are kept."""
+    """Free the oldest blocks until at most ``count`` and ``limit`` bytes are left."""
     while heap.count > count or heap.size > limit:
         free(heap_remove(heap, 0))
 
 
 @native
-def heap_give(heap: Heap, address: int, size: int) -> None:
-    """Keep the unused block at ``address`` for reuse, or free it if it is too large.
+def heap_free(heap: Heap, address: int, size: int) -> None:
+    """Put a block on the free list, or free it if the list has no room for it.
 
-    ``heap_take`` returned it for ``size`` bytes.
+    ``heap_allocate`` returned it for ``size`` bytes.
     """
     size = heap_round(size)
     if size > heap.limit:
@@ -125,13 +128,13 @@ def heap_give(heap: Heap, address: int, size: int) -> None:
 @native
 def handler_malloc(heap: Heap, size: int) -> int:
     """``malloc`` of the memory handler."""
-    return heap_take(heap, size)
+    return heap_allocate(heap, size)
 
 
 @native
 def handler_calloc(heap: Heap, count: int, size: int) -> int:
     """``calloc`` of NumPy's memory handler: ``count`` elements of ``size`` bytes."""
-    address = heap_take(heap, count * size)
+    address = heap_allocate(heap, count * size)
     if address != 0:
         memset(address, 0, count * size)
     return address
@@ -146,4 +149,4 @@ def handler_realloc(heap: Heap, address: int, size: int) -> int:
 @native
 def handler_free(heap: Heap, address: int, size: int) -> None:
     """``free`` of the memory handler."""
-    heap_give(heap, address, size)
+    heap_free(heap, address, size)

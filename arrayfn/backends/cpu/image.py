@@ -64,7 +64,7 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel as the runner calls it: an address, and its first arguments.
+    """The address of a kernel and its leading arguments, for the plan runner.
 
     Attributes:
         prefix: the arguments that do not depend on the call.
@@ -82,36 +82,41 @@ class Entry:
 
 
 class _Tables:
-    """The memory of an image's tables, which lives as long as ``kept``."""
+    """Allocates the tables of an image, and keeps them alive in ``keepalive``."""
 
     def __init__(self) -> None:
-        self.kept: list[object] = []
+        self.keepalive: list[object] = []
 
     def integers(self, values: Sequence[int]) -> int:
-        """The address of ``values`` as 64-bit integers; 0 if there are none."""
+        """Allocate a table of 64-bit integers; return its address, 0 if it is empty."""
         if not values:
             return 0
         table = array("q", values)
-        self.kept.append(table)
+        self.keepalive.append(table)
         return table.buffer_info()[0]
 
     def structures(self, rows: Sequence[Struct]) -> int:
-        """The address of structures, all of one type; 0 if there are none."""
+        """Allocate a table of structures; return its address, 0 if it is empty."""
         if not rows:
             return 0
         table = (type(rows[0]) * len(rows))(*rows)
-        self.kept.append(table)
+        self.keepalive.append(table)
         return ctypes.addressof(table)
 
 
 class _Arguments:
-    """The template of all steps' arguments, and the patches that a call applies."""
+    """Collects the arguments of all steps, and patches for those set at each call.
+
+    ``template`` has an integer for each argument. Those that depend on the call are
+    patched: addresses in inputs and outputs, in the workspace, and in *moving* buffers
+    (slices and carries of loops), which differ from iteration to iteration.
+    """
 
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
-        """``constants`` are the addresses of the plan's constants.
+        """Number the buffers; ``constants`` are the addresses of the plan's constants.
 
-        A frame holds the addresses of inputs, outputs and *moving* buffers (slices and
-        carries of loops), in this order. ``bases`` has the index of a buffer there.
+        A frame holds the addresses of inputs, outputs and moving buffers, in this
+        order. ``bases`` maps a buffer's number to its index there.
         """
         self.plan = plan
         self.constants = constants
@@ -146,7 +151,7 @@ class _Arguments:
             self.patches.append(Patch(word, self.bases[number], offset))
 
     def take_moving(self) -> list[Patch]:
-        """Remove and return the patches of arguments that point to moving buffers."""
+        """Return the patches for moving buffers that were added since the last call."""
         taken, self.moving_patches = self.moving_patches, []
         return taken
 
@@ -157,7 +162,7 @@ class _Arguments:
         self.template.append(0)
 
     def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
-        """Add a step's arguments, after those of ``prefix``.
+        """Add a step's arguments: ``prefix``, then its own.
 
         Returns the numbers of those that point to scratch memory.
         """
@@ -176,7 +181,7 @@ class _Arguments:
 
 
 class _Steps:
-    """Encodes steps, those in loops and branches too."""
+    """Encodes the steps of a plan, those in loops and branches too."""
 
     def __init__(
         self, tables: _Tables, arguments: _Arguments, entries: Mapping[str, Entry]
@@ -191,7 +196,7 @@ class _Steps:
         return self.tables.structures([self.step(step) for step in steps])
 
     def step(self, step: plans.Step) -> Step:
-        """The structure of a step, whose arguments are appended to the template."""
+        """Encode a step of any kind; its arguments are appended to the template."""
         first = len(self.arguments.template)
         if isinstance(step, KernelCall):
             encoded = self.call(step)
@@ -205,15 +210,14 @@ class _Steps:
     def moving(self) -> dict[str, int]:
         """A Step's ``patches`` and ``patch_count``, for the arguments just added.
 
-        They are applied before each run of the step, since the addresses of slices and
-        carries differ from iteration to iteration.
+        The runner applies them before each run of the step.
         """
         patches = self.arguments.take_moving()
         address = self.tables.structures(patches)
         return {"patches": address, "patch_count": len(patches)}
 
     def call(self, step: KernelCall) -> Step:
-        """The structure of a kernel call."""
+        """Encode a kernel call."""
         first = len(self.arguments.template)
         entry = self.entries[step.kernel]
         slots = self.arguments.add_call(step, entry.prefix)
@@ -236,7 +240,7 @@ class _Steps:
         )
 
     def loop(self, step: plans.Loop) -> Step:
-        """The structure of a loop, with those of its body."""
+        """Encode a loop and its body."""
         arguments = self.arguments
         first = len(arguments.template)
         slices: list[Slice] = []
@@ -270,7 +274,7 @@ class _Steps:
         return Step(kind=StepKind.LOOP, loop=address, **moving)
 
     def branch(self, step: plans.Branch) -> Step:
-        """The structure of a branch, with those of all its steps."""
+        """Encode a branch and the steps of all its blocks."""
         self.arguments.add_buffer(step.index)
         moving = self.moving()
         blocks = [
@@ -288,7 +292,7 @@ def line_up(size: int) -> int:
 
 
 def _types(plan: ExecutionPlan, kind: BufferKind) -> list[ArrayType]:
-    """The types of the buffers of a kind, by index."""
+    """The types of the buffers of one kind, "input" or "output", by index."""
     found = {b.index: b.type for b in plan.buffers if b.kind == kind}
     if sorted(found) != list(range(len(found))):
         raise BackendError(f"the plan's {kind}s have indices {sorted(found)}")
@@ -300,7 +304,7 @@ def _count(plan: ExecutionPlan, kind: BufferKind) -> int:
 
 
 def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
-    """The Spec that the call entry compares an array of type ``kind`` with.
+    """Encode the array type ``kind``, which the call entry compares arrays with.
 
     Inputs may be Python numbers too. Raises BackendError for an output whose elements
     would have gaps or overlap.
@@ -342,10 +346,11 @@ def encode(
     constants: Sequence[int],
     runtime: Runtime,
 ) -> tuple[Image, list[object]]:
-    """The image of ``plan``, and what is to live as long; ``constants`` are addresses.
+    """Encode ``plan`` as an image, the structure that the runner executes.
 
-    So are the dtypes of its types. Raises BackendError for a plan that this runtime
-    cannot run.
+    ``constants`` are addresses. The second result are objects that must live as long as
+    the image; so must the dtypes of its types. Raises BackendError for a plan that this
+    runtime cannot run.
     """
     tables = _Tables()
     arguments = _Arguments(plan, constants)
@@ -383,11 +388,14 @@ def encode(
         workspace_patches=tables.structures(workspace),
         workspace_patch_count=len(workspace),
     )
-    return image, tables.kept
+    return image, tables.keepalive
 
 
 def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
-    """The image's flags: PARALLEL, RELEASE_GIL, USES_BLAS, USES_THREADED_BLAS."""
+    """Combine the image's flags.
+
+    They are PARALLEL, RELEASE_GIL, USES_BLAS and USES_THREADED_BLAS.
+    """
     flags = 0
     calls = list(kernel_calls(plan.steps))
     if any(call.items > call.grain for call in calls):
@@ -402,7 +410,11 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
 
 
 def _work(steps: Sequence[plans.Step]) -> float:
-    """The work of ``steps`` in grains; an unknown trip count counts as ``MANY``."""
+    """Estimate the work of ``steps``, in grains.
+
+    A grain is the smallest amount of work worth giving to a thread. An unknown trip
+    count counts as ``MANY``.
+    """
     total = 0.0
     for step in steps:
         if isinstance(step, KernelCall):

@@ -46,7 +46,7 @@ class Layout(IntEnum):
 
 
 class Number(IntEnum):
-    """The Python numbers accepted for an array of rank 0, and the dtype stored."""
+    """Which Python numbers an array of rank 0 accepts, and the dtype stored."""
 
     NONE = 0
     F32 = 1
@@ -56,7 +56,7 @@ class Number(IntEnum):
 
 
 class Spec(Struct):
-    """The type that an input is checked against, or an output made from."""
+    """An encoded array type: inputs are compared with it, outputs allocated by it."""
 
     descr: PyArrayDescr
     ndim: int
@@ -68,9 +68,10 @@ class Spec(Struct):
 
 
 class Patch(Struct):
-    """An argument that points ``offset`` bytes into an input, output or moving buffer.
+    """Says that an argument is an address ``offset`` bytes into a buffer.
 
-    It is number ``argument`` of the plan's, the buffer number ``base`` of a frame's.
+    ``argument`` is its number among all arguments of the plan, ``base`` the number of
+    the buffer (input, output or moving) in a frame.
     """
 
     argument: int
@@ -79,14 +80,14 @@ class Patch(Struct):
 
 
 class WorkspacePatch(Struct):
-    """An argument that points ``offset`` bytes into the workspace."""
+    """Says that an argument is an address ``offset`` bytes into the workspace."""
 
     argument: int
     offset: int
 
 
 class Slice(Struct):
-    """A buffer that is a slice of an array in a loop: another one in each iteration."""
+    """A buffer of a loop that is slice k of an array in iteration k."""
 
     base: int
     argument: int  # of the loop: where the first slice begins
@@ -94,10 +95,10 @@ class Slice(Struct):
 
 
 class Carry(Struct):
-    """A value that a loop carries.
+    """A carry of a loop, which is double-buffered.
 
-    The loop's arguments from ``argument`` on are its first address, the two that it has
-    alternately, and that of the result.
+    Four arguments of the loop, from ``argument`` on, are its initial address, the two
+    buffers it alternates between, and the address of its result.
     """
 
     base: int
@@ -107,7 +108,7 @@ class Carry(Struct):
 
 
 class Loop(Struct):
-    """A loop's steps, slices and carried values."""
+    """A loop: its steps, slices and carries."""
 
     count: int  # or -1: while the predicate is true
     predicate: int  # the loop's argument with its address
@@ -127,14 +128,20 @@ class Block(Struct):
 
 
 class Branch(Struct):
-    """The blocks of steps of which a branch runs one: its only argument says which."""
+    """A branch: ``block_count`` blocks of steps.
+
+    Its only argument selects the one to run.
+    """
 
     blocks: Array[Block]
     block_count: int
 
 
 class Step(Struct):
-    """A kernel's call, a loop, or a branch; the arguments of those are addresses."""
+    """A step of the plan: a kernel call, a loop, or a branch.
+
+    Loops and branches take addresses only.
+    """
 
     kind: int
     entry: KernelEntry
@@ -152,7 +159,7 @@ class Step(Struct):
 
 
 class Blas(Struct):
-    """A library whose number of threads is changed while plans run that use it."""
+    """A BLAS library whose number of threads is set while plans that use it run."""
 
     users: int  # how many such plans run
     saved: int  # the number to restore afterwards
@@ -162,7 +169,7 @@ class Blas(Struct):
 
 
 class Frame(Struct):
-    """The head of a call's memory; its arrays and a small workspace follow."""
+    """The memory of one call: this head, then its arrays and a small workspace."""
 
     next: Frame | None  # in the image's list of free ones
     threads: int

@@ -12,7 +12,7 @@ from arrayfn.backends.native.objects import immortal
 
 
 def _make_signals() -> int:
-    """The address of the state of ``signals``, which a forked process resets."""
+    """Allocate the process's ``Signals``; return the address. A fork resets it."""
     signals = immortal(Signals)
     signals.main = threading.main_thread().ident or 0
 

@@ -25,10 +25,11 @@ VOCABULARY: Final = "arrayfn.lowering.scalars"
 def kernel_ir(
     source: str, name: str, parameters: Sequence[Parameter], symbol: str
 ) -> str:
-    """The LLVM IR of a printed kernel; it exports the uniform entry under ``symbol``.
+    """Compile the text of a printed kernel to LLVM IR.
 
-    ``name`` is that of its function. Nothing of ``source`` is executed. Raises
-    UntypedKernelError for what no printed kernel has.
+    The IR exports the uniform entry as ``symbol``. ``name`` is the kernel's function.
+    Nothing of ``source`` is executed. Raises UntypedKernelError for what no printed
+    kernel has.
     """
     made = printed_function(source, name, {VOCABULARY: scalars})
     return function_ir(made, parameters, symbol)
@@ -40,10 +41,10 @@ def function_ir(
     symbol: str,
     constants: Mapping[int, int] | None = None,
 ) -> str:
-    """The LLVM IR of a kernel that is a Python function, with the uniform entry.
+    """Compile a kernel that is a Python function to LLVM IR.
 
-    The entry is exported as ``symbol``. ``constants`` are the values of parameters, by
-    position, that are no arguments.
+    The IR exports the uniform entry as ``symbol``. ``constants`` are the values of
+    parameters, by position, that are fixed at compile time.
     """
     has_rest = bool(parameters) and parameters[-1].kind == "rest"
     kinds = [_KINDS.get(p.kind, p.kind) for p in parameters]

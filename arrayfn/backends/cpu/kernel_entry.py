@@ -22,8 +22,8 @@ def add_entry(
     """Export ``symbol``: ``void entry(int64* arguments, int64 begin, int64 end)``.
 
     It loads the arguments of ``function`` and calls it, after ``leading`` pointers to
-    memory that is not used. Parameters that are ``constants`` are no arguments. Where
-    it ``has_rest``, the last parameter points to the arguments from its own on.
+    memory that is not used. Parameters in ``constants`` get these values. If it
+    ``has_rest``, the last parameter points to the remaining arguments.
     """
     kinds = [ir.PointerType(), _I64, _I64]
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)

@@ -23,13 +23,12 @@ exp has 23. A loop of one of these is 2 to 15 % faster so (threefry2x32 12 %, lo
 
 
 def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
-    """The metadata of a loop's branch back to its head, or None.
+    """The LLVM metadata of a loop's back edge, or None.
 
-    ``longest`` are the instructions of the longest scalar function in it.
-
-    A reduction is to have several accumulators, and a long chain of dependent
-    operations, as in exp or tanh, another beside it. A short reduction is unrolled, so
-    that the loop around it can be vectorised.
+    ``longest`` is the number of instructions of the longest scalar function called in
+    the loop. Reductions, and loops with long chains of dependent operations such as
+    exp, are interleaved. Short reductions are unrolled, so that the loop around them
+    can be vectorised.
     """
     if not loop.innermost:
         return None
@@ -49,15 +48,16 @@ def unrolled(module: ir.Module) -> Any:
 
 
 def interleaved(module: ir.Module, times: int) -> Any:
-    """Metadata of a loop to be interleaved ``times`` times when vectorised."""
+    """Metadata that asks LLVM to interleave a vectorised loop ``times`` times."""
     name = ir.MetaDataString(module, "llvm.loop.interleave.count")
     return _loop_metadata(module, [name, ir.Constant(ir.IntType(32), times)])
 
 
 def _loop_metadata(module: ir.Module, words: Sequence[Any]) -> Any:
-    """A node of loop metadata with one hint, made of ``words``.
+    """A loop metadata node with one hint, made of ``words``.
 
-    By LLVM's rule its first operand is the node itself, so each loop's is distinct.
+    LLVM requires that its first operand is the node itself, so that each loop has a
+    distinct one.
     """
     hint = module.add_metadata(words)
     loop = ir.MDValue(module, [hint], name=str(len(module.metadata)))

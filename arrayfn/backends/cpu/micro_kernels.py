@@ -25,7 +25,7 @@ _VOID: Final = ir.VoidType()
 
 
 class Vectors:
-    """Emits operations on vectors of one element type, at a builder's position."""
+    """Emits LLVM operations on vectors of one element type, at a builder's position."""
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, size: int) -> None:
         self.builder, self.element, self.size = builder, element, size
@@ -35,7 +35,7 @@ class Vectors:
         self.zero = ir.Constant(self.type, None)
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """``pointer`` plus the sum of ``offsets``, values or numbers of elements."""
+        """The address ``pointer`` plus ``offsets``, in elements."""
         for offset in offsets:
             index = _I64(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index], source_etype=self.element)
@@ -50,20 +50,20 @@ class Vectors:
         return self.builder.shuffle_vector(first, undefined, every)
 
     def first_lanes(self, count: Any, before: int = 0) -> Any:
-        """The mask of those lanes whose number is below ``count - before``."""
+        """The mask of the lanes whose number is below ``count - before``."""
         kind = ir.VectorType(_I64, self.lanes)
         lanes = ir.Constant(kind, [_I64(before + k) for k in range(self.lanes)])
         return self.builder.icmp_signed("<", lanes, self.splat(count))
 
     def load(self, pointer: Any, mask: Any = None) -> Any:
-        """A vector from memory; with a ``mask`` the other lanes are 0 and not read."""
+        """Load a vector; with a ``mask``, other lanes are 0 and not read."""
         if mask is None:
             return self.builder.load(pointer, align=self.size, typ=self.type)
         function = self._intrinsic("load", self.type, _POINTER, _I32, mask, self.zero)
         return self.builder.call(function, [pointer, _I32(self.size), mask, self.zero])
 
     def store(self, value: Any, pointer: Any, mask: Any = None) -> None:
-        """Store a vector, or the lanes of it that ``mask`` has."""
+        """Store a vector; with a ``mask``, only its lanes."""
         if mask is None:
             self.builder.store(value, pointer, align=self.size)
             return
@@ -77,7 +77,7 @@ class Vectors:
         return self.builder.call(_declared(self.builder, name, kind), [x, y, z])
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
-        """The square matrix of ``rows`` transposed, by exchanges of ever larger blocks.
+        """Transpose a square matrix of vectors ``rows``, by exchanging growing blocks.
 
         Eklundh, A fast computer method for matrix transposing, IEEE Trans. Comput.
         1972.
@@ -103,7 +103,10 @@ class Vectors:
         return f"v{self.lanes}f{8 * self.size}"
 
     def _intrinsic(self, name: str, result: ir.Type, *arguments: Any) -> ir.Function:
-        """LLVM's masked ``name``; ``arguments`` are types, or values of them."""
+        """Declare LLVM's masked intrinsic ``name``.
+
+        ``arguments`` are types, or values of them.
+        """
         kinds = [a if isinstance(a, ir.Type) else a.type for a in arguments]
         full = f"llvm.masked.{name}.{self._suffix}.p0"
         return _declared(self.builder, full, ir.FunctionType(result, kinds))

@@ -34,7 +34,7 @@ _BaseLower: Any = lowering.BaseLower
 
 
 class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
-    """Keeps the module of a kernel."""
+    """A Numba code library that only holds a kernel's LLVM module."""
 
     checks_signals = True
     front_end: KernelFrontEnd
@@ -98,7 +98,7 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
     def mangler(
         self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
     ) -> str:
-        """The name of what is compiled."""
+        """The symbol of a compiled function: its name as it is."""
         return self.symbol
 
     @override
@@ -120,7 +120,7 @@ class CpuLowering(KernelLowering, _BaseLower):
             return super().emit_call(node)
         signature = self.types.signatures[node]
         values = list(map(self.read_as, node.args, signature.args))
-        called = self.library.front_end.part(self.module, function, signature)
+        called = self.library.front_end.callee(self.module, function, signature)
         return self.builder.call(called, values)
 
     @override
@@ -198,10 +198,10 @@ class KernelFrontEnd:
         """
         return self._compile("kernel", function, arguments, types.void).module
 
-    def part(self, module: ir.Module, function: Any, signature: Any) -> Any:
-        """A function that a kernel calls, in the kernel's module; LLVM inlines it.
+    def callee(self, module: ir.Module, function: Any, signature: Any) -> Any:
+        """Compile a function that a kernel calls into the kernel's module.
 
-        ``signature`` is the Numba signature of the call.
+        LLVM inlines it. ``signature`` is the Numba signature of the call.
         """
         kinds, result = signature.args, signature.return_type
 

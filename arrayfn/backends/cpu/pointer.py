@@ -11,14 +11,17 @@ Array = np.ndarray[Any, Any]
 
 
 class Pointer:
-    """A pointer to memory: ``pointer[k]`` is element ``k`` from it on, or back."""
+    """A pointer into an array: ``pointer[k]`` is ``k`` elements after it.
+
+    ``k`` may be negative. Indices outside the memory raise IndexError.
+    """
 
     def __init__(self, memory: Array, begin: int) -> None:
         self.memory = memory
         self.begin = begin
 
     def _checked(self, index: int) -> int:
-        """The offset in memory of element ``index``; IndexError if it lies outside."""
+        """The index in memory of element ``index``; IndexError if it is outside."""
         position = self.begin + int(index)
         if not 0 <= position < self.memory.size:
             raise IndexError(
@@ -36,7 +39,7 @@ class Pointer:
     def array(
         self, shape: Sequence[int], strides: Sequence[int] | None = None
     ) -> Array:
-        """The array of ``shape`` that begins here, to read and to write.
+        """The array of ``shape`` at this address, to read and to write.
 
         ``strides`` are in elements; without them it is row-major.
         """

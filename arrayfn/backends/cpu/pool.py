@@ -37,14 +37,14 @@ from arrayfn.backends.native.structures import (
     u8,
 )
 
-MAX_THREADS: Final = 256
+MAX_THREADS: Final = 256  # size of the array of workers
 REMAINING: Final = 0xFFFFFFFF  # the bits of a ticket that count unclaimed chunks
 LAUNCH: Final = 1 << 32  # one launch, in a ticket
 CHUNKS_PER_THREAD: Final = 8  # at most
 LONG_CHUNK: Final = 512  # items: longer chunks are multiples of CHUNK_MULTIPLE,
 CHUNK_MULTIPLE: Final = 64  # so that they begin at whole cache lines
 WOKEN: Final = 2  # workers that a thread wakes
-YIELD_AFTER: Final = 4096
+YIELD_AFTER: Final = 4096  # iterations of waiting for chunks, then the core is yielded
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
 LOCK_BYTES: Final = 128  # at least those of a pthread's mutex or condition variable
 
@@ -53,7 +53,7 @@ KernelEntry: TypeAlias = Callable[[Array[int], int, int], int]
 
 
 class Job(Struct):
-    """A launch that the pool's threads share: a kernel, its arguments, its chunks."""
+    """The launch that the pool runs now: a kernel, its arguments and chunks."""
 
     entry: KernelEntry
     arguments: Array[int]
@@ -78,7 +78,7 @@ class Worker(Struct):
 
 
 class Pool(Struct):
-    """The process's threads. Contended fields have cache lines of their own."""
+    """The thread pool. Contended fields have cache lines of their own."""
 
     owner: int  # 1 while a plan uses the pool
     threads: int  # threads of a launch, the launching one included
@@ -115,7 +115,7 @@ sched_yield = CFunction[[], i32]("sched_yield")
 
 @native
 def pool_reset(pool: Pool) -> None:
-    """Make the pool one without workers; the number of threads stays.
+    """Forget all workers, but not the number of threads.
 
     A new process calls it first, and so does a forked child, in which its parent's
     workers do not exist.
@@ -153,8 +153,8 @@ def pool_wake(pool: Pool) -> None:
 def pool_wake_some(pool: Pool, wanted: int) -> None:
     """Wake workers for ``wanted`` chunks: ``WOKEN`` of them, which wake others.
 
-    If the pool has more workers than a launch uses, all are woken, since a signal might
-    reach one that takes no part.
+    If the pool has more workers than the launch uses, all are woken, since a signal
+    might reach a worker that has no part in it.
     """
     if wanted <= 0 or atomic_load(pool.sleepers) == 0:
         return
@@ -169,7 +169,7 @@ def pool_wake_some(pool: Pool, wanted: int) -> None:
 
 @native
 def pool_grow(pool: Pool, workers: int) -> None:
-    """Start workers until there are so many, or the system refuses one."""
+    """Start workers until there are ``workers``, or the system refuses one."""
     number = pool.started + 1
     thread = local(int, 1)
     while number <= workers:
@@ -185,7 +185,7 @@ def pool_grow(pool: Pool, workers: int) -> None:
 
 @native
 def pool_has_work(pool: Pool, worker: int) -> bool:
-    """Whether the worker of this number is to wake up: to claim a chunk, or to end."""
+    """Whether worker number ``worker`` must wake up, to claim a chunk or to end."""
     if atomic_load(pool.stop):
         return True
     return (atomic_load(pool.ticket) & REMAINING) != 0 and worker < pool.threads
@@ -193,12 +193,12 @@ def pool_has_work(pool: Pool, worker: int) -> bool:
 
 @native
 def pool_worker(worker: Worker) -> int:
-    """The main function of a worker thread."""
+    """The main function of a worker thread: wait for a launch, run chunks, repeat."""
     pool = worker.pool
     spins = 0
     while atomic_load(pool.stop) == 0:
         if pool_has_work(pool, worker.number):
-            pool_keep_apart(pool)
+            pool_move_off_core(pool)
             pool_work(pool, worker.number)
             spins = 0
         elif spins < pool.spins:
@@ -219,18 +219,18 @@ def pool_worker(worker: Worker) -> int:
 
 @native
 def pool_core(pool: Pool) -> int:
-    """The core that this thread runs on; -1 if the system does not say."""
+    """The core that this thread runs on; -1 if that is unknown."""
     if pool.get_core is None:
         return -1
     return pool.get_core()
 
 
 @native
-def pool_keep_apart(pool: Pool) -> None:
-    """Move this worker off the launching thread's core, if it runs there.
+def pool_move_off_core(pool: Pool) -> None:
+    """Move this worker to another core if it shares the launching thread's core.
 
     A system may leave two busy threads on one core for seconds while another is idle:
-    they look for work, and so seem to need no other.
+    waiting workers spin, and so seem to need no other core.
     """
     core = pool_core(pool)
     if core < 0 or core != pool.job.core or core >= 64 * CORES_WORDS:
@@ -258,7 +258,7 @@ def pool_keep_apart(pool: Pool) -> None:
 
 @native
 def pool_claim(pool: Pool) -> int:
-    """Claim a chunk: the number of chunks left before, or 0 if there were none."""
+    """Claim a chunk; returns how many were left before, 0 if none was."""
     ticket = atomic_load(pool.ticket)
     while ticket & REMAINING:
         seen = atomic_exchange_if(pool.ticket, ticket, ticket - 1)
@@ -270,9 +270,9 @@ def pool_claim(pool: Pool) -> int:
 
 @native
 def pool_work(pool: Pool, worker: int) -> None:
-    """Claim and run chunks in ascending order, as the thread ``worker``, until all are.
+    """Claim and run chunks in ascending order until none is left.
 
-    ``pool_claim`` counts the job's chunks down.
+    ``worker`` is this thread. ``pool_claim`` counts the job's chunks down.
     """
     remaining = pool_claim(pool)
     while remaining:
@@ -283,9 +283,10 @@ def pool_work(pool: Pool, worker: int) -> None:
 
 @native
 def pool_chunk(job: Job, worker: int, chunk: int) -> None:
-    """Run one chunk, as the thread ``worker``.
+    """Run one chunk as thread ``worker``.
 
-    It has arguments of its own if some point to scratch memory.
+    If some arguments point to scratch memory, the thread runs it on its own copy of the
+    arguments.
     """
     begin = chunk * job.chunk
     end = min(begin + job.chunk, job.items)
@@ -304,9 +305,9 @@ def pool_chunk(job: Job, worker: int, chunk: int) -> None:
 def pool_launch(
     pool: Pool, entry: KernelEntry, arguments: Array[int], items: int, grain: int
 ) -> None:
-    """Run ``items`` of a kernel on the pool; the job's other fields are set.
+    """Run ``items`` of a kernel on the pool; the job's other fields are set before.
 
-    A chunk has ``grain`` items at least.
+    A chunk has at least ``grain`` items.
     """
     threads = pool.threads
     if pool.started < threads - 1:
@@ -339,7 +340,7 @@ def pool_launch(
 
 @native
 def pool_enter(pool: Pool) -> bool:
-    """Take the pool for one plan; return False if another thread has it."""
+    """Reserve the pool for one plan; returns False if another thread has it."""
     return atomic_exchange_if(pool.owner, 0, 1) == 0
 
 

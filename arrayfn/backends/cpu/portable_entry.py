@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.frames import frame_give, frame_take
+from arrayfn.backends.cpu.frames import frame_acquire, frame_release
 from arrayfn.backends.cpu.image_layout import Frame
 from arrayfn.backends.cpu.runner import run_frame
 from arrayfn.backends.native.code import native_address
@@ -32,7 +32,7 @@ Types = Sequence[ArrayType]
 def entries(
     capsule: Any, inputs: Types, outputs: Types
 ) -> dict[str, Callable[..., Any]]:
-    """The functions of ``Executable``; ``capsule`` is the image's."""
+    """The call functions of an ``Executable``, for an image in ``capsule``."""
     functions = {"call": _call, "call_single": _call_single, "call_into": _call_into}
     return {
         name: partial(function, capsule, inputs, outputs)
@@ -48,8 +48,9 @@ def _call_single(*arguments: Any) -> Any:
 def _call(
     capsule: Any, inputs: Types, outputs: Types, *arguments: Any
 ) -> tuple[Any, ...] | int:
-    """The results, or 1 + the number of the first argument that does not fit.
+    """Check the arguments, run the plan on new outputs, and return these.
 
+    Returns 1 + the number of the first argument that does not fit, if there is one.
     ``capsule`` holds the plan's Image.
     """
     if len(arguments) != len(inputs):
@@ -60,7 +61,10 @@ def _call(
 
 
 def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> int:
-    """Run on inputs and outputs: 0, or 1 + the first argument that does not fit."""
+    """Check and run on ``arguments``, which are inputs, then outputs.
+
+    Returns 0, or 1 + the number of the first argument that does not fit.
+    """
     types = (*inputs, *outputs)
     if len(arguments) != len(types):
         return 1 + min(len(arguments), len(types))
@@ -93,9 +97,9 @@ def _field(frame: Frame, name: str) -> int:
 
 
 def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
-    """Whether a value is an ndarray of this very type; an output must be writable.
+    """Whether ``value`` is an ndarray of exactly the type ``kind``.
 
-    ``is_output`` says that it is one.
+    If ``is_output`` it must also be writable.
     """
     if type(value) is not np.ndarray or not value.flags.aligned:
         return False
@@ -111,9 +115,9 @@ def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
 
 
 def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
-    """Write a Python number, given for a weakly typed array of rank 0.
+    """Write a Python number, a weakly typed argument of rank 0, to address ``storage``.
 
-    ``storage`` is the address to write to. False if ``value`` is no such number.
+    Returns False if ``value`` is no such number.
     """
     if not kind.weak or kind.shape or type(value) is not _NUMBERS.get(kind.dtype):
         return False
@@ -125,7 +129,7 @@ def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
 
 
 def _empty(kind: ArrayType) -> Any:
-    """A new array of a type."""
+    """Allocate an array of type ``kind``."""
     if isinstance(kind.layout, layout.Strided):
         steps = [n * kind.dtype.itemsize for n in kind.layout.strides(kind.shape)]
         return np.ndarray(kind.shape, kind.dtype, np.empty(kind.nbytes, "u1"), 0, steps)
@@ -134,18 +138,19 @@ def _empty(kind: ArrayType) -> Any:
 
 @cache
 def _routines() -> tuple[Callable[..., int], ...]:
-    """``frame_take``, ``run_frame``, ``frame_give`` as functions of addresses.
+    """``frame_acquire``, ``run_frame``, ``frame_release`` as functions of addresses.
 
     If one of them sets a Python exception, its call raises that.
     """
     word = ctypes.c_int64
     return tuple(
         ctypes.PYFUNCTYPE(word, *[word] * routine.arity)(native_address(routine))
-        for routine in (frame_take, run_frame, frame_give)
+        for routine in (frame_acquire, run_frame, frame_release)
     )
 
 
 @cache
 def _pointer() -> Callable[..., int]:
+    """The type of a native routine: of an address to an address."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_char_p)
     return prototype(("PyCapsule_GetPointer", ctypes.pythonapi))

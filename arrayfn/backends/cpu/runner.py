@@ -11,7 +11,7 @@ from arrayfn.backends.cpu.frames import (
     patch_workspace,
     workspace_bytes,
 )
-from arrayfn.backends.cpu.heap import heap_give, heap_take
+from arrayfn.backends.cpu.heap import heap_allocate, heap_free
 from arrayfn.backends.cpu.image_layout import (
     CHECK_AFTER,
     PARALLEL,
@@ -27,7 +27,7 @@ from arrayfn.backends.cpu.image_layout import (
     StepKind,
 )
 from arrayfn.backends.cpu.pool import Pool, pool_enter, pool_launch, pool_leave
-from arrayfn.backends.cpu.signals import check_signals, leave_stopped, use_pool
+from arrayfn.backends.cpu.signals import check_signals, reset_stopped, use_pool
 from arrayfn.backends.native import CFunction, cast, native
 from arrayfn.backends.native.python_objects import (
     PyErr_NoMemory,
@@ -41,15 +41,16 @@ memcpy = CFunction[[int, int, int], int]("memcpy")
 
 @native
 def run_frame(image: Image, frame: Frame) -> bool:
-    """Run the plan on a frame whose bases are set; return False with an error set.
+    """Run the plan on a frame whose bases are set.
 
-    The error is MemoryError, or one that a signal's handler raised.
+    Returns False with an exception set: MemoryError, or one that a signal handler
+    raised.
     """
     patch_arguments(frame, image.patches, image.patch_count)
     workspace = frame.workspace
     size = workspace_bytes(image, frame.threads)
     if workspace == 0:
-        workspace = heap_take(image.heap, size)
+        workspace = heap_allocate(image.heap, size)
         if workspace == 0:
             PyErr_NoMemory()
             return False
@@ -70,13 +71,13 @@ def run_frame(image: Image, frame: Frame) -> bool:
     if image.flags & USES_BLAS:
         blas_leave(image.blas)
     if frame.workspace == 0:
-        heap_give(image.heap, workspace, size)
-    return not leave_stopped()
+        heap_free(image.heap, workspace, size)
+    return not reset_stopped()
 
 
 @native
 def run_plan(image: Image, frame: Frame) -> None:
-    """Run all steps, on the pool if they are large enough and it is free."""
+    """Run all steps: on the pool if they are large enough and it is free."""
     pool = image.pool
     threads = pool.threads if image.flags & PARALLEL else 1
     if threads > 1 and frame.threads >= threads and pool_enter(pool):
@@ -92,9 +93,9 @@ def run_plan(image: Image, frame: Frame) -> None:
 
 @native
 def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -> bool:
-    """Run ``count`` steps, on ``pool`` if there is one.
+    """Run ``count`` steps, on ``pool`` if it is not None.
 
-    True if a signal has come, and the plan is to end before the rest.
+    Returns True if a signal has come and the plan must end before the rest.
     """
     for k in range(count):
         step = steps[k]
@@ -125,7 +126,7 @@ def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -
 
 @native
 def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bool:
-    """Run a loop whose own arguments are at ``own``; True if the plan is to end."""
+    """Run a loop whose own arguments are at ``own``; True if the plan must end."""
     enter_loop(frame.bases, own, loop)
     left = loop.count
     predicate: Array[u8] | None = None
@@ -144,7 +145,7 @@ def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bo
 
 @native
 def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Set a loop's moving buffers to their addresses in the first iteration."""
+    """Point a loop's slices and carries at their memory in the first iteration."""
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] = own[part.argument]
@@ -156,7 +157,7 @@ def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Set a loop's moving buffers to their addresses in the next iteration."""
+    """Point a loop's slices and carries at their memory in the next iteration."""
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] += part.stride
@@ -170,7 +171,7 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Copy a loop's values to its results, unless they lie there."""
+    """Copy a loop's final carries to its results, unless they are there already."""
     for k in range(loop.carry_count):
         carry = loop.carries[k]
         result = own[carry.argument + 3]
@@ -183,9 +184,9 @@ def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 def run_branch(
     frame: Frame, pool: Pool | None, own: Array[int], branch: Branch
 ) -> bool:
-    """Run the block of ``branch`` whose number is at ``own``, the step's argument.
+    """Run the block of ``branch`` that the index at ``own`` selects.
 
-    True if a signal has come, and the plan is to end before the rest.
+    Returns True if a signal has come and the plan must end before the rest.
     """
     index = cast(Array[i32], own[0])[0]
     block = branch.blocks[max(min(index, branch.block_count - 1), 0)]
@@ -194,7 +195,7 @@ def run_branch(
 
 @native
 def blas_enter(blas: Blas, threads: int) -> None:
-    """Set a library's number of threads; the GIL guards the count of its users."""
+    """Set a BLAS library's number of threads, and count its users under the GIL."""
     if blas.users == 0 and blas.set_threads is not None:
         blas.saved = blas.get_threads()
         blas.threads = threads
@@ -205,7 +206,7 @@ def blas_enter(blas: Blas, threads: int) -> None:
 
 @native
 def blas_leave(blas: Blas) -> None:
-    """Set the number of threads back when the last plan that uses a library ends."""
+    """Restore a BLAS library's number of threads when its last user ends."""
     blas.users -= 1
     if blas.users or blas.set_threads is None:
         return

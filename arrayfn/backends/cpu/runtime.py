@@ -43,22 +43,22 @@ from arrayfn.backends.native.python_objects import (
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.cpu import machine
 
-SPINS: Final = 2000
-HEAP_LIMIT: Final = 512 << 20
+SPINS: Final = 2000  # looks for work, after which a worker sleeps
+HEAP_LIMIT: Final = 512 << 20  # bytes on the free list
 _CORE_FUNCTIONS: Final = {
     "get_core": "sched_getcpu",
     "get_cores": "sched_getaffinity",
     "set_cores": "sched_setaffinity",
 }
-MADV_HUGEPAGE: Final = 14
+MADV_HUGEPAGE: Final = 14  # of sys/mman.h
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """The process's pool, heap and BLAS libraries, and what makes call entries.
+    """The native state of a process: thread pool, heap, BLAS libraries.
 
-    ``entries(capsule, inputs, outputs)`` are the functions of an ``Executable`` by
-    their names; the capsule is an image's, the others are its types.
+    ``entries(capsule, inputs, outputs)`` makes the functions of an ``Executable``, by
+    name, from the capsule of an image and the types of its inputs and outputs.
     """
 
     pool: Pool
@@ -72,7 +72,7 @@ class Runtime:
 
 
 def _callable(routine: Routine[..., Any]) -> Callable[..., None]:
-    """A native routine of pointers and integers as a function; the GIL stays held."""
+    """A native routine of pointers and integers as a Python function; holds the GIL."""
     prototype = ctypes.PYFUNCTYPE(None, *[ctypes.c_int64] * routine.arity)
     return prototype(native_address(routine))
 
@@ -84,7 +84,7 @@ def _c_function(name: str) -> int:
 
 
 def _heap_limit() -> int:
-    """The most bytes that the heap keeps: a 16th of the machine's memory at most."""
+    """The most bytes that the heap's free list may hold: a 16th of memory at most."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -100,7 +100,7 @@ def runtime() -> Runtime:
 
 
 def _make() -> Runtime:
-    """The runtime, which lives as long as the process."""
+    """Make the runtime, which lives as long as the process."""
     entries = _native_entries if reads_objects() else portable_entry.entries
     the_heap = immortal(Heap)
     the_heap.limit = _heap_limit()
@@ -122,7 +122,7 @@ def _make() -> Runtime:
 
 
 def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
-    """The builtin functions that read their arguments themselves.
+    """The builtin call functions that check their arguments in native code.
 
     ``capsule`` holds the plan's Image, which becomes their ``self``.
     """
@@ -135,7 +135,7 @@ def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
 
 
 def with_own_pool(threads: int) -> Runtime:
-    """The process's runtime, with another pool of so many threads."""
+    """A copy of the process's runtime, with its own pool of ``threads``."""
     shared = runtime()
     with LOCK:
         made = replace(shared, pool=_make_pool(threads))
@@ -144,7 +144,7 @@ def with_own_pool(threads: int) -> Runtime:
 
 
 def _make_pool(threads: int) -> Pool:
-    """A pool of ``threads``; it is reset after a fork, and stops at exit."""
+    """A pool of ``threads`` threads, reset after a fork and stopped at exit."""
     made = immortal(Pool)
     made.threads = threads
     made.spins = SPINS
@@ -158,7 +158,7 @@ def _make_pool(threads: int) -> Pool:
 
 
 def _memory_handler(the_heap: Heap) -> MemoryHandler:
-    """NumPy's memory handler (NEP 49) whose routines take from ``the_heap``."""
+    """NumPy's memory handler (NEP 49) that allocates from ``the_heap``."""
     made = immortal(MemoryHandler)
     names = ("malloc", "calloc", "realloc", "free")
     routines = (

@@ -16,7 +16,7 @@ from arrayfn.backends.native.structures import Struct, external, i32
 
 
 class Signals(Struct):
-    """The state of signals that the threads which run plans share."""
+    """The signal state that all threads which run plans share."""
 
     main: int  # the main thread
     checked: int  # when it last checked for signals, by the counter of cycles
@@ -39,7 +39,7 @@ PyErr_CheckSignals = CFunction[[], i32]("PyErr_CheckSignals")
 def check_signals() -> int:
     """Whether this thread's plan must end, since a signal's handler has raised.
 
-    In the main thread it has Python run the handlers first, once in ``PERIOD``.
+    In the main thread, Python runs pending handlers first, at most once per ``PERIOD``.
     """
     if pthread_self() != SIGNALS.main:
         # A worker ends with the plan that it works for; another's goes on.
@@ -68,8 +68,8 @@ def use_pool() -> None:
 
 
 @native
-def leave_stopped() -> bool:
-    """Whether this thread's plan was ended; resets that for the next one."""
+def reset_stopped() -> bool:
+    """Whether a signal ended this thread's plan; resets that for the next one."""
     if SIGNALS.stopped == 0 or pthread_self() != SIGNALS.main:
         return False
     SIGNALS.stopped = 0

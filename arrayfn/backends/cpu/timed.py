@@ -12,7 +12,7 @@ from arrayfn.lowering.clocks import times_of_steps
 
 @dataclass(frozen=True)
 class ClockedExecutable:
-    """A plan that reads the clock into ``state`` after each step."""
+    """An executable whose plan writes the times of its steps into ``state``."""
 
     run: Executable
     state: Any

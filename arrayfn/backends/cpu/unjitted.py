@@ -41,7 +41,7 @@ Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[obj
 def not_watched(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
 ) -> AbstractContextManager[object]:
-    """Watch nothing: for runs whose ``arguments`` nobody inspects."""
+    """The default ``Watch``, which does nothing."""
     return nullcontext()
 
 
@@ -52,11 +52,12 @@ def run_unjitted(
     *,
     over_donors: bool = False,
 ) -> list[Array]:
-    """The outputs of ``compiled`` for ``inputs``, which must have its input types.
+    """Run the kernels of ``compiled`` as plain Python; returns the outputs.
 
-    Each kernel's work items are done in two parts, the second first: the result must
-    not depend on it. ``watch`` surrounds each call of a generated kernel. Results over
-    donated inputs have memory of their own unless ``over_donors``.
+    ``inputs`` must have its input types. Each kernel's work items are run in two
+    parts, the second first, to check that their order does not matter. ``watch``
+    surrounds each call of a generated kernel. Results over donated inputs have their
+    own memory unless ``over_donors``.
     """
     compiled = completed(compiled, lambda once: run_unjitted(once, ()))
     buffers = allocated(compiled, inputs, _zeros, over_donors=over_donors)
@@ -68,7 +69,7 @@ def _zeros(nbytes: int) -> Array:
 
 
 class _Run(PlanInterpreter):
-    """Calls kernels as Python functions."""
+    """Interprets a plan, calling kernels as Python functions."""
 
     def __init__(
         self, compiled: CompiledProgram, buffers: list[HostBuffer], watch: Watch
@@ -144,7 +145,7 @@ def _call_library(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> None:
-    """All items of a library's kernel, by what NumPy has."""
+    """Run all items of a library kernel by its provider's NumPy function."""
     arguments = {
         parameter.name: _value(argument, parameter, buffers, scratch)
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)

@@ -46,7 +46,7 @@ from arrayfn.lowering.scalars.memory import (
     store_row,
 )
 
-VECTOR_BYTES: Final = 32
+VECTOR_BYTES: Final = 32  # of nontemporal stores
 READ, STREAMED, DATA = 0, 0, 1  # the arguments of llvm.prefetch
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _POINTER: Final = ir.PointerType()
@@ -71,9 +71,9 @@ def signature_of(
 ) -> Any:
     """The Numba signature of a call of ``function``; None if it is not known here.
 
-    ``function`` is one of ``KNOWN``, or one of a library kernel's own module, whose
-    result's type is that of its annotation. ``arguments`` are Numba types.
-    ``constants`` are not used: they are for the functions of GPUs.
+    ``function`` is one of ``KNOWN``, or of a library kernel's own module, in which case
+    the result's type is that of its annotation. ``arguments`` are Numba types.
+    ``constants`` are not used: the parameter is for functions of GPUs.
     """
     if function is interrupted:
         return signature(types.boolean, types.int64)
@@ -112,7 +112,7 @@ def _register() -> dict[Any, Any]:
 
 
 def _typer(function: Any) -> Callable[..., Any]:
-    """Return Numba's typing function for calls of ``function``.
+    """Make Numba's typing function for calls of ``function``.
 
     Numba requires that its parameters are those of the call.
     """
@@ -130,7 +130,7 @@ def _typer(function: Any) -> Callable[..., Any]:
 
 
 def _lowering(function: Any) -> Callable[..., Any]:
-    """Return Numba's lowering function, which emits LLVM IR for calls."""
+    """Make Numba's lowering function, which emits LLVM IR for calls of ``function``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         """Emit the call, whose arguments are LLVM values of the signature's types."""
@@ -164,8 +164,8 @@ def _lowering(function: Any) -> Callable[..., Any]:
 def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any:
     """Emit a call of the function whose address is the first of ``args``.
 
-    If ``is_fortran``, integers go by reference, ``info`` is added, and its value is the
-    result.
+    If ``is_fortran``, integers are passed by address, and LAPACK's result ``info`` is
+    added as last argument, whose value is the result.
     """
     address, *values = args
     info = None
@@ -183,7 +183,7 @@ def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any
 
 
 def _stored(builder: Any, value: Any) -> Any:
-    """The address of a stack variable that holds ``value``."""
+    """Store ``value`` in a stack variable; returns its address."""
     with builder.goto_entry_block():
         slot = builder.alloca(value.type)
     builder.store(value, slot)
@@ -243,10 +243,10 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
     def store_vector_past_cache(index: ir.Value) -> None:
-        """Copy the ``lanes`` elements from ``index`` on, past the caches.
+        """Copy ``lanes`` elements from ``index`` on by a nontemporal store.
 
-        They go from ``source`` to ``start``, where the row begins in the target. The
-        store is nontemporal, as ``marked`` says.
+        They go from ``source`` to ``start``, where the row begins in the target.
+        ``marked`` is the store's metadata.
         """
         position = b.gep(source, [index], source_etype=element)
         value = b.load(position, align=size, typ=vector)
@@ -286,7 +286,7 @@ def _loop(
     step: int,
     body: Callable[[ir.Value], None],
 ) -> None:
-    """Emit a loop: ``body`` of each index from ``start`` to ``stop``, by ``step``."""
+    """Emit a loop that calls ``body(index)`` from ``start`` to ``stop`` by ``step``."""
     before = b.block
     head, inside, after = (b.append_basic_block(n) for n in ("head", "body", "after"))
     b.branch(head)
@@ -302,9 +302,9 @@ def _loop(
 
 
 def interrupted_function(module: ir.Module) -> Any:
-    """The function ``interrupted`` of the vocabulary, defined in ``module``.
+    """Define ``interrupted`` of the vocabulary in ``module``; returns the function.
 
-    Once in ``ITERATIONS_BETWEEN_CHECKS`` iterations it calls ``check_signals``.
+    It calls ``check_signals`` once in ``ITERATIONS_BETWEEN_CHECKS`` calls.
     """
     known = module.globals.get("interrupted")
     if known is not None:

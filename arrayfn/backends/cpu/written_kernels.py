@@ -32,7 +32,7 @@ _RUNTIME: Final = ("numba_", "NRT_", "Py")
 
 
 class WrittenLibrary(codegen.JITCodeLibrary):
-    """Links the functions that a kernel calls; optimises nothing, makes no code."""
+    """A Numba code library that links a kernel's callees, without machine code."""
 
     checks_signals = True
 
@@ -52,10 +52,10 @@ class WrittenLibrary(codegen.JITCodeLibrary):
 def written_kernel_ir(
     source: str, name: str, parameters: tuple[Parameter, ...], symbol: str
 ) -> str:
-    """The LLVM IR of a kernel; it exports the uniform entry under ``symbol``.
+    """Compile a hand-written kernel to LLVM IR, with Numba's type inference.
 
-    Executes ``source``. Raises BackendError, with the kernel's name and line, for what
-    Numba cannot compile.
+    Executes ``source``. The IR exports the uniform entry as ``symbol``. Raises
+    BackendError, with the kernel's name and line, for what Numba cannot compile.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Raise, ast.Assert)):
@@ -112,9 +112,10 @@ def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
 
 
 def _with_entry(module: Any, function: str, symbol: str) -> str:
-    """The text of ``module`` with the uniform entry, which alone is exported.
+    """Add the uniform entry to ``module``; returns the module's text.
 
-    ``function`` is the kernel's name in the module, ``symbol`` the entry's.
+    Only the entry is exported. ``function`` is the kernel's name in the module,
+    ``symbol`` the entry's.
     """
     kernel = module.get_function(function)
     entry = ir.Module("entry")

@@ -89,7 +89,7 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
 def object_codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
     """Read the object code of ``units``, by key, from the cache, or compile it."""
     cache = object_cache()
-    found = {key: cache.found(key) for key in units}
+    found = {key: cache.lookup(key) for key in units}
     compilations: dict[str, _Compilation] = {}
     for key, code in found.items():
         if code is None:

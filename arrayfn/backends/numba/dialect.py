@@ -16,13 +16,14 @@ class UntypedKernelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Numba's modules for one target.
+    """Numba's modules and types for one target.
 
-    ``ir`` and ``types`` are its classes of statements and of types; ``signature`` makes
-    a signature. ``call(function, arguments, constants)`` is the signature of a call of
-    one of the target's own functions (``prefetch_row``), from the arguments' types and
-    the values of those that are constant integers; None if it is not known.
-    ``functions`` has the types of vocabulary functions that have types of their own.
+    ``ir`` and ``types`` are Numba's modules of IR statements and of types;
+    ``signature`` makes a signature. ``call(function, arguments, constants)`` is the
+    signature of a call of one of the target's own functions (``prefetch_row``), from
+    the arguments' types and the values of those that are constant integers; None if it
+    is not known. ``functions`` has the types of vocabulary functions that have types of
+    their own.
     """
 
     ir: ModuleType
@@ -36,7 +37,7 @@ class Dialect:
         return numba_type(self.types, dtype)
 
     def pointer_type(self, dtype: str) -> Any:
-        """The type of a pointer to a dtype's elements."""
+        """The type of a pointer to elements of ``dtype``."""
         element = self.types.uint8 if dtype == "bool" else self.value_type(dtype)
         return self.types.CPointer(element)
 

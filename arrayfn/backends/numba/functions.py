@@ -67,7 +67,10 @@ def executed_function(source: str, name: str) -> Function:
 
 @contextmanager
 def no_garbage_collection() -> Generator[None, None, None]:
-    """Numba makes thousands of objects a kernel, and none of them is garbage yet."""
+    """Suspend garbage collection for a block.
+
+    Numba makes thousands of objects for a kernel, and none of them is garbage yet.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

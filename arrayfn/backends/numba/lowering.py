@@ -25,7 +25,7 @@ _I64: Final = llvm.IntType(64)
 
 @dataclass(slots=True)
 class Range:
-    """A range, and where the loop over it counts."""
+    """A range object: its bounds, and the stack variable that counts its iterations."""
 
     start: llvm.Value
     stop: llvm.Value
@@ -34,7 +34,10 @@ class Range:
 
 
 class KernelLowering:
-    """Lowers what ``typed`` types; stands before the target's ``Lower`` class."""
+    """Lowers the Numba IR of a kernel, with the types of ``typed``, to LLVM IR.
+
+    It precedes the target's ``Lower`` class in the method resolution order.
+    """
 
     dialect: Dialect
     builder: Any
@@ -113,12 +116,12 @@ class KernelLowering:
         self.implement(operator.setitem, signature, operands)
 
     def lower_branch(self, statement: Any) -> None:
-        """Lower the statement that branches by a truth value."""
+        """Lower a conditional branch."""
         yes, no = self.blkmap[statement.truebr], self.blkmap[statement.falsebr]
         self.builder.cbranch(self.read(statement.cond), yes, no)
 
     def lower_jump(self, statement: Any) -> None:
-        """Lower the statement that branches; a loop's end goes by its latch."""
+        """Lower a jump. One to a loop's head goes to the loop's latch."""
         target = self.blkmap[statement.target]
         loop = self.types.loops.get(statement.target)
         if loop is not None and statement.target <= self.offset:
@@ -126,10 +129,11 @@ class KernelLowering:
         self.builder.branch(target)
 
     def latch(self, loop: Any, head: Any) -> Any:
-        """The block by which all ends of a loop go back to its head; else the head.
+        """The loop's latch: the one block that jumps back to its ``head``.
 
         A body that ends in an ``if`` has two ends from Python 3.12 on, and LLVM would
-        drop the metadata of their branches when it joins them.
+        drop the metadata of their jumps when it merges them. Without metadata it is the
+        head.
         """
         if head in self.latches:
             return self.latches[head]
@@ -147,19 +151,19 @@ class KernelLowering:
     # Values
 
     def implement(self, function: Any, signature: Any, operands: Any) -> Any:
-        """Emit the target's implementation of ``function`` for a signature: its value.
+        """Emit the target's implementation of ``function`` for a signature.
 
-        ``operands`` are variables of Numba's IR, which are read as the types of the
-        signature. The dialect may have a function of its own in place of ``function``.
+        ``operands`` are variables of Numba's IR, which are cast to the types of the
+        signature. The dialect may have its own function in place of ``function``.
         """
         values = list(map(self.read_as, operands, signature.args))
         function = self.dialect.functions.get(function, function)
         return self.context.get_function(function, signature)(self.builder, values)
 
     def constant(self, name: str, node: Any) -> Any:
-        """The value of the IR's constant or global ``node``, assigned to ``name``.
+        """The value of a constant or of an imported number; None for a function.
 
-        That is a constant, or a number that the kernel imports; nothing for a function.
+        ``node`` is the IR's constant or global, assigned to ``name``.
         """
         if name in self.types.functions or node.value is None:
             return None
@@ -167,7 +171,7 @@ class KernelLowering:
         return self.context.get_constant(kind, node.value)
 
     def lower_expression(self, name: str, node: Any) -> Any:
-        """The value of the IR's expression ``node``, assigned to ``name``."""
+        """Emit the IR's expression ``node``, which is assigned to ``name``."""
         match node.op:
             case "binop":
                 return self.emit_infix(node, node.fn)
@@ -194,7 +198,7 @@ class KernelLowering:
                 )
 
     def emit_infix(self, node: Any, function: Any) -> Any:
-        """The value of the infix operation ``node``; ``function`` is its operator."""
+        """Emit the infix operation ``node``, whose operator is ``function``."""
         signature = self.types.signatures[node]
         if isinstance(signature.return_type, self.dialect.types.CPointer):
             start, count = (
@@ -209,7 +213,7 @@ class KernelLowering:
         return floor_division(self.builder, x, y, remainder=function is operator.mod)
 
     def emit_call(self, node: Any) -> Any:
-        """The value of the call ``node``: of a function, a type or ``range``."""
+        """Emit the call ``node``: of a function, a type or ``range``."""
         signature = self.types.signatures[node]
         function = self.types.functions[node.func.name]
         if function is range:
@@ -227,14 +231,14 @@ class KernelLowering:
     # Loops over ranges
 
     def begin_range(self, bounds: Range) -> Range:
-        """The range at its start: its counter is set."""
+        """Emit the start of a range: its counter is set to its first value."""
         with self.builder.goto_entry_block():
             counter = self.builder.alloca(_I64)
         self.builder.store(bounds.start, counter)
         return Range(bounds.start, bounds.stop, bounds.step, counter)
 
     def next_of_range(self, loop: Range) -> tuple[Any, Any]:
-        """The loop's next value, and whether it has one."""
+        """Emit a step of a range: its next value, and whether it has one."""
         b = self.builder
         value = b.load(loop.counter)
         b.store(b.add(value, loop.step, flags=("nsw",)), loop.counter)
@@ -246,10 +250,10 @@ class KernelLowering:
 
 
 def floor_division(b: llvm.IRBuilder, x: Any, y: Any, *, remainder: bool) -> Any:
-    """Python's ``x // y``, or ``x % y`` for the ``remainder``, of int64.
+    """Emit Python's floor division of int64, or its modulo for the ``remainder``.
 
-    It has no branch, so that loops around it are vectorised: to divide by 0 is to
-    divide by 1.
+    It has no branch, so that loops around it are vectorised. A divisor of 0 counts as
+    1.
     """
     divisor = b.select(b.icmp_signed("==", y, _I64(0)), _I64(1), y)
     quotient, rest = b.sdiv(x, divisor), b.srem(x, divisor)

@@ -19,9 +19,9 @@ from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
 
 
 def function_type(types: ModuleType, signature: Any) -> type:
-    """The class of Numba types of scalar functions, for one set of Numba's types.
+    """Make the class of Numba types of scalar functions.
 
-    ``signature`` is that set's function of that name.
+    ``types`` and ``signature`` are Numba's, or those of a fork.
     """
 
     class ScalarFunctionType(types.Callable, types.Opaque):
@@ -57,7 +57,10 @@ def function_type(types: ModuleType, signature: Any) -> type:
 def emit(
     m: LLVMArithmetic, function: ScalarFunction, arguments: tuple[ir.Value, ...]
 ) -> ir.Value:
-    """One call: LLVM values in (complex ones as structs of two), one out."""
+    """Emit the formula of a scalar ``function``.
+
+    ``arguments`` and the result are LLVM values; complex numbers are structs of two.
+    """
     b = m.builder
     values: list[Any] = []
     for dtype, value in zip(function.arguments, arguments, strict=True):
@@ -88,7 +91,7 @@ def register(
     registry: Any,
     arithmetic: type[LLVMArithmetic] = LLVMArithmetic,
 ) -> dict[ScalarFunction, Any]:
-    """Make a Numba target know the vocabulary; the types of its functions.
+    """Register the scalar vocabulary with a Numba target; returns the functions' types.
 
     ``types``, ``signature``, ``typeof_impl``, ``register_model`` and ``opaque_model``
     are of Numba, or of a fork with its own type classes; ``registry`` is the target's
@@ -114,7 +117,7 @@ def register(
 
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
-    """Return Numba's lowering function, which emits the formula by ``arithmetic``."""
+    """Make Numba's lowering function, which emits the formula by ``arithmetic``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return emit(arithmetic(builder, "arrayfn"), function, args)

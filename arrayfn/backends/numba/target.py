@@ -36,10 +36,10 @@ def set_kernel_flags(flags: Any, *, noalias: bool) -> Any:
 def inlined_function(
     module: ir.Module, name: str, types: Sequence[Any], add: Callable[[str], object]
 ) -> Any:
-    """A function that a kernel calls, in the kernel's ``module``; it is inlined there.
+    """Compile a function into the ``module`` that calls it; LLVM inlines it there.
 
     ``add(symbol)`` compiles the function called ``name``, for arguments of these
-    ``types``, into the module if it is not there yet.
+    ``types``. It is called only if the module does not have the function yet.
     """
     symbol = ".".join([name, *map(str, types)])
     if symbol not in module.globals:
@@ -50,7 +50,7 @@ def inlined_function(
 
 
 class KernelLibrary:
-    """A ``CodeLibrary`` that keeps the module that lowering makes; compiles nothing.
+    """A Numba ``CodeLibrary`` that holds a kernel's LLVM module, without compiling.
 
     Given a module, lowering adds to that.
     """
@@ -61,7 +61,7 @@ class KernelLibrary:
         super().__init__(*arguments)
 
     def create_ir_module(self, name: str) -> Any:
-        """The module for what is lowered, called ``name`` if it is new."""
+        """Return the module to lower into: the given one, or a new one."""
         if self.module is None:
             self.module = super().create_ir_module(name)  # type: ignore[misc]
         return self.module
@@ -91,7 +91,10 @@ class KernelLibrary:
 
 
 class KernelCallConv:
-    """Kernels raise nothing and return nothing; functions they call return values."""
+    """The calling convention of kernels, which return nothing and raise nothing.
+
+    Functions that they call return values.
+    """
 
     needs_env = False
     context: Any
@@ -134,14 +137,14 @@ class KernelCallConv:
 
 
 class KernelTyping:
-    """A typing context of nothing: the types of printed kernels are known."""
+    """A Numba typing context without functions: printed kernels need no inference."""
 
     def _load_builtins(self) -> None:
         pass
 
 
 class KernelContext:
-    """A target context that remembers the implementations it has found."""
+    """A Numba target context that caches the implementations it has found."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -152,7 +155,7 @@ class KernelContext:
         self._implementations: dict[Any, Any] = {}
 
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
-        """The implementation of ``fn`` for the signature ``sig``, which is kept.
+        """The implementation of ``fn`` for the signature ``sig``, from a cache.
 
         Numba's own search takes 50 us.
         """
@@ -193,7 +196,7 @@ class KernelTranslationPass:
 
 
 class KernelTypePass:
-    """Gives the variables of a printed kernel their types."""
+    """Assigns types to the variables of a printed kernel."""
 
     _name = "arrayfn_types"
     dialect: Dialect

@@ -29,9 +29,9 @@ _COMPARISONS: Final = frozenset(
 
 @dataclass(slots=True)
 class KernelLoop:
-    """A loop: the functions called in it, and its iterations if their number is known.
+    """A loop: the functions called in it, and its trip count if that is known.
 
-    ``innermost`` says that it has no other loop inside.
+    ``innermost`` says that no other loop is inside.
     """
 
     iterations: int | None = None
@@ -41,12 +41,13 @@ class KernelLoop:
 
 @dataclass(slots=True)
 class KernelTypes:
-    """A kernel's types, found by the typing pass and read by the lowering.
+    """The types of a kernel's variables, for the lowering.
 
     ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
-    ``functions`` says which variables stand for which Python function, ``shared`` which
-    need memory: they are used where it depends on the path which assignment holds.
-    ``loops`` go by the offset of their first block. ``result`` is what it returns.
+    ``functions`` maps variables to the Python functions they stand for. Variables in
+    ``shared`` need stack memory: which assignment they hold depends on the path.
+    ``loops`` are keyed by the offset of their first block. ``result`` is the type of
+    what the kernel returns.
     """
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -60,18 +61,19 @@ class KernelTypes:
 def kernel_types(
     function: Any, arguments: Sequence[Any], result: Any, dialect: Dialect
 ) -> KernelTypes:
-    """The types in Numba's IR of a kernel, or of a function that kernels call.
+    """Assign types to the Numba IR of a kernel or of a function that kernels call.
 
-    ``arguments`` and ``result`` are its own. Raises UntypedKernelError for what
-    printed kernels do not have.
+    ``arguments`` and ``result`` are the types of its parameters and result. Raises
+    UntypedKernelError for what printed kernels do not have.
     """
-    return _Typing(function, tuple(arguments), result, dialect).found()
+    return _Typing(function, tuple(arguments), result, dialect).run()
 
 
 class _Typing:
-    """Types the variables of one kernel, from the first block to the last.
+    """Assigns types to the variables of one kernel, block by block.
 
-    A variable has the type of its first assignment; another one later is refused.
+    A variable has the type of its first assignment; an assignment of another type is
+    refused.
     """
 
     def __init__(
@@ -94,8 +96,8 @@ class _Typing:
         self.integers = self.indices | {types.uint64}
         self.floats = {types.float32, types.float64}
 
-    def found(self) -> KernelTypes:
-        """The types of all variables and calls, and the loops.
+    def run(self) -> KernelTypes:
+        """Type all statements, then describe the loops.
 
         Raises UntypedKernelError for what has no type without inference.
         """
@@ -114,17 +116,7 @@ class _Typing:
         for offset in sorted(blocks):
             self.block, self.called[offset] = offset, []
             for statement in blocks[offset].body:
-                if isinstance(statement, ir.Assign):
-                    self.assign(statement)
-                elif isinstance(statement, ir.SetItem):
-                    self.store(statement)
-                elif isinstance(statement, ir.Branch):
-                    self.variable(statement.cond)
-                elif isinstance(statement, ir.Return):
-                    if self.variable(statement.value) != self.result.result:
-                        raise self.unknown(statement)
-                elif not isinstance(statement, (ir.Jump, ir.PopBlock)):
-                    raise self.unknown(statement)
+                self.statement(statement)
             for successor in blocks[offset].terminator.get_targets():
                 if successor <= offset:
                     latches[before.get(successor, successor)] = offset
@@ -137,14 +129,29 @@ class _Typing:
         self.result.shared |= self.exposed & self.repeated
         return self.result
 
+    def statement(self, statement: Any) -> None:
+        """Type a statement of the current block."""
+        ir: Any = self.dialect.ir
+        if isinstance(statement, ir.Assign):
+            self.assign(statement)
+        elif isinstance(statement, ir.SetItem):
+            self.store(statement)
+        elif isinstance(statement, ir.Branch):
+            self.variable(statement.cond)
+        elif isinstance(statement, ir.Return):
+            if self.variable(statement.value) != self.result.result:
+                raise self.unknown(statement)
+        elif not isinstance(statement, (ir.Jump, ir.PopBlock)):
+            raise self.unknown(statement)
+
     def unknown(self, node: Any) -> UntypedKernelError:
         return UntypedKernelError(f"line {node.loc.line}: {node}")
 
     def variable(self, variable: Any) -> Any:
-        """The type of ``variable``, a Numba IR variable that this block uses.
+        """The type of ``variable``, which is read in the current block.
 
-        Notes whether the variable needs memory (``KernelTypes.shared``): the block that
-        assigned it last in the text does not run before each run of this one.
+        Notes whether the variable needs memory (``KernelTypes.shared``): it does if the
+        block that assigned it last in the text does not dominate the current one.
         """
         name = variable.name
         assigned = self.defined.get(name)
@@ -177,7 +184,7 @@ class _Typing:
         elif isinstance(value, ir.Arg):
             kind = self.arguments[value.index]
         elif isinstance(value, (ir.Global, ir.FreeVar)):
-            kind = self.named(value, name)
+            kind = self.imported(value, name)
         else:
             raise self.unknown(statement)
         is_constant = isinstance(value, (ir.Const, ir.Global, ir.FreeVar))
@@ -222,10 +229,10 @@ class _Typing:
             case _:
                 raise self.unknown(node)
 
-    def named(self, node: Any, name: str) -> Any:
-        """The type of what a kernel imports, ``node``: a number, or a function.
+    def imported(self, node: Any, name: str) -> Any:
+        """The type of a global ``node``: a number, or a function.
 
-        A function is noted as the variable ``name``.
+        A function is noted as the value of the variable ``name``.
         """
         value = node.value
         if isinstance(value, np.floating):
@@ -240,7 +247,7 @@ class _Typing:
     def expression(self, node: Any, name: str) -> Any:
         """The type of the operation ``node``, whose signature is noted.
 
-        It is assigned to ``name``.
+        Its result is assigned to ``name``.
         """
         signature = self.operation(node, name)
         if signature is None:
@@ -249,9 +256,9 @@ class _Typing:
         return signature.return_type
 
     def operation(self, node: Any, name: str) -> Any:
-        """The signature of the operation ``node``; None if unknown.
+        """The signature of the operation ``node``; None if it is unknown.
 
-        It is assigned to ``name``.
+        Its result is assigned to ``name``.
         """
         types, signature = self.types, self.signature
         match node.op:
@@ -297,7 +304,7 @@ class _Typing:
     def binary(self, node: Any, function: Any) -> Any:
         """The signature of the infix ``function`` in ``node``; None if unknown.
 
-        Integers are indices (int64) as soon as one computes with them.
+        Arithmetic converts narrower integers to int64.
         """
         types = self.types
         x, y = self.variable(node.lhs), self.variable(node.rhs)
@@ -348,20 +355,19 @@ class _Typing:
             kind = np.dtype(function)
             numbers = {*self.floats, *self.integers, types.boolean}
             if len(argument_types) == 1 and argument_types[0] in numbers:
-                letter = {"i": "i", "u": "u", "f": "f"}[kind.kind]
-                result = self.dialect.value_type(f"{letter}{8 * kind.itemsize}")
+                result = self.dialect.value_type(f"{kind.kind}{8 * kind.itemsize}")
                 return signature(result, *argument_types)
         return self.dialect.call(function, argument_types, constants)
 
 
 def _iterations(bounds: Sequence[int | None]) -> int | None:
-    """The iterations of a range; None if a bound is not constant."""
+    """The trip count of a range; None if a bound is not constant."""
     known = [bound for bound in bounds if bound is not None]
     return len(range(*known)) if len(known) == len(bounds) else None
 
 
 def _dominators(blocks: Mapping[int, Any]) -> dict[int, set[int]]:
-    """The blocks on all paths to each block, itself among them."""
+    """The blocks that dominate each block: those on all paths to it, and itself."""
     order = sorted(blocks)
     before: dict[int, list[int]] = {offset: [] for offset in order}
     for offset in order:

@@ -24,11 +24,11 @@ from arrayfn.lowering.plan import ExecutionPlan
 from arrayfn.primitives.callbacks import keep_callbacks
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
-from arrayfn.tracing import own
+from arrayfn.tracing import owned_copy
 
 
 class ReferenceBackend:
-    """NumPy, one primitive at a time, in the Program's dtypes."""
+    """Interprets Programs with the primitives' NumPy references, one by one."""
 
     name = "reference"
     description = "NumPy, one primitive at a time"
@@ -48,7 +48,7 @@ class ReferenceBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """No kernels and no plan: the Program's text is what is run."""
+        """Wrap the Program's text; there are no kernels and there is no plan."""
         keep_callbacks(program.equations)
         return CompiledProgram(
             name=program.name,
@@ -67,12 +67,12 @@ class ReferenceBackend:
         run_program = self.prepare(program)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            """Interpret the Program; results are arrays of their own."""
+            """Interpret the Program; results do not share memory with anything."""
             # Numbers come as they were given; their types are the Program's.
             typed = zip(arrays, compiled.input_types, strict=True)
             operands = [self.operand(x, kind.dtype) for x, kind in typed]
             ids = {id(x) for x in operands}
-            return [own(x, ids) for x in evaluate(run_program, operands)]
+            return [owned_copy(x, ids) for x in evaluate(run_program, operands)]
 
         return run
 

@@ -27,7 +27,7 @@ _SPLIT: Final = 134217729.0  # 2**27 + 1: Dekker's constant for float64
 
 
 def reduce_sum(x: Array, *, axes: Axes) -> Array:
-    """The sum of ``x`` over ``axes``; of float64, to less than one ULP."""
+    """The sum of ``x`` over ``axes``; for float64 the error is less than one ULP."""
     if np.iscomplexobj(x):
         return reduce_sum(x.real, axes=axes) + 1j * reduce_sum(x.imag, axes=axes)
     if x.dtype != np.float64 or not x.size:
@@ -84,7 +84,7 @@ def dot_general(
 
 
 def _as_matrices(x: Array, batch: Axes, contract: Axes) -> Array:
-    """``x`` as (batch, free, contracted)."""
+    """Reshape ``x`` to the axes (batch, free, contracted)."""
     free = free_axes(x.ndim, contract, batch)
     members = math.prod(x.shape[axis] for axis in batch)
     rows = math.prod(x.shape[axis] for axis in free)
@@ -93,7 +93,7 @@ def _as_matrices(x: Array, batch: Axes, contract: Axes) -> Array:
 
 
 def _product(left: Array, right: Array) -> Array:
-    """``left`` times the transpose of ``right``: [member, row, depth] each."""
+    """Multiply ``left`` by the transpose of ``right``: [member, row, depth] each."""
     if np.iscomplexobj(left):
         a, b = (left.real, left.imag), (right.real, right.imag)
         joined = [np.concatenate(parts, -1) for parts in (a, (b[1], b[0]))]
@@ -117,16 +117,16 @@ def _product(left: Array, right: Array) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum ``a + b``, and exactly what it lacks."""
+    """The rounded sum ``a + b``, and its rounding error, exactly."""
     total = a + b
     of_b = total - a
     return total, (a - (total - of_b)) + (b - of_b)
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded product ``a * b``, and exactly what it lacks.
+    """The rounded product ``a * b``, and its rounding error, exactly.
 
-    That is 0 where it is not finite.
+    The error is 0 where the product is not finite.
     """
     with np.errstate(all="ignore"):
         product = a * b
@@ -136,14 +136,14 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """``x`` as the sum of two numbers of 26 bits."""
+    """Split ``x`` into a sum of two numbers of 26 bits."""
     scaled = _SPLIT * x
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _sum_rows(high: Array, low: Array) -> Array:
-    """The sums of ``high + low`` along the last axis of matrices."""
+    """Sum ``high + low`` along the last axis of matrices, rounded once."""
     with np.errstate(all="ignore"):
         plain = np.sum(high, axis=-1)
         count = high.shape[-1]

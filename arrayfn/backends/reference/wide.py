@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class EquationHooks(Protocol):
-    """Called with the operands and results of each equation; may replace them."""
+    """What sees the operands and results of each equation, and may replace them."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
         """The operands that the equation gets in place of ``arrays``."""
@@ -35,7 +35,7 @@ class EquationHooks(Protocol):
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """Convert an equation's results ``arrays`` to those that later ones read."""
+        """Replace the results ``arrays`` of an equation."""
         ...
 
     def limit(self, equation: Equation) -> float:
@@ -71,10 +71,7 @@ def wide_array(x: Any, dtype: DType) -> Array:
 
 
 def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
-    """``program`` in double precision.
-
-    ``hooks`` see, and may change, the operands and results of each equation.
-    """
+    """``program`` in double precision, with ``hooks`` called for each equation."""
     known: dict[Var, Var] = {}
 
     def var(v: Var) -> Var:
@@ -122,7 +119,7 @@ def _wide_type(type: ArrayType) -> ArrayType:
 
 
 def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
-    """A param of a widened equation: Programs and dtypes in it become wide."""
+    """Widen a param of an equation: Programs and dtypes in it become wide."""
     if isinstance(value, Program):
         return widened(value, hooks)
     if isinstance(value, np.dtype):
@@ -133,7 +130,7 @@ def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
 
 
 def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
-    """The equation's row with a reference of wide arrays."""
+    """A copy of the equation's row, whose reference computes on wide arrays."""
     primitive = primitive_of(equation)
     narrow = primitive.name in OF_A_DTYPE
     if primitive.name not in EXACT and not narrow and hooks is None:
@@ -143,7 +140,7 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
-        """The results in wide dtypes; the hooks see operands and results."""
+        """Compute the results in wide dtypes; the hooks see operands and results."""
         if hooks is not None:
             operands = tuple(hooks.operands(equation, operands))
         if hooks is not None and primitive.name == "while_loop":

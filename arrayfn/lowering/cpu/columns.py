@@ -32,9 +32,10 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 @dataclass
 class PartialColumnsPrinter(StagedPrinter):
-    """First half of a split reduction: an item is a chunk of rows of some columns.
+    """Prints the first half of a split reduction of columns.
 
-    The sum of the columns of ``x`` is printed as ::
+    A work item is a chunk of rows of some columns. The sum of the columns of ``x`` is
+    printed as ::
 
         for item in range(begin, end):
             blocks = (n1 + block - 1) // block
@@ -56,8 +57,7 @@ class PartialColumnsPrinter(StagedPrinter):
     def body(self) -> None:
         """Print a loop over items, in it loops over the chunk's rows and columns.
 
-        Partial results lie in memory: each row of the chunk is added to one of each
-        column.
+        Partial results are accumulated in memory, one for each column.
         """
         outer, reduced, inner = _column_axes(self)
         self.plan_stages()
@@ -92,7 +92,7 @@ class PartialColumnsPrinter(StagedPrinter):
     def open_chunks(
         self, outer: Sequence[int], reduced: Sequence[int], inner: int
     ) -> dict[int, str]:
-        """Opens the loop over items; returns the text of each outer axis's index.
+        """Open the loop over items; returns the text of each outer axis's index.
 
         An item has the rows from ``first`` to ``last`` of the first of the axes
         ``reduced``, and the columns from ``start`` to ``stop`` of the axis ``inner``.
@@ -185,7 +185,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return self.scratch_row(f"{self.name_of(value)}_columns", value.dtype)
 
     def scratch_row(self, name: str, dtype: DType) -> str:
-        """``name``, made a scratch array with one element for each column."""
+        """Allocate a scratch array with an element per column; returns ``name``."""
         if all(row.name != name for row in self.scratch):
             self.scratch.append(ScratchRow(name, dtype, CPU.column_block))
         return name
@@ -195,7 +195,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return f"{self.scratch_row(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
-        """The outer value ``value`` of ``column``, read from scratch memory."""
+        """The text that reads the outer value ``value`` of ``column`` from scratch."""
         text = f"{self.column_row(value)}[{column} - start]"
         return self.widen(dtypes.bool_, text) if value.dtype == dtypes.bool_ else text
 
@@ -206,7 +206,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
 
     def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
-        """Prints the statements of ``stage`` that run once for each column.
+        """Print the statements of ``stage`` that run once for each column.
 
         ``variables`` has the text of the index along each axis, and ``column`` that of
         the column. Results are stored for later stages.
@@ -228,10 +228,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         variables: dict[int, str],
         column: str,
     ) -> None:
-        """Prints a variable with ``value``, an outer value of an earlier stage, once.
+        """Print a variable with an outer value of an earlier stage, if it has none.
 
-        ``in_variables`` are the names of values that variables hold already; this name
-        is added. ``variables`` and ``column`` are the indices as text.
+        ``in_variables`` are the names of values that variables hold already;
+        ``value``'s is added. ``variables`` and ``column`` are the indices as text.
         """
         if value.name in in_variables:
             return
@@ -321,7 +321,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
                 self.emit(s, variables)
 
     def end_sums(self, sums: Sequence[Reduce], column: str) -> None:
-        """Prints a loop over ``column`` that makes sums of the totals of ``sums``."""
+        """Print a loop over ``column`` that converts totals to the sums' dtypes."""
         if not sums:
             return
         self.open(f"for {column} in range(start, stop):")
@@ -331,7 +331,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.close()
 
     def column_run(self, s: Reduce, column: str) -> None:
-        """Prints the addition of a term to the running sum ``s`` of ``column``.
+        """Print the addition of a term to the running sum ``s`` of ``column``.
 
         It is the total before the block of rows, plus the sum in the block::
 
@@ -394,6 +394,6 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
 
 def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:
-    """``(kept axes but the innermost, reduced axes, the innermost axis)``."""
+    """The kept axes without the innermost, the reduced axes, the innermost axis."""
     inner = len(printer.nest.axes) - 1
     return [k for k in printer.kept_axes if k != inner], printer.reduced_axes, inner

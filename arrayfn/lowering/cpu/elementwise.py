@@ -15,7 +15,7 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 @dataclass
 class BlockPrinter(KernelPrinter):
-    """Kernels whose work items are blocks of the innermost axis."""
+    """The base of printers whose work items are blocks of the innermost axis."""
 
     def open_blocks(
         self, outer: Sequence[int], inner: int, size: int, rows: int = 1
@@ -61,7 +61,7 @@ class BlockPrinter(KernelPrinter):
 
 @dataclass
 class ElementwisePrinter(BlockPrinter):
-    """Kernels without reduced axes."""
+    """Prints kernels without reduced axes."""
 
     @override
     def body(self) -> None:
@@ -86,8 +86,8 @@ class ElementwisePrinter(BlockPrinter):
     def blocks(self) -> None:
         """Print items that are blocks of one axis, with all axes inside it.
 
-        That is the innermost axis, or one outside of short axes: each item begins with
-        divisions, which should be spread over enough elements.
+        It is the innermost axis, or one outside of short axes: each item begins with
+        divisions, whose cost should be spread over enough elements.
         """
         axes = self.nest.axes
         first, inner_elements = len(axes) - 1, 1

@@ -15,16 +15,16 @@ from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep, walk
 
-MAX_STATEMENTS: Final = 600
+MAX_STATEMENTS: Final = 600  # of a loop over lanes, so that its kernel compiles quickly
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """The number of independent elements of ``loop``, or 0.
+    """The number of elements that ``loop`` iterates independently, or 0.
 
-    Elements are independent if no statement of the body combines two of them: each can
-    then run all iterations by itself.
+    They are independent if no statement of the body combines two of them: each can then
+    run all iterations by itself.
     """
-    sizes = _lanes([loop])
+    sizes = _extents_of_steps([loop])
     if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
         return 0
     lanes = sizes.pop()
@@ -59,23 +59,26 @@ def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
     return (step for step in walk(steps) if isinstance(step, LoopStep))
 
 
-def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The extents of all nests' axes in ``steps``; None if one is not elementwise."""
+def _extents_of_steps(steps: Iterable[PlanStep]) -> set[int] | None:
+    """The extents of all nests' axes in ``steps``; None unless all are elementwise."""
     lanes: set[int] = set()
     for step in walk(steps):
         if isinstance(step, (LoopStep, BranchStep)):
             continue
         if not isinstance(step, NestStep) or step.partials:
             return None
-        extents = _of_nest(step.nest)
+        extents = _extents_of_nest(step.nest)
         if extents is None:
             return None
         lanes |= extents
     return lanes
 
 
-def _of_nest(nest: Nest) -> set[int] | None:
-    """``{extent}`` of the nest's axis, ``{}`` without one; None if not elementwise."""
+def _extents_of_nest(nest: Nest) -> set[int] | None:
+    """The extent of the nest's axis as a set, empty without one.
+
+    None if the nest is not elementwise.
+    """
     if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
         return None
     for statement in nest.statements:

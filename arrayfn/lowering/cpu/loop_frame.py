@@ -20,7 +20,7 @@ from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 @dataclass(frozen=True)
 class Location:
-    """Where a value lies: in the memory of ``array``, from the index ``begin`` on."""
+    """Where a value is stored: in ``array``, from the index ``begin`` on."""
 
     array: Var
     begin: str = ""
@@ -83,10 +83,10 @@ class LoopFrame(Body):
             )
 
     def find_in_memory(self) -> list[set[Var]]:
-        """Record which arrays must lie in memory, and which ones steps read.
+        """Find the arrays that must be in memory, and those that steps read.
 
-        An array that is used as another dtype, or by slices, must lie in memory.
-        Returns the arrays of each carried value: all of them lie in memory, or none.
+        An array that is used as another dtype, or by slices, must be in memory. Returns
+        the arrays of each carried value: either all of them are in memory, or none.
         """
         carried: list[set[Var]] = []
         for step in walk([self.step]):
@@ -132,7 +132,7 @@ class LoopFrame(Body):
         return self.names_of[owner]
 
     def variable(self, root: Var, suffix: str = "") -> str:
-        """The name of the array or scalar that lies in ``root``.
+        """The name of the array or scalar that is stored in ``root``.
 
         ``suffix`` is added to it: the same Var has several names, as of its pointer.
         """
@@ -152,7 +152,7 @@ class LoopFrame(Body):
         return self.locations.get(root, Location(root))
 
     def register(self, root: Var) -> str | None:
-        """The variable that holds the scalar ``root``; None if in memory."""
+        """The variable that holds the scalar ``root``; None if it is in memory."""
         if root in self.registers:
             return self.registers[root]
         if (
@@ -206,8 +206,8 @@ class LoopFrame(Body):
     def own_value(self, root: Var, value: str) -> str:
         """A variable with ``value``, if the body reads the array ``root`` later.
 
-        Only one work item stores that array; others read the variable. Otherwise
-        ``value`` itself.
+        Only one work item stores that array; others read the variable. If it is not
+        read, ``value`` itself.
         """
         if root not in self.loaded:
             return value
@@ -238,15 +238,15 @@ class LoopFrame(Body):
         return name
 
     def extent(self, extent: int) -> str:
-        """The text of ``extent``: a number, or the parameter of the lanes."""
+        """The text of ``extent``: a number, or the parameter for the lanes."""
         is_lanes = self.step.lanes and extent == self.step.lanes
         return self.lanes if is_lanes else str(extent)
 
     def bounds(self, extent: int) -> str | None:
         """The bounds of the loop over an axis of ``extent``.
 
-        For the axis of the lanes, these are the work item's block. None if there is no
-        loop: the item has one of the lanes.
+        For the axis of the lanes, these are the work item's block. None if the item has
+        only one lane, so that there is no loop.
         """
         is_lanes = self.step.lanes and extent == self.step.lanes
         return "start, stop" if is_lanes else str(extent)

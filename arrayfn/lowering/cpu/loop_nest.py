@@ -148,7 +148,7 @@ class InlinePrinter(StagedPrinter):
             self.line(f"{self.name_of(s.result)} = {variable}")
 
     def keeps_value(self, root: Var, value: Value) -> bool:
-        """Whether the variable of ``root`` keeps ``value`` while the nest reads it.
+        """Whether the variable of ``root`` has ``value`` when the nest reads it.
 
         It does unless a store to it comes first: if the nest reduces, which it does in
         stages, any store may.

@@ -18,7 +18,7 @@ from typing import Final
 from arrayfn.errors import ArgumentError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-MAX_THREADS: Final = 256
+MAX_THREADS: Final = 256  # of the pool
 _NUMPY: Final = "numpy._core._multiarray_umath"
 _LONG_VECTORS: Final = "SkylakeX", "Cooperlake", "SapphireRapids"
 """OpenBLAS's kernels with vectors of 512 bits."""
@@ -27,7 +27,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 @cache
 def cores() -> int:
-    """The value of ``ARRAYFN_NUM_THREADS``, else the processors available."""
+    """The number of threads to use: ``ARRAYFN_NUM_THREADS``, or the usable CPUs."""
     text = os.environ.get(THREADS_VARIABLE)
     if text is None:
         return min(usable_cpus(), MAX_THREADS)
@@ -41,7 +41,7 @@ def cores() -> int:
 def usable_cpus() -> int:
     """The number of processors that this process can keep busy.
 
-    A cgroup may give it the time of fewer processors than it may run on.
+    A cgroup may limit it to the time of fewer processors than it may run on.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -52,7 +52,7 @@ def usable_cpus() -> int:
 
 @cache
 def vector_bytes() -> int:
-    """The length of the longest vectors that floating-point instructions take.
+    """The bytes of the longest vectors that floating-point instructions take.
 
     It is 64 on x86 with AVX-512 as servers have it since Skylake (F, CD, BW, DQ, VL),
     else 32 at most. NumPy asks the processor when it is imported.
@@ -66,17 +66,17 @@ def vector_bytes() -> int:
 
 @cache
 def blas_vector_bytes() -> int:
-    """The length of the vectors that NumPy's BLAS uses, at most ``vector_bytes``.
+    """The bytes of the vectors that NumPy's BLAS uses, at most ``vector_bytes``.
 
-    OpenBLAS names its kernels by the processor that it takes this one for. Another
-    library is taken to know the processor.
+    OpenBLAS names its kernels by the processor that it was detected as. Any other
+    library is assumed to use the longest vectors.
     """
     kernels = openblas_kernels()
     return vector_bytes() if not kernels or kernels in _LONG_VECTORS else 32
 
 
 def openblas_kernels() -> str:
-    """The processor whose kernels NumPy's OpenBLAS runs; empty for another library."""
+    """The processor whose kernels NumPy's OpenBLAS runs; empty for other libraries."""
     name = getattr(numpy_library(), "scipy_openblas_get_corename64_", None)
     if name is None:
         return ""
@@ -90,7 +90,7 @@ def numpy_library() -> ctypes.CDLL:
 
 
 def properties() -> tuple[str, ...]:
-    """What plans depend on, as text: part of the key of each that is kept."""
+    """The properties of this machine that plans depend on, for cache keys."""
     vectors = f"vectors {vector_bytes()}", f"BLAS's vectors {blas_vector_bytes()}"
     return f"cores {cores()}", *vectors
 
@@ -109,7 +109,7 @@ def _own_group() -> str:
 
 
 def _quotas(group: str, root: Path) -> Iterator[float]:
-    """The processor quotas of the cgroup ``group`` and its parents, where they are set.
+    """Yield the processor quotas of the cgroup ``group`` and its parents.
 
     ``root`` is where cgroups are mounted.
     """

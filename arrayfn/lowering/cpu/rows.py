@@ -19,7 +19,7 @@ STRIP: Final = 256  # elements that are computed while as many are prefetched
 
 @dataclass(frozen=True)
 class Blocks:
-    """A cut of ``sums`` into blocks of ``size`` indices of ``axis``."""
+    """How ``sums`` are cut: into blocks of ``size`` indices of ``axis``."""
 
     sums: Sequence[Reduce]
     axis: int
@@ -47,9 +47,9 @@ class BlockedRowsPrinter(StagedPrinter):
     within: dict[str, str] = field(default_factory=dict[str, str])
 
     def blocks(self, stage: int, strip: int = 0) -> Blocks | None:
-        """How the sums of ``stage`` are cut; None without sums or long rows.
+        """How the sums of ``stage`` are cut into blocks; None if they are not.
 
-        A loop over strips of ``strip`` elements, if there is one, also is the loop over
+        If there is a loop over strips of ``strip`` elements, it is also the loop over
         blocks.
         """
         reduced = self.reduced_axes
@@ -63,9 +63,9 @@ class BlockedRowsPrinter(StagedPrinter):
         return Blocks(sums, axis, strip or size)
 
     def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
-        """Prints the identities of the reductions of ``stage``.
+        """Print the identities of the reductions of ``stage``.
 
-        Of sums that are cut into ``blocks``, those of the totals.
+        For sums that are cut into ``blocks`` they are those of the totals.
         """
         for s in self.row_reductions(stage):
             if blocks is not None and s in blocks.sums:
@@ -113,7 +113,7 @@ class BlockedRowsPrinter(StagedPrinter):
         self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
-        """Closes the loops over the reduced axes; converts totals to sums.
+        """Close the loops over the reduced axes; convert totals to sums.
 
         ``stripped`` says that a loop over strips, which are not ``blocks``, is to be
         closed too.
@@ -137,10 +137,10 @@ class BlockedRowsPrinter(StagedPrinter):
 
 @dataclass
 class RowsPrinter(BlockedRowsPrinter):
-    """An item is one row (one index of the kept axes), computed in stages.
+    """Prints reductions along rows: an item is one row, computed in stages.
 
-    A softmax is printed as follows; the second stage prefetches the next row, strip by
-    strip::
+    A row is one index of the kept axes. A softmax is printed as follows; the second
+    stage prefetches the next row, strip by strip::
 
         for i0 in range(begin, end):
             row = i0 * n1
@@ -198,11 +198,11 @@ class RowsPrinter(BlockedRowsPrinter):
     def row_stage(
         self, stage: int, variables: dict[int, str], prefetches: bool
     ) -> None:
-        """Prints one pass over the row: the statements of ``stage``.
+        """Print one pass over the row: the statements of ``stage``.
 
         ``variables`` has the text of the index along each kept axis. If it
-        ``prefetches``, the pass runs in strips, and each first prefetches one of the
-        next row.
+        ``prefetches``, the pass runs in strips, and each first prefetches a strip of
+        the next row.
         """
         reduced = self.reduced_axes
         blocks = self.blocks(stage, STRIP if prefetches else 0)
@@ -222,7 +222,7 @@ class RowsPrinter(BlockedRowsPrinter):
         self.close_loops(blocks, stripped=prefetches)
 
     def prefetch_stage(self) -> int | None:
-        """The stage that prefetches the next row: the one that computes most.
+        """The stage that prefetches the next row: the one with the highest cost.
 
         The first stage waits for memory; later ones read the cache. None if nothing is
         prefetched.
@@ -236,13 +236,17 @@ class RowsPrinter(BlockedRowsPrinter):
     def cost_of_stage(self, stage: int) -> int:
         """The cost of the stage's statements for an element.
 
-        Kept values count only in the stage that computes them.
+        Values that are stored between stages count only in the stage that computes
+        them.
         """
         return sum(
             s.cost
             for s in self.stage_bodies[stage]
             if isinstance(s, Compute)
-            and (s.result.name not in self.kept or self.home[s.result.name] == stage)
+            and (
+                s.result.name not in self.stored_in
+                or self.first_stage[s.result.name] == stage
+            )
         )
 
     def prefetched_operands(self) -> list[int]:
@@ -275,7 +279,7 @@ class RowsPrinter(BlockedRowsPrinter):
 
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
-    """An item is a chunk of rows, whose elements are also summed over the rows.
+    """Prints rows that are also summed over: an item is a chunk of rows.
 
     Around the rows of ``RowsPrinter`` it prints ::
 

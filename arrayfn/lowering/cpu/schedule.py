@@ -27,7 +27,7 @@ Shape = Literal["elementwise", "rows", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class CpuConfig:
-    """The numbers of CPU hardware that schedules depend on."""
+    """The properties of a CPU that schedules depend on."""
 
     block: int = 4096  # elements of the innermost axis in one item
     short: int = 64  # elements that are too few for a work item
@@ -55,7 +55,7 @@ def shape_of(nest: Nest) -> Shape:
 
 
 def is_split(nest: Nest) -> bool:
-    """Whether ``nest`` becomes two kernels: partial results, and their combination.
+    """Whether ``nest`` is split into two kernels: partial results, and their sum.
 
     This holds even where the extents at hand make a single chunk: the same two kernels
     then serve every shape, and a new shape compiles nothing.
@@ -110,7 +110,10 @@ def work_per_element(nest: Nest) -> float:
 
 
 def grain_of(nest: Nest, elements_per_item: int) -> int:
-    """The fewest work items worth giving to a thread, of ``elements_per_item`` each."""
+    """The smallest number of items worth giving to a thread.
+
+    An item has ``elements_per_item`` elements.
+    """
     item = max(1.0, work_per_element(nest) * elements_per_item)
     return max(1, math.ceil(CPU.chunk_ns / item))
 
@@ -118,9 +121,9 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
 def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
     """The number of columns in a work item.
 
-    It is the configuration's, or less where there would be fewer items than cores, as
-    long as each is worth a thread. Columns are independent, so the bits of results do
-    not depend on it.
+    It is the configuration's, or less if there would be fewer items than cores, as long
+    as each is worth a thread. Columns are independent, so results have the same bits
+    for any number.
 
     Args:
         nest: the nest, whose innermost axis is the columns.
@@ -139,8 +142,8 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
 
 
 def chunk_size(extent: int, per_index: int) -> int:
-    """How many indices of the first reduced axis a chunk has, at most ``extent``.
+    """How many indices of the first reduced axis form a chunk.
 
-    ``per_index`` is the number of elements at one index.
+    It is at most ``extent``. ``per_index`` is the number of elements at one index.
     """
     return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

@@ -105,7 +105,7 @@ def kernel_of(
 
 
 def _trip_count(loop: LoopStep) -> int | None:
-    """The largest trip count of the body and of loops in it; None if unknown."""
+    """The largest trip count of ``loop`` and of loops in it; None if unknown."""
     inner = [_trip_count(step) for step in loop.body if isinstance(step, LoopStep)]
     counts = [n for n in inner if n is not None]
     if loop.count is None or len(counts) < len(inner):
@@ -160,7 +160,7 @@ class LoopPrinter(LoopFrame):
 
     @override
     def guard(self, array: Var) -> str:
-        """Under lanes, a scalar is stored by the first work item."""
+        """The ``if`` before the store of a scalar, which only the first item makes."""
         is_scalar = self.step.lanes > 0 and array.type.size == 1
         return "item == 0" if is_scalar else ""
 
@@ -169,7 +169,7 @@ class LoopPrinter(LoopFrame):
     def print(self) -> None:
         """Print the kernel: fill in ``source`` and ``parameters``.
 
-        A work item is the loop, or a block of its lanes where it has several.
+        There is one work item, or one for each block of lanes if the loop has lanes.
         """
         self.open("for item in range(begin, end):")
         if self.step.lanes:
@@ -234,11 +234,12 @@ class LoopPrinter(LoopFrame):
             self.leave(c)
 
     def locate_slices(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Record where the slices of an iteration lie: ``xs_at`` from ``iteration`` on.
+        """Record where the slices of an iteration begin.
 
-        ``iteration`` is the variable of the iteration, ``iterations`` the text of the
-        trip count. If the loop is reversed, it prints ``iteration_back = iterations - 1
-        - iteration``, which counts backwards.
+        ``xs_at`` is the index of the slice of ``iteration``, the variable of the
+        iteration; ``iterations`` is the text of the trip count. If the loop is
+        reversed, it prints ``iteration_back = iterations - 1 - iteration``, which
+        counts backwards.
         """
         backwards = ""
         for s in step.slices:
@@ -266,7 +267,7 @@ class LoopPrinter(LoopFrame):
         self.line(f"{iteration} = {iteration} + 1")
 
     def open_for(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Opens a loop over iterations; a long one in parts, to be interruptible.
+        """Open a loop over iterations; a long one is nested, to be interruptible.
 
         ``iteration`` is the name of its variable, ``iterations`` the text of its trip
         count.
@@ -325,7 +326,7 @@ class LoopPrinter(LoopFrame):
         return True
 
     def advance(self, c: CarriedValue) -> None:
-        """Print what makes the next iteration's value the current one."""
+        """Print the assignment of a carry's next value to its current one."""
         current, following = self.of(c.current), self.of(c.next)
         if current is following:
             return

@@ -30,10 +30,10 @@ _PARTIAL: dict[str, type[KernelPrinter]] = {
 def print_kernel(
     nest: Nest, name: str, partials: Sequence[Partial] = ()
 ) -> ScheduledKernel:
-    """The kernel of ``nest``, called ``name``, with what a call of it needs.
+    """Schedule and print the kernel of ``nest``, called ``name``.
 
-    With ``partials``, the nest is the first half of a split reduction: it stores these
-    partial results.
+    Returns it with what a call of it needs. With ``partials``, the nest is the first
+    half of a split reduction: it stores these partial results.
     """
     printer = (_PARTIAL if partials else _WHOLE)[shape_of(nest)]
     if nest.has_totals:

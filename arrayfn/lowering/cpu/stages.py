@@ -26,24 +26,24 @@ from arrayfn.lowering.kernel_text import Partial
 
 @dataclass
 class StagedPrinter(KernelPrinter):
-    """Kernels with reductions, whose element values may be kept between stages.
+    """The base of printers of reductions, which keep element values between stages.
 
     Attributes:
-        kept: where a value that is dear to recompute is kept for later stages: the name
-            of a scratch array, or the number of the operand in which it is stored.
-        home: the first stage that computes each value.
+        stored_in: where a value that costs much to recompute is stored for later
+            stages: the name of a scratch array, or the number of an operand.
+        first_stage: the first stage that computes each value.
         stage_bodies: the statements that each stage runs for each element.
     """
 
-    kept: dict[str, str | int] = field(default_factory=dict[str, str | int])
-    home: dict[str, int] = field(default_factory=dict)
+    stored_in: dict[str, str | int] = field(default_factory=dict[str, str | int])
+    first_stage: dict[str, int] = field(default_factory=dict)
     stage_bodies: list[list[Statement]] = field(default_factory=list)
 
     def plan_stages(self, keep: bool = True) -> None:
-        """Decides which statements each stage runs: fills in the attributes.
+        """Decide which statements each stage runs: fill in the attributes.
 
-        A value that costs much is kept for the stages that need it again; with ``keep``
-        false every value is recomputed.
+        A value that costs much is stored for the stages that need it again; with
+        ``keep`` false every value is recomputed.
         """
         nest = self.nest
         for stage in range(nest.stages):
@@ -60,11 +60,11 @@ class StagedPrinter(KernelPrinter):
                 if name in needed or not _is_element(s):
                     continue
                 needed.add(name)
-                home = self.home.setdefault(name, stage)
+                first = self.first_stage.setdefault(name, stage)
                 if isinstance(s, Compute):
-                    is_dear = self.recompute_cost(name) > CPU.keep_cost
-                    if keep and home < stage and is_dear:
-                        self.kept.setdefault(name, "")
+                    costs_much = self.recompute_cost(name) > CPU.keep_cost
+                    if keep and first < stage and costs_much:
+                        self.stored_in.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
             body = [
@@ -77,7 +77,10 @@ class StagedPrinter(KernelPrinter):
             self.stage_bodies.append(body)
 
     def recompute_cost(self, name: str) -> int:
-        """The cost of computing the value ``name`` from memory and from kept values."""
+        """The cost of computing the value ``name`` again.
+
+        Operands that are loads, or stored between stages, cost nothing.
+        """
         seen: set[str] = set()
         pending, total = [name], 0
         while pending:
@@ -86,18 +89,19 @@ class StagedPrinter(KernelPrinter):
             if current in seen or not isinstance(s, Compute) or s.level != "element":
                 continue
             seen.add(current)
-            if current != name and current in self.kept:
+            if current != name and current in self.stored_in:
                 continue
             total += s.cost
             pending += [a.name for a in s.arguments if isinstance(a, Value)]
         return total
 
     def keep_rows(self, elements: int) -> None:
-        """Choose where kept values lie: in a result of equal dtype, else in scratch.
+        """Choose where values are stored between stages.
 
-        A scratch array has ``elements`` elements.
+        That is an output with the same values and dtype, else a scratch array of
+        ``elements`` elements.
         """
-        for name in self.kept:
+        for name in self.stored_in:
             s = self.producers[name]
             assert isinstance(s, Compute)
             stored = next(
@@ -114,10 +118,10 @@ class StagedPrinter(KernelPrinter):
                 None,
             )
             if stored is not None:
-                self.kept[name] = stored
+                self.stored_in[name] = stored
             else:
                 scratch_array = f"{self.name_of(s.result)}_row"
-                self.kept[name] = scratch_array
+                self.stored_in[name] = scratch_array
                 self.scratch.append(ScratchRow(scratch_array, s.result.dtype, elements))
 
     # Sums: totals of blocks.
@@ -184,7 +188,7 @@ class StagedPrinter(KernelPrinter):
         for s in self.stage_bodies[stage]:
             if isinstance(s, Reduce):
                 self.accumulate(s)
-            elif isinstance(s, Compute) and s.result.name in self.kept:
+            elif isinstance(s, Compute) and s.result.name in self.stored_in:
                 self.compute_or_fetch(s, stage, variables, row_index)
             else:
                 self.emit(s, variables)
@@ -192,19 +196,19 @@ class StagedPrinter(KernelPrinter):
     def compute_or_fetch(
         self, s: Compute, stage: int, variables: dict[int, str], row_index: str
     ) -> None:
-        """Prints a value that is kept between stages.
+        """Print a value that is stored between stages: its computation, or its load.
 
         Its first stage prints ``d = exp_f32(c)`` and ``d_row[i1] = d``, later ones ``d
         = d_row[i1]``. The parameters are those of ``stage_loop_body``.
         """
-        location, name = self.kept[s.result.name], self.name_of(s.result)
+        location, name = self.stored_in[s.result.name], self.name_of(s.result)
         is_in_scratch = isinstance(location, str)
         if isinstance(location, str):
             element = f"{location}[{row_index}]"
         else:
             element = self.element_at(location, variables)
         is_bool = s.result.dtype == dtypes.bool_
-        if self.home[s.result.name] < stage:
+        if self.first_stage[s.result.name] < stage:
             value = self.widen(s.result.dtype, element) if is_bool else element
             self.line(f"{name} = {value}")
             return

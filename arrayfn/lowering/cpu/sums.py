@@ -40,7 +40,7 @@ def is_sum(s: Reduce) -> bool:
 
 
 def is_running_sum(s: Reduce) -> bool:
-    """Whether ``s`` adds up narrow floats in order, with every partial sum stored."""
+    """Whether ``s`` is a cumulative sum of narrow floats, which stores every sum."""
     dtype = s.result.dtype
     return s.function.startswith("add_") and _WIDE.get(dtype, dtype) != dtype
 
@@ -51,7 +51,10 @@ def total_dtype(s: Reduce) -> DType:
 
 
 def widening(s: Reduce) -> tuple[str, str] | None:
-    """The functions to the dtype of totals and back; None if the dtypes are equal."""
+    """The functions that convert to the dtype of totals and back, or None.
+
+    None if the dtypes are equal.
+    """
     narrow, wide = short_name(s.result.dtype), short_name(total_dtype(s))
     if narrow == wide:
         return None
@@ -72,7 +75,7 @@ def row_block(nest: Nest, reduced: Sequence[int]) -> int:
 
 
 def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
-    """How a sum over the axes ``reduced`` is cut: ``(axis, indices per block)``.
+    """How to cut a sum over the axes ``reduced``: ``(axis, indices per block)``.
 
     Blocks have about ``block`` elements. None if all of the sum fits in a block.
     """
@@ -91,7 +94,7 @@ def chunk_rows(
     """How many indices of the first of the axes ``rows`` a chunk of sums has.
 
     It is ``size``, or fewer, so that a chunk does not add up too many terms.
-    ``reduces`` are the reductions whose partial results, one for each column, are kept.
+    ``reduces`` are the reductions whose partial results are stored for each column.
     """
     if not any(map(is_sum, reduces)):
         return size

@@ -17,7 +17,7 @@ one) and ``fuser`` (where each equation goes).
 
 from __future__ import annotations
 
-from arrayfn.lowering.fusion.fuser import each_alone, fuse
+from arrayfn.lowering.fusion.fuser import fuse, unfused_units
 from arrayfn.lowering.fusion.groups import AxisIds, reads_in_place
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 
@@ -26,7 +26,7 @@ __all__ = [
     "FusedGroup",
     "SingleUnit",
     "Unit",
-    "each_alone",
     "fuse",
     "reads_in_place",
+    "unfused_units",
 ]

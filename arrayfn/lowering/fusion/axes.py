@@ -11,13 +11,13 @@ from arrayfn.passes.reads import Read
 
 
 class AxisMatching(Recomputation):
-    """Finds the domain axes of an equation's values in a group that it may join."""
+    """Finds the domain axes that an equation's values have in a group."""
 
     def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
         """The domain axes of the output of an elementwise ``equation`` in ``group``.
 
         They follow from those of operands that the group computes. None if the equation
-        cannot join.
+        cannot join the group.
         """
         shape = equation.outputs[0].type.shape
         known: list[int | None] = [None] * len(shape)
@@ -90,7 +90,7 @@ class AxisMatching(Recomputation):
     def fill(
         self, shape: tuple[int, ...], known: list[int | None], group: Group
     ) -> AxisIds | None:
-        """``known`` with free domain axes of equal extent, in order, in place of None.
+        """Assign free domain axes of equal extent, in order, to the Nones of ``known``.
 
         ``shape`` has the extents of the value's axes. None if an axis has no match, or
         if two axes have the same one.
@@ -120,11 +120,11 @@ class AxisMatching(Recomputation):
         return max(operand_stages, default=0) + is_reduction(equation)
 
     def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:
-        """Whether a value over the domain axes ``ids`` can be computed in ``group``.
+        """Whether ``group`` can compute a value over the domain axes ``ids``.
 
         It must vary over the whole domain, or over exactly the kept axes. What needs
-        the result of a reduction to one value gets another kernel, so that both can run
-        on all threads.
+        the result of a reduction to one value is put into another kernel, so that both
+        can run on all threads.
         """
         if self.is_full(ids, group):
             flat = group.reduced and self.is_flat(group)

@@ -22,8 +22,8 @@ from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
 from arrayfn.primitives.base import Reduction, has_effect, primitive_of
 
-SIBLING_WINDOW = 24
-CLONE_COST = 8
+SIBLING_WINDOW = 24  # latest groups in which a sibling is looked for
+CLONE_COST = 8  # relative to an addition, as in kernel forms
 
 
 def fuse(
@@ -32,7 +32,7 @@ def fuse(
     clone_cost: int = CLONE_COST,
     short: int = 0,
 ) -> tuple[Unit, ...]:
-    """The units of ``program``, in an order in which they can run.
+    """Fuse the equations of ``program`` into units, in an order in which they can run.
 
     ``chains`` are runs of elementwise equations, each of which uses the one before it;
     a chain becomes a unit by itself. A value is recomputed rather than stored where
@@ -49,9 +49,9 @@ def fuse(
     return units
 
 
-def each_alone(program: Program) -> tuple[Unit, ...]:
+def unfused_units(program: Program) -> tuple[Unit, ...]:
     """Units of one equation each; views are still read through."""
-    units = _Alone(program, (), -1, 0).run()
+    units = _Unfused(program, (), -1, 0).run()
     assert units is not None  # no group grows
     return units
 
@@ -60,7 +60,10 @@ class Fuser(Merging):
     """Puts each equation into a group: with its producers, reductions or siblings."""
 
     def run(self) -> tuple[Unit, ...] | None:
-        """The units; None if a group has reached its limits and no cuts are chosen."""
+        """Group all equations; returns the units.
+
+        None if a group has reached its limits and no cuts are chosen.
+        """
         for equation in self.program.equations:
             if self.piece_starts is None and self.reached_limit:
                 return None
@@ -70,27 +73,27 @@ class Fuser(Merging):
                 continue
             is_source = not any(isinstance(a, Var) for a in equation.inputs)
             if not is_fusible(equation):
-                self.place_single(equation)
+                self.assign_single(equation)
             elif equation in self.chained:
                 if equation in self.chains:
-                    self.place_chain(self.chains[equation])
+                    self.assign_chain(self.chains[equation])
             elif is_source and not is_reduction(equation):
                 # Iota and constants are made where they are used.
                 self.sources[equation.outputs[0]] = equation
             else:
-                self.place_sources(equation, only_indexed=True)
-                self.place(equation)
+                self.assign_sources(equation, only_indexed=True)
+                self.assign(equation)
         for atom in self.program.outputs:
             if isinstance(atom, Var):
-                self.place_source(self.reads[atom].base)
+                self.assign_source(self.reads[atom].base)
         return self.finish()
 
-    def place_single(self, equation: Equation) -> None:
+    def assign_single(self, equation: Equation) -> None:
         """Make a closed group of ``equation``, which is lowered by itself.
 
         It runs after the readers of what it writes over, and after earlier effects.
         """
-        self.place_sources(equation)
+        self.assign_sources(equation)
         group = self.new_group(is_open=False)
         group.equations.append(equation)
         self.record(group, equation)
@@ -100,24 +103,25 @@ class Fuser(Merging):
                 self.order(self.last_effect, group)
             self.last_effect = group
 
-    def place_sources(self, equation: Equation, only_indexed: bool = False) -> None:
-        """Give groups to the iotas and constants among the operands of ``equation``.
+    def assign_sources(self, equation: Equation, only_indexed: bool = False) -> None:
+        """Make groups for iotas and constants among the operands of ``equation``.
 
-        With ``only_indexed``, to those that are read through a slice or a reversal.
+        With ``only_indexed``, only for those that are read through a slice or a
+        reversal.
         """
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 read = self.reads[atom]
                 if not (only_indexed and self.is_plain(read)):
-                    self.place_source(read.base)
+                    self.assign_source(read.base)
 
-    def place_source(self, var: Var) -> None:
-        """Give ``var`` a group, if it is an iota or constant without one."""
+    def assign_source(self, var: Var) -> None:
+        """Make a group for ``var`` if it is an iota or constant without one."""
         if var in self.sources and var not in self.producer_group:
-            self.place(self.sources[var])
+            self.assign(self.sources[var])
 
-    def place(self, equation: Equation) -> None:
-        """Put ``equation`` into the first group that takes it, or into a new one.
+    def assign(self, equation: Equation) -> None:
+        """Add ``equation`` to the first group that it fits, or to a new one.
 
         Groups of its producers are tried first, then those of its siblings.
         """
@@ -136,31 +140,31 @@ class Fuser(Merging):
         if not self.join(equation, group):
             # A value that is needed at two indices is computed once and read twice.
             for base in self.bases(equation):
-                self.place_source(base)
+                self.assign_source(base)
                 self.clonable[base] = None
             assert self.join(equation, group)
 
-    def place_alone(self, equation: Equation) -> None:
+    def assign_alone(self, equation: Equation) -> None:
         """Make a group of ``equation`` that nothing else joins."""
-        self.place_sources(equation)
+        self.assign_sources(equation)
         group = self.new_group(is_open=True)
         group.extents = domain_of(equation)
         assert self.join(equation, group)
         group.open = False
 
-    def place_chain(self, chain: Sequence[Equation]) -> None:
+    def assign_chain(self, chain: Sequence[Equation]) -> None:
         """Make a group of ``chain`` that nothing else joins."""
         for equation in chain:
-            self.place_sources(equation)
+            self.assign_sources(equation)
         group = self.new_group(is_open=True)
         group.extents = domain_of(chain[-1])
         for equation in chain:
             if not self.join(equation, group):
-                self.place(equation)
+                self.assign(equation)
         group.open = False
 
     def producers(self, equation: Equation) -> list[int]:
-        """The open groups that make an operand, those most worth joining first.
+        """The open groups that compute an operand, the best to join first.
 
         First come groups whose value cannot be recomputed, then those with reductions,
         then the latest.
@@ -230,7 +234,7 @@ class Fuser(Merging):
         self.record(group, equation)
 
     def use(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Has ``group`` load or recompute ``atom``, unless it computes it in place.
+        """Make ``group`` load or recompute ``atom``, unless it computes it already.
 
         ``ids`` are the domain axes over which the group uses it.
         """
@@ -285,7 +289,7 @@ class Fuser(Merging):
         return True
 
     def finish(self) -> tuple[Unit, ...]:
-        """The units of all groups in order, without values that nothing reads."""
+        """Order all groups and remove values that nothing reads; returns the units."""
         needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
         for group in reversed(self.sorted_groups()):
@@ -317,7 +321,10 @@ class Fuser(Merging):
         return tuple(reversed(units))
 
     def prune(self, group: Group, outputs: Sequence[Var]) -> None:
-        """Removes what ``outputs``, the values that others read, do not need."""
+        """Remove equations of ``group`` that its ``outputs`` do not depend on.
+
+        ``outputs`` are the values that other groups, or the caller, read.
+        """
         live: set[Var] = set(outputs)
         kept: list[Equation] = []
         for equation in reversed(group.equations):
@@ -335,17 +342,17 @@ class Fuser(Merging):
             group.reduced = frozenset()
 
 
-class _Alone(Fuser):
+class _Unfused(Fuser):
     """Puts each equation into a group of its own."""
 
     @override
-    def place(self, equation: Equation) -> None:
+    def assign(self, equation: Equation) -> None:
         """Make a group of ``equation``."""
-        self.place_alone(equation)
+        self.assign_alone(equation)
 
 
 def _reason(group: Group) -> str:
-    """The sentence about the fusion of ``group`` that its kernel shows."""
+    """A sentence about the fusion of ``group``, which its kernel shows."""
     names = ", ".join(eq.primitive.name for eq in group.equations)
     if not group.reduced:
         return f"one pass over {list(group.extents)}: {names}"

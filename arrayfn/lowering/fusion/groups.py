@@ -75,7 +75,7 @@ class Groups:
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
         moved: values that their reader computes, if it is in another group.
-        of_bytes: what is computed, element by element, from arrays of bytes alone.
+        values_of_bytes: values computed elementwise from arrays of bytes alone.
         clonable: the answers of ``Recomputation.clone_arrays``.
         views_of: the bases that share the memory of a base (``same_memory``).
         kept: arrays that are in memory in any case, since a library reads them.
@@ -106,7 +106,7 @@ class Groups:
         self.reader_groups: dict[Var, list[int]] = {}
         self.sources: dict[Var, Equation] = {}
         self.definitions = program.definitions()
-        self.of_bytes = _of_bytes(program)
+        self.values_of_bytes = _values_of_bytes(program)
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
         self.views_of = self.same_memory()
@@ -159,7 +159,7 @@ class Groups:
                     self.order(self.groups[number], group)
 
     def moved_values(self) -> set[Var]:
-        """Values that their one reader may compute instead of loading them.
+        """Values that their only reader should compute instead of loading them.
 
         They are made of small arrays alone, by few equations. Cheap ones among these
         may have other readers; a costly value is read once, and no element twice.
@@ -190,7 +190,7 @@ class Groups:
         return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
-        """For each base of a read, the bases that share its memory.
+        """For each base array of a read, all base arrays that share its memory.
 
         A view that is not affine, as a reshape that splits or merges axes, is a base of
         its own.
@@ -214,7 +214,7 @@ class Groups:
         return found
 
     def order_after_readers(self, group: Group, equation: Equation) -> None:
-        """Order ``group`` after the readers of arrays that ``equation`` writes over."""
+        """Order ``group`` after the readers of what ``equation`` writes over."""
         for number in overwritten(equation):
             atom = equation.inputs[number]
             assert isinstance(atom, Var)
@@ -234,7 +234,7 @@ class Groups:
             group.ancestors |= earlier
 
     def later(self, first: Group) -> list[Group]:
-        """``first`` and the groups that depend on it, directly or not."""
+        """``first`` and the groups that depend on it, directly or indirectly."""
         found = {first.number: first}
         pending = [first]
         while pending:
@@ -306,7 +306,7 @@ class Groups:
         return order
 
     def is_full(self, ids: Sequence[int | None], group: Group) -> bool:
-        """Whether a value over the domain axes ``ids`` varies over all of the domain.
+        """Whether a value over the domain axes ``ids`` varies over the whole domain.
 
         Axes of extent 1 do not count.
         """
@@ -364,8 +364,8 @@ def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
-def _of_bytes(program: Program) -> set[Var]:
-    """The inputs and constants of one byte an element, and what follows from them.
+def _values_of_bytes(program: Program) -> set[Var]:
+    """The inputs and constants with 1-byte elements, and values computed from them.
 
     Small arrays, which may be broadcast, do not count.
     """
@@ -403,7 +403,7 @@ def is_small(var: Var, value: Var) -> bool:
 
 
 def recompute_cost(equation: Equation, most: float = MAX_RECOMPUTED_COST) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it is over ``most``."""
+    """The cost of recomputing an elementwise equation; None if it exceeds ``most``."""
     kernel = primitive_of(equation).kernel
     if isinstance(kernel, Convert):
         return 1

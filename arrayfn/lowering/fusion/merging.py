@@ -13,19 +13,19 @@ from arrayfn.lowering.fusion.groups import (
     reads_in_place,
 )
 
-MAX_STATEMENTS = 160
-MAX_ARRAYS = 40
+MAX_STATEMENTS = 160  # of a group, so that its kernel compiles quickly
+MAX_ARRAYS = 40  # that a group reads or writes, each a kernel argument
 
 
 class Merging(AxisMatching):
-    """Moves the other producers of an equation into the group that it has joined."""
+    """Merges groups that compute operands of the same equation."""
 
     def merge_others(
         self, equation: Equation, group: Group, producers: Sequence[int]
     ) -> None:
-        """Merges the groups numbered ``producers`` into ``group``, where they fit.
+        """Merge the groups numbered ``producers`` into ``group``, where they fit.
 
-        They make operands of ``equation``, which has just joined ``group``.
+        They compute operands of ``equation``, which has just joined ``group``.
         """
         for number in producers:
             other = self.groups.get(number)
@@ -66,7 +66,7 @@ class Merging(AxisMatching):
             return
         members = dict.fromkeys([*other.equations, *group.equations])
         equations = self.in_program_order(list(members))
-        stages = self.restaged(equations)
+        stages = self.stages_of(equations)
         if other.reduced and self.is_flat(group):
             element_values = [
                 v for v, axes in domain_axes.items() if self.is_full(axes, group)
@@ -113,7 +113,7 @@ class Merging(AxisMatching):
                 return None
         return arrays
 
-    def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
+    def stages_of(self, equations: Sequence[Equation]) -> dict[Var, int]:
         """The stage of each value that ``equations``, in order, compute.
 
         A stage is one pass over the reduced axes, from 0.
@@ -161,7 +161,7 @@ class Merging(AxisMatching):
     def with_free_axes(
         self, pairs: dict[int, int], other: Group, group: Group
     ) -> dict[int, int] | None:
-        """``pairs`` with an axis of ``group`` for those of ``other`` that have none.
+        """Extend ``pairs`` by axes of ``group`` for axes of ``other`` that lack one.
 
         It is the first free one of the same extent. None if there is none.
         """

@@ -26,7 +26,7 @@ Refusals = dict[tuple[Equation, Equation], str]
 
 
 def refusals(program: Program) -> Refusals:
-    """Why equations of ``program`` are not in the unit of what they use."""
+    """Why equations of ``program`` are not fused with what they use."""
     fuser = _Recording(program)
     fuser.run()
     return fuser.refused
@@ -40,15 +40,15 @@ class _Recording(Fuser):
         self.refused: Refusals = {}
 
     @override
-    def place(self, equation: Equation) -> None:
-        """Place ``equation``, and record why it joins no group of a producer."""
+    def assign(self, equation: Equation) -> None:
+        """Assign ``equation``, and record why it joins no group of a producer."""
         reasons: list[tuple[Equation, str]] = []
         for base in self.bases(equation):
             number = self.producer_group.get(base)
             if number is not None and base in self.definitions:
                 why = self.why_apart(equation, self.groups[number])
                 reasons.append((self.definitions[base], why))
-        super().place(equation)
+        super().assign(equation)
         for maker, why in reasons:
             if why:
                 self.refused[maker, equation] = why
@@ -56,7 +56,7 @@ class _Recording(Fuser):
     def why_apart(self, equation: Equation, group: Group) -> str:
         """Why ``equation`` cannot join ``group``; "" if it can.
 
-        It repeats the checks of ``join``, in order, in words.
+        It repeats the checks of ``join`` in the same order.
         """
         if not group.open:
             return why_single(group.equations[0]) or "its kernel was complete by then"
@@ -99,7 +99,7 @@ class _Recording(Fuser):
 
 
 def why_single(equation: Equation) -> str:
-    """Why ``equation`` shares a unit with no other; empty if it may."""
+    """Why ``equation`` is never fused with others; empty if it may be."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, (Contraction, Library)):
         return f"a library computes {primitive.name}"

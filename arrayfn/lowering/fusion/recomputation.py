@@ -39,7 +39,7 @@ class Recomputation(Groups):
         return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def clone_arrays(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` is recomputed; None if it is to be stored.
+        """The arrays from which ``base`` is recomputed; None if it is stored.
 
         These exist in any case, or are small (results of reductions).
         """
@@ -61,13 +61,13 @@ class Recomputation(Groups):
         return self.walk_back(base)
 
     def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed; None if that costs more.
+        """The arrays from which ``base`` would be recomputed; None if it costs more.
 
         A ``moved`` value may cost anything, but may be computed from small arrays only.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
-        times = base.type.dtype.itemsize if base in self.of_bytes else 1
+        times = base.type.dtype.itemsize if base in self.values_of_bytes else 1
         limit = math.inf if moved else times * self.clone_cost
         cost, arrays, pending = 0, list[Var](), [base]
         seen: set[Var] = set()
@@ -107,9 +107,9 @@ class Recomputation(Groups):
         return arrays if self.large_count(arrays, base) <= most else None
 
     def price(self, var: Var, moved: bool) -> int | None:
-        """The cost of recomputing ``var`` from operands; None if it must be read.
+        """The cost of recomputing ``var`` from its operands; None if it must be read.
 
-        For a ``moved`` value, a value that only it reads may cost anything.
+        If it is for a ``moved`` value, what only that value reads may cost anything.
         """
         equation = self.definitions.get(var)
         if equation is None or equation in self.chained:
@@ -132,8 +132,9 @@ class Recomputation(Groups):
         """Whether the arrays that ``equation`` would load in ``group`` exist by then.
 
         ``ids`` are the domain axes of its value. An array does not exist yet if the
-        group itself, a later unit, or no unit so far makes it. A value that is used at
-        the index at which the group computes it, or that is recomputed, is not loaded.
+        group itself, a later unit, or no unit so far computes it. A value that is used
+        at the index at which the group computes it, or that is recomputed, is not
+        loaded.
         """
         recomputed: dict[Var, AxisIds] = {}
         for atom in equation.inputs:

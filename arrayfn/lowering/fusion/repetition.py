@@ -24,7 +24,7 @@ takes 0.2 to 0.4 s for a piece, where it takes 1.4 s for 160 sines and tangents.
 
 
 def piece_starts(program: Program, most: int) -> frozenset[Equation]:
-    """The equations of ``program`` at which a piece of an unrolled loop begins.
+    """The equations at which unrolled loops are cut into pieces.
 
     A piece has at most ``most`` statements (equations that are not views). Loops of
     fewer than two such pieces, and those of longer iterations, are not cut.
@@ -49,7 +49,7 @@ def _cost(equation: Equation) -> int:
 
 
 def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
-    """A number for each equation: equal numbers for equations of equal statements.
+    """Number ``equations`` so that equal statements have equal numbers.
 
     Such equations have equal primitives and params. Operands made up to ``reach``
     equations before are compared by their distance, others by their types. An equation
@@ -76,7 +76,7 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
 
 
 def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Finds where a sequence repeats: ``(begin, end, period)`` of each repetition.
+    """Yield ``(begin, end, period)`` of each repetition in a sequence.
 
     Only repetitions of at least ``2 * most`` numbers, with periods up to ``most``, are
     found.

@@ -10,7 +10,7 @@ from arrayfn.lowering.fusion.groups import AxisIds
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """Equations that one kernel computes.
+    """Equations that become one kernel.
 
     Attributes:
         equations: in the order of the Program.

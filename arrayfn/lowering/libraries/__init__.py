@@ -53,7 +53,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
 def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The library calls that compute ``equation``, in order.
 
-    ``name`` is that of its ``Library`` form.
+    ``name`` is that of the primitive's ``Library`` form.
     """
     return LIBRARIES[name](equation, reads)
 

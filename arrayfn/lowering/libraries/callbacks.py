@@ -23,8 +23,8 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     params = equation.params
     site = CallSite(
         callback=FUNCTIONS.find(params["callback"]),
-        operands=tuple(_form(atom) for atom in equation.inputs),
-        results=tuple(_form(var) for var in equation.outputs),
+        operands=tuple(_shape_and_dtype(atom) for atom in equation.inputs),
+        results=tuple(_shape_and_dtype(var) for var in equation.outputs),
         loops=params["loops"],
         location=equation.source,
     )
@@ -39,6 +39,6 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     )
 
 
-def _form(atom: Atom) -> Form:
+def _shape_and_dtype(atom: Atom) -> Form:
     """The shape and dtype of an operand or result."""
     return atom.type.shape, atom.type.dtype

@@ -25,7 +25,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A call of a library's kernel over work items 0 to ``items``.
+    """A call of a library kernel over work items 0 to ``items``.
 
     The kernel's parameters are ``reads``, ``writes``, ``scratch`` and ``integers``, in
     this order. Work items must be independent: neither their order nor the thread that
@@ -68,7 +68,7 @@ class LibraryCall:
 
 
 def pointer_of(atom: Atom, reads: Reads) -> Pointer:
-    """The memory of an operand, which the layout pass has made row-major."""
+    """A pointer to an operand, which the layout pass has made row-major."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type

@@ -49,7 +49,7 @@ COLLECTIVES: Final = NumberedTable[Collective]("collective")
 
 
 def collective_of(provider: str) -> Collective:
-    """The collective of a provider's name: "collective_3" has number 3.
+    """The collective that a provider's name refers to: "collective_3" is number 3.
 
     The number alone is accepted too. Raises BackendError if another process made the
     plan.

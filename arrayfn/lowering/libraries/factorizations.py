@@ -24,7 +24,7 @@ from arrayfn.lowering.libraries.calls import (
 )
 from arrayfn.passes.reads import Reads
 
-BLOCK: Final = 64
+BLOCK: Final = 64  # columns of LAPACK's blocks, for workspace sizes
 INTEGER_BYTES: Final = 8  # at most
 # The extent from which a single matrix is factored on LAPACK's own threads. These wait
 # for each other at each block of columns, for spectra at each column. Where one of them
@@ -35,8 +35,8 @@ LARGE: Final = 2048
 # number of items, and the fewest vectors of one. Each item makes the same block
 # reflections: four of 256 vectors take 1.5 % more processor time in all, eight 6 %.
 PARTED: Final = 256
-ITEMS: Final = 4
-COLUMNS: Final = 128
+ITEMS: Final = 4  # of work that the eigenvectors are divided into, at most
+COLUMNS: Final = 128  # eigenvectors of an item, at least
 MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 # Real matrices of up to SMALL rows and columns are factored by loops, four at a time,
 # in float64. LAPACK's calls take longer to begin than to factor a few rows. In batches
@@ -44,11 +44,11 @@ MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 # 0.75 times as long (processor time), but those of 64 rows as long.
 SMALL: Final = 16
 MEDIUM: Final = 32
-LANES: Final = 4
+LANES: Final = 4  # matrices that a vector of the CPU holds
 
 
 def is_small(x: ArrayType, sides: int = 0) -> bool:
-    """Whether matrices of type ``x`` are factored by our loops, not by LAPACK.
+    """Whether matrices of type ``x`` are factored by arrayfn's loops, not LAPACK.
 
     ``sides`` is the number of right-hand sides, if there are some.
     """
@@ -58,7 +58,7 @@ def is_small(x: ArrayType, sides: int = 0) -> bool:
 
 
 def lanes(**counts: int) -> dict[str, int]:
-    """Scratch memory for ``LANES`` small matrices at once: bytes by name.
+    """The bytes of scratch for ``LANES`` small matrices at once, by name.
 
     ``counts`` has elements for one matrix by name.
     """
@@ -139,7 +139,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call that makes the permutation of rows that getrf's pivots amount to."""
+    """The call that turns getrf's row exchanges into a permutation of rows."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
@@ -220,9 +220,10 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
-    """Two calls that are syevd, of which the second is divided by eigenvectors.
+    """The calls of an eigh of one large matrix, so that threads share the last part.
 
-    They are sytrd with stedc, then ormtr; all three take about equal time.
+    They are sytrd with stedc, then ormtr, which is divided by eigenvectors; all three
+    take about equal time.
     """
     x = vectors.type
     n, size = x.shape[-1], x.dtype.itemsize

@@ -27,23 +27,23 @@ from typing import Final
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.calls import LibraryCall, grain_of
 
-VECTOR_BYTES: Final = 64
+VECTOR_BYTES: Final = 64  # of AVX-512, without which BLAS multiplies
 PANEL_ROWS: Final = 8  # of the left operand, in the level-1 cache
 PANEL_VECTORS: Final = 2  # of columns of the right operand, in the level-2 cache
-PANEL_TERMS: Final = 256
+PANEL_TERMS: Final = 256  # of sums at a time, so that panels stay in the caches
 PANEL_STRIDE: Final = PANEL_TERMS + 16  # from row to row, in different sets of a cache
 ITEM_SIZES: Final = {"gemm_f32": 4, "gemm_f64": 8}
 USED: Final = 0.6  # of the micro-kernels' work, at least; BLAS is faster with less
 BLAS_ROWS: Final = 32  # and columns: with fewer, BLAS's own long vectors are faster
 BLAS_WORK: Final = 1 << 21  # multiply-adds below which they are
 TILE_LANES: Final = 32  # a tile has so many vectors of columns, half of an L2 cache
-FEWEST_COLUMNS: Final = 64
-TILES_PER_CORE: Final = 4
+FEWEST_COLUMNS: Final = 64  # of a tile
+TILES_PER_CORE: Final = 4  # so that cores end at about the same time
 TILE_WORK: Final = 1 << 20  # multiply-adds that are worth a tile of their own
 
 
 def packed_product(call: LibraryCall) -> LibraryCall:
-    """The product ``call`` of BLAS, by micro-kernels where these are faster."""
+    """Replace BLAS in the product ``call`` by micro-kernels, where these are faster."""
     if call.provider not in ITEM_SIZES:
         return call
     m, n, k, batch = (call.integers[name] for name in ("m", "n", "k", "batch"))
@@ -64,7 +64,7 @@ def packed_product(call: LibraryCall) -> LibraryCall:
 
 
 def is_packed(provider: str, m: int, n: int, k: int) -> bool:
-    """Whether micro-kernels multiply to ``m`` rows and ``n`` columns in place of BLAS.
+    """Whether a product of ``m`` rows and ``n`` columns uses micro-kernels, not BLAS.
 
     ``provider`` is that of the product, as "gemm_f32"; ``k`` are the terms of a sum.
     """
@@ -80,10 +80,10 @@ def is_packed(provider: str, m: int, n: int, k: int) -> bool:
 
 
 def packed_bytes(size: int, columns: int) -> int:
-    """The bytes of what is packed of the operands of a product of so many columns.
+    """The bytes of scratch for packed operands of a product of ``columns`` columns.
 
-    An element has ``size`` bytes. It is as many rows of the left operand as a vector
-    has lanes, which is a block that can be transposed, and panels of the right one.
+    An element has ``size`` bytes. Packed are a square block of the left operand, with
+    as many rows as a vector has lanes, and panels of the right one.
     """
     lanes = VECTOR_BYTES // size
     right = min(_up(columns, PANEL_VECTORS * lanes), TILE_LANES * lanes) * PANEL_TERMS

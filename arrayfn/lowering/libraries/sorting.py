@@ -133,7 +133,7 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """Into how many chunks a row of ``n`` is cut, if there are ``rows`` of them.
+    """How many chunks each of ``rows`` rows of ``n`` elements is sorted in.
 
     It is a power of two, enough for all cores. A chunk is not shorter than half of
     ``LONG``.

@@ -20,8 +20,8 @@ from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
 FEWEST: Final = 64  # the same with few matrices, so that each thread has some
-FEW: Final = 16
-PARTS: Final = 8
+FEW: Final = 16  # matrices
+PARTS: Final = 8  # of few matrices' right-hand sides, for the threads
 
 
 def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:

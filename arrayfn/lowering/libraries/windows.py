@@ -61,11 +61,12 @@ def array_uses(program: Program, reads: Reads) -> Counter[Var]:
 def without_copy(
     call: LibraryCall, steps: list[PlanStep], uses: Mapping[Var, int]
 ) -> list[LibraryCall | Nest]:
-    """The calls for the GEMM ``call``, without the copy of windows if it has one.
+    """Remove the copy of windows before the GEMM ``call``, if there is one.
 
     The steps ``w = sliding_windows(x); y = w @ k`` of a convolution become one call
     that reads ``x``. ``steps`` are those so far; the copy is removed from them.
     ``uses`` counts the readers of arrays: the product must be the only one of the copy.
+    Returns what replaces ``call``.
     """
     integers = call.integers
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
@@ -111,7 +112,7 @@ def _remove_copy(
 def _left_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """The product whose rows are windows: an item copies and multiplies some rows.
+    """A product with windows as rows: an item copies and multiplies some rows.
 
     ``call`` is the GEMM, ``x`` the operand of the windows, and ``dimensions`` says
     where their elements lie in it (see ``_dimensions``).
@@ -145,7 +146,7 @@ def _left_product(
 def _right_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """The product whose columns are windows.
+    """A product with windows as columns.
 
     An item computes some indices of the outermost axis that the columns run over. The
     arguments are those of ``_left_product``.
@@ -295,9 +296,9 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, max_rows: int) -> int:
-    """The rows of an item, equal for all items: about ``rows`` over a multiple of 16.
+    """The number of rows of an item, equal for all items, about ``rows``.
 
-    At most ``max_rows``, and whole micro-kernels of BLAS.
+    It is at most ``max_rows``, and whole micro-kernels of BLAS: a multiple of 16.
     """
     items = -(-rows // max_rows)
     items = -(-items // ITEMS) * ITEMS
@@ -333,7 +334,7 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     strides = zip(nest.axes, source.strides, target.strides, strict=True)
     pieces = [(axis.extent, step, position) for axis, step, position in strides]
     for border in (columns, rows * columns):
-        pieces = [part for piece in pieces for part in _parted(*piece, border)]
+        pieces = [part for piece in pieces for part in _split_at(*piece, border)]
     for extent, step, position in pieces:
         name = "column"
         if position >= columns:
@@ -351,17 +352,17 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     return arguments
 
 
-def _parted(
+def _split_at(
     extent: int, step: int, position: int, border: int
 ) -> list[tuple[int, int, int]]:
-    """An axis, cut at ``border`` if it crosses that: its parts, outer first.
+    """Cut an axis at ``border``, if it crosses that: the parts, outer one first.
 
     The axis has ``extent`` indices; each moves by ``step`` elements in the operand and
     by ``position`` elements in the copy. A border is an offset in the copy, at which
     another dimension of the matrix begins. An axis of 12 contiguous elements, where
     rows have 4, is one of 3 rows and one of 4 columns:
 
-    >>> _parted(12, 1, 1, 4)
+    >>> _split_at(12, 1, 1, 4)
     [(3, 4, 4), (4, 1, 1)]
     """
     inside = border // position

@@ -39,7 +39,10 @@ TWO_OVER_PI = (0, 0, *(int(_DIGITS[k : k + 8], 16) for k in range(0, len(_DIGITS
 
 
 def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
-    """``(n, r)`` with ``a = n pi/2 + r`` for ``0 <= a <= limit``; n is modulo 4."""
+    """Reduce an angle: ``(n, r)`` with ``a = n pi/2 + r``; n is modulo 4.
+
+    It holds for ``0 <= a <= limit``.
+    """
     f = reals(m, a)
     first, second, third = HALF_PI[f.dtype]
     shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))

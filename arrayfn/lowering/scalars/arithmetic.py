@@ -71,7 +71,10 @@ class FloatFormat:
 
     @property
     def rounding_shift(self) -> float:
-        """1.5 * 2**mantissa; adding it rounds to an integer, in the low bits."""
+        """1.5 * 2**mantissa: adding it rounds a float to an integer.
+
+        The low bits of the sum are the integer.
+        """
         return 1.5 * 2.0**self.mantissa
 
     @property

@@ -50,14 +50,14 @@ def _huge(m: Arithmetic, z: Complex) -> Value:
 
 
 def _log_twice(m: Arithmetic, z: Complex) -> Value:
-    """log(2 |z|) for a huge z: of |z / 2|, which does not overflow, and 4."""
+    """log(2 |z|) for a huge z, computed from |z / 2|, which does not overflow."""
     x, y = z
     half_modulus = hypot(m, 0.5 * x, 0.5 * y)
     return real_log(m, half_modulus) + 2.0 * CONSTANTS[m.dtype(half_modulus)].ln2[0]
 
 
 def _one_if_huge(m: Arithmetic, z: Complex, huge: Value) -> Complex:
-    """z, or 1 + i where it is huge, so that formulas for other z do not overflow."""
+    """z, but 1 + i where it is huge, so that the usual formulas do not overflow."""
     x, y = z
     one = m.constant(m.dtype(x), 1.0)
     return m.select(huge, one, x), m.select(huge, one, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ITERATIONS_BETWEEN_CHECKS = 1 << 12
+ITERATIONS_BETWEEN_CHECKS = 1 << 12  # of a loop, for an interrupt
 
 
 def interrupted(iteration: int) -> bool:

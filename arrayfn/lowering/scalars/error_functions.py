@@ -278,7 +278,7 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
     low = None if a_low is None else m.select(beyond, 0.0, a_low)
 
     def sum_of(x: Value, y: Value, twice: bool = False) -> Pair:
-        """``x + y`` as a pair, plus the low part of the argument, or two of it."""
+        """``x + y`` as a pair, plus the low part of the argument, once or twice."""
         high, rest = two_sum(x, y)
         if low is None:
             return high, rest
@@ -368,9 +368,10 @@ def erfinv(m: Arithmetic, x: Value) -> Value:
 def _in_two_parts(
     m: Arithmetic, x: Value, shift: float, coefficients: Sequence[float]
 ) -> Pair:
-    """A polynomial of ``x + shift`` as an unevaluated sum, for more than all bits.
+    """Evaluate a polynomial of ``x + shift`` as an unevaluated sum of two parts.
 
-    The first part is its constant coefficient, the second all the rest.
+    The first part is its constant coefficient, the second all the rest. The sum has
+    more bits than the format.
     """
     constant, slope, *others = coefficients
     high, low = split_constant(m.dtype(x), constant)

@@ -164,7 +164,7 @@ def scale(m: Arithmetic, y: Value, shifted: Value) -> Value:
 
 
 def clamped(m: Arithmetic, x: Value, limits: Split) -> Value:
-    """``x`` within ``limits``; NaN stays."""
+    """``x`` clamped to ``limits``; NaN stays NaN."""
     low, high = limits
     x = m.select(x > high, high, x)
     return m.select(x < low, low, x)
@@ -269,7 +269,7 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
 
 
 def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
-    """``result`` where ``0 < x < inf``, and the logarithm's limits elsewhere."""
+    """Replace ``result`` of a logarithm where ``x`` is 0, infinite or negative."""
     outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
     return m.select(x > 0.0, m.select(x < inf, result, x), outside)
 
@@ -308,7 +308,7 @@ def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
 
 
 def log_pair(m: Arithmetic, x: Value, x_low: Value) -> Pair:
-    """``log(x + x_low)``, not for limits, with some 7 more bits."""
+    """``log(x + x_low)`` for positive finite ``x``, with some 7 more bits."""
     c = CONSTANTS[m.dtype(x)]
     e, mantissa = decompose(m, x)
     high, low = log_mantissa(m, mantissa)
@@ -342,7 +342,7 @@ def constant_pair(m: Arithmetic, x: Value, name: str) -> Pair:
 
 
 def log1p_pair(m: Arithmetic, x: Value, x_low: Value) -> Value:
-    """``log(1 + x + x_low)``, not for limits."""
+    """``log(1 + x + x_low)``, for a finite positive argument."""
     high, low = two_sum(m.constant(m.dtype(x), 1.0), x)
     return log_sum(m, high, low + x_low)
 

@@ -102,7 +102,7 @@ PI = (3.141592653589793, 1.2246467991473532e-16)
 
 
 def in_float64(formula: Formula) -> Formula:
-    """A formula that computes float32 in float64, for functions that are rarely hot."""
+    """Make a formula that computes float32 in float64, for functions rarely used."""
 
     def wrapped(m: Arithmetic, x: Value) -> Value:
         """``formula`` of an f32 or f64, computed in f64."""

@@ -85,8 +85,11 @@ def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
     return minimum(m, maximum(m, x, low), high)
 
 
-def _count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
-    """``(count is within the width, the count or 0)``; negative counts are not."""
+def _shift_count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
+    """Whether the shift count ``y`` is within the width, and the count or else 0.
+
+    Negative counts are not.
+    """
     n = width(m.dtype(y))
     within = m.reinterpret(y, "u" + m.dtype(y)[1:]) < n
     return within, m.select(within, y, 0)
@@ -94,13 +97,13 @@ def _count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
 
 def shift_left(m: Arithmetic, x: Value, y: Value) -> Value:
     """``x << y``; 0 where ``y`` is negative or not below the width."""
-    within, count = _count(m, y)
+    within, count = _shift_count(m, y)
     return m.select(within, x << count, 0)
 
 
 def shift_right(m: Arithmetic, x: Value, y: Value) -> Value:
     """``x >> y``, arithmetic if signed; larger counts shift all bits out."""
-    within, count = _count(m, y)
+    within, count = _shift_count(m, y)
     if not is_signed(m, x):
         return m.select(within, x >> count, 0)
     return x >> m.select(within, count, width(m.dtype(x)) - 1)
@@ -108,7 +111,7 @@ def shift_right(m: Arithmetic, x: Value, y: Value) -> Value:
 
 def shift_right_logical(m: Arithmetic, x: Value, y: Value) -> Value:
     """``x >> y`` filling with zeros; a count outside the width gives 0."""
-    within, count = _count(m, y)
+    within, count = _shift_count(m, y)
     return m.select(within, logical_shift_right(m, x, count), 0)
 
 

@@ -136,7 +136,10 @@ def atan2(m: Arithmetic, y: Value, x: Value) -> Value:
 
 
 def asin_parts(m: Arithmetic, x: Value) -> tuple[Value, Value, Value]:
-    """``(a < 1/2, asin(a) there, half of acos(a) elsewhere)`` for ``a = |x|``."""
+    """Split asin and acos by ``a = |x|``: ``(a < 1/2, high, low)``.
+
+    ``high + low`` is asin(a) where ``a < 1/2``, and half of acos(a) elsewhere.
+    """
     a = m.abs(x)
     small = a < 0.5
     z = m.select(small, a * a, 0.5 * (1.0 - a))

@@ -19,7 +19,7 @@ def prefetch_row(pointer: Any, begin: int, count: int) -> None:
 
 
 def store_row(target: Any, begin: int, source: Any, count: int, far: int) -> None:
-    """``target[begin + k] = source[k]`` for ``count`` elements.
+    """Copy ``count`` elements: ``target[begin + k] = source[k]``.
 
     With ``far`` they bypass the caches: an array that is larger than the caches would
     otherwise be read before it is overwritten. Both pointers have the same dtype.

@@ -46,7 +46,7 @@ NUMPY = NumpyArithmetic()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarFunction:
-    """One function of the vocabulary.
+    """A function of the scalar vocabulary.
 
     ``arguments`` and ``result`` are dtype names; ``f16`` and ``bf16`` values are the
     ``u16`` of their bits. ``formula(m, *arguments)`` takes and returns complex values
@@ -75,9 +75,9 @@ class ScalarFunction:
 
 
 def _unpack(dtype: str, x: Any) -> Value:
-    """An argument as a value of formulas: ``x`` as ``dtype``, a complex one in parts.
+    """Convert an argument ``x`` to what formulas take.
 
-    A 16-bit float is the u16 of its bits.
+    A complex number becomes its two parts, a 16-bit float the u16 of its bits.
     """
     if dtype in HALF_PRECISION:
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
@@ -94,7 +94,7 @@ def _unpack(dtype: str, x: Any) -> Value:
 
 
 def _pack(dtype: str, result: Value) -> Any:
-    """The result of a formula as NumPy has it: a complex one joined from its parts."""
+    """Convert a formula's result to NumPy; a complex one is joined from its parts."""
     if dtype not in COMPLEXES:
         return result
     real, imaginary = result
@@ -133,7 +133,7 @@ RING = {
 
 
 def _accumulate(operation: str) -> Formula:
-    """The formula that adds one term to a sum, or to a product or extremum.
+    """Make the formula that adds a term to a sum, product or extremum.
 
     ``operation`` is one of those of ``Arithmetic.accumulate``.
     """
@@ -146,7 +146,7 @@ def _accumulate(operation: str) -> Formula:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The functions of one kind of dtype, by the number and dtype of what they take.
+    """The functions for one kind of dtype, grouped by what they take.
 
     Attributes:
         unary, binary, ternary: functions of one, two or three numbers of a dtype, whose
@@ -341,11 +341,11 @@ _COMPLEX: Final = _Kind(
 
 
 def _convert(source: str, target: str) -> Formula:
-    """The formula that converts a value of dtype ``source`` to ``target``."""
+    """Make the formula that converts a value of dtype ``source`` to ``target``."""
     real_source = REAL_PART.get(source, source)
 
     def formula(m: Arithmetic, x: Value) -> Value:
-        """``x`` converted; a real number of a complex one is its real part."""
+        """Convert ``x``; a complex number loses its imaginary part."""
         if target in COMPLEXES:
             part = REAL_PART[target]
             if source in COMPLEXES:
@@ -361,7 +361,7 @@ def _convert(source: str, target: str) -> Formula:
 
 
 def _functions() -> Iterator[ScalarFunction]:
-    """All functions but bitcasts, for each dtype that they take."""
+    """Yield all functions but bitcasts, for each dtype that they take."""
     kinds = {
         **dict.fromkeys(FLOATS, _FLOAT),
         **dict.fromkeys(INTEGERS, _INTEGER),
@@ -409,7 +409,7 @@ def _select(m: Arithmetic, condition: Value, x: Value, y: Value) -> Value:
 
 
 def _threefry_word(word: int) -> Formula:
-    """The formula of word number ``word``, 0 or 1, of a Threefry block."""
+    """Make the formula of word ``word``, 0 or 1, of a Threefry block."""
 
     def formula(m: Arithmetic, *arguments: Value) -> Value:
         return integers.threefry2x32(m, *arguments)[word]

@@ -112,7 +112,7 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
         return m.abs(x) > limit
 
     def of_huge(m: Arithmetic, x: Value) -> Value:
-        """The function of a large ``x``, reduced with many digits of pi."""
+        """Compute the function of a large ``x``, reduced with many digits of pi."""
         a = m.convert(m.abs(x), "f64")
         n, (r, r_low) = reduce_huge(m, m.select(a < inf, a, 2.0**30))
         if f.dtype == "f32":
@@ -123,7 +123,7 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
         return m.select(m.abs(x) < inf, signed(m, result, x), nan)
 
     def signed(m: Arithmetic, result: Value, x: Value) -> Value:
-        """``result``, computed of ``abs(x)``, for ``x`` itself: sin and tan are odd."""
+        """Turn the result for ``abs(x)`` into that for ``x``: sin and tan are odd."""
         if function == "cos":
             return result
         sign = bits(m, x) & ~f.magnitude_mask

@@ -75,7 +75,10 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 def scatter(
     function: str | None,
 ) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """The template of the scatter that combines by ``function``; None overwrites."""
+    """Make the template of the scatter that combines by ``function``.
+
+    With None, updates overwrite.
+    """
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         """The nests of a scatter by ``function``."""
@@ -294,7 +297,7 @@ def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list
 
 
 class Geometry:
-    """The windows of a gather or scatter in an operand of ``extents``.
+    """The positions of a gather's or scatter's windows in an operand of ``extents``.
 
     ``ndim`` is that of the array of windows (a gather's result, a scatter's updates).
     """
@@ -345,7 +348,7 @@ class Geometry:
         return result
 
     def windows_of(self, array: StridedArray) -> StridedArray:
-        """``array``, with strides along the axes of the array of windows."""
+        """``array`` as an operand of the nest over the array of windows."""
         strides = [0] * self.ndim
         kept = self.windows.kept(len(self.extents))
         for axis, window_axis in zip(kept, self.windows.window_axes, strict=True):

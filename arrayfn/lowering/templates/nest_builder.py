@@ -93,7 +93,7 @@ def output_array(equation: Equation) -> StridedArray:
 
 
 class NestBuilder:
-    """Collects the operands and statements of a nest, all at the element level.
+    """Collects the operands and statements of a nest without stages.
 
     ::
 
@@ -162,7 +162,7 @@ class NestBuilder:
         target_indices: Sequence[IndexTerm] = (),
         where: Value | None = None,
     ) -> None:
-        """Adds statements that copy the bits of ``source`` to ``target``.
+        """Add statements that copy the bits of ``source`` to ``target``.
 
         Args:
             atom: the value that is copied, whose name the scalar gets.
@@ -245,7 +245,7 @@ class NestBuilder:
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:
-        """``scalar``, of ``dtype``, as int64; uint64 saturates."""
+        """Convert ``scalar``, of ``dtype``, to an int64 index; uint64 saturates."""
         assert isinstance(scalar, Value)
         name = f"{scalar.name}_index"
         if dtype == dtypes.uint64:

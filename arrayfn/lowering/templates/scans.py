@@ -74,7 +74,7 @@ def scan(
 
 
 class _Scan:
-    """The nests of one scan along ``axis``, by ``function``.
+    """Makes the nests of one scan along ``axis``, by ``function``.
 
     ``function`` combines the running value and an element; ``form`` has its identity,
     and the function for totals of chunks.
@@ -147,7 +147,7 @@ class _Scan:
         return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
 
     def cut(self, array: StridedArray) -> StridedArray:
-        """``array`` with its scanned axis split: chunks, and a chunk's elements."""
+        """``array`` with its scanned axis split in two: chunks, elements of a chunk."""
         step = array.strides[self.axis]
         strides = self.at_axis(array.strides, step * CHUNK)
         return replace(array, strides=(*strides, step))

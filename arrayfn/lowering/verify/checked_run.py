@@ -18,16 +18,16 @@ from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
 
 Array = np.ndarray[Any, Any]
 
-_MAX_ELEMENTS: Final = 2048
-_MAX_ITERATIONS: Final = 16
+_MAX_ELEMENTS: Final = 2048  # of all arrays of a plan that is run
+_MAX_ITERATIONS: Final = 16  # of a loop
 _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 """Prefixes of providers that call Python."""
 
 
 def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
-    """Whether a run ends soon, in at most ``max_threads``, without side effects.
+    """Whether a run ends soon, with at most ``max_threads``, and has no side effects.
 
-    Threads of all kernel calls count. So must be what it computes once.
+    Threads of all kernel calls count. What it computes once must be small too.
     """
     if compiled.once is not None and not is_small(compiled.once.program, max_threads):
         return False
@@ -54,7 +54,7 @@ def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
 
 
 def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
-    """Each kernel call with how often it runs, an upper bound."""
+    """Yield each kernel call, with an upper bound of how often it runs."""
     for step in steps:
         if isinstance(step, KernelCall):
             yield step, iterations
@@ -72,7 +72,7 @@ def run_checked(
     fault: type[Exception],
     excused: tuple[type[Exception], ...] = (),
 ) -> bool:
-    """Runs ``compiled`` on random inputs; returns whether a run came to an end.
+    """Run ``compiled`` on random inputs; returns whether a run came to an end.
 
     Args:
         compiled: the plan.
@@ -118,7 +118,7 @@ def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
 
 
 def _distinct(type: ArrayType, random: np.random.Generator) -> Array:
-    """As ``_arbitrary``, but integers are 0, 1, ... in any order."""
+    """As ``_arbitrary``, but integers are distinct: 0, 1, ... in random order."""
     if type.dtype.kind not in "iu":
         return _arbitrary(type, random)
     return random.permutation(type.size).reshape(type.shape).astype(type.dtype)

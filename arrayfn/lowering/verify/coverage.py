@@ -25,7 +25,7 @@ def span_of(type: ArrayType) -> Span:
 
 @dataclass
 class Coverage:
-    """The bytes of each buffer that are written at a point of the plan.
+    """Which bytes of each buffer have been written, at a point of the plan.
 
     Attributes:
         surely: the bytes that are written in every run.
@@ -39,13 +39,13 @@ class Coverage:
     owners: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def begin(self) -> None:
-        """Start as a call of the plan does: inputs and constants are written."""
+        """Set the state at the start of a call: inputs and constants are written."""
         for number, b in enumerate(self.buffers):
             if b.kind in ("input", "constant") or b.donor is not None:
                 self.write(number, Intervals.one(*span_of(b.type)))
 
-    def become(self, other: Coverage) -> None:
-        """Take over the state of ``other``."""
+    def assign(self, other: Coverage) -> None:
+        """Replace this state by that of ``other``."""
         self.surely, self.perhaps = other.surely, other.perhaps
         self.owners = other.owners
 
@@ -59,14 +59,17 @@ class Coverage:
         """Record that ``intervals`` of buffer ``number`` are written."""
         if not intervals:
             return
-        self._own(number)
+        self._claim_arena(number)
         before = self.perhaps.get(number, NOTHING)
         self.perhaps[number] = before.joined(intervals)
         if surely:
             self.surely[number] = self.surely.get(number, NOTHING).joined(intervals)
 
-    def _own(self, number: int) -> None:
-        """Lets temporary ``number`` own its part of the arena; others lose theirs."""
+    def _claim_arena(self, number: int) -> None:
+        """Make temporary ``number`` the owner of its part of the arena.
+
+        Other temporaries that overlap it lose their contents.
+        """
         b = self.buffers[number]
         if b.kind != "temporary":
             return
@@ -89,8 +92,11 @@ class Coverage:
         """The end of the temporary ``owner`` in the arena."""
         return owner[0] + self.buffers[owner[1]].nbytes
 
-    def met(self, other: Coverage) -> Coverage:
-        """The state after a branch: what is written whichever way the plan took."""
+    def merged(self, other: Coverage) -> Coverage:
+        """The state after a branch: what has been written both ways.
+
+        The two ways are this state and ``other``.
+        """
         both_ways = self.copy()
         surely = {
             k: common

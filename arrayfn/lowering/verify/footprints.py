@@ -46,7 +46,7 @@ from arrayfn.lowering.verify.numbers import (
 )
 from arrayfn.lowering.verify.phases import phases_of
 
-_MAX_CACHED: Final = 4096
+_MAX_CACHED: Final = 4096  # footprints
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
 _FAULTS: Final = (
     ArithmeticError,
@@ -85,8 +85,8 @@ class Reach:
 
 
 @dataclass
-class Part:
-    """The loads, or the stores, of one argument.
+class AccessSet:
+    """All loads, or all stores, of one array argument.
 
     ``intervals`` are the elements accessed; unless ``whole``, there may be more.
     """
@@ -116,9 +116,9 @@ class Footprint:
         broken_off: whether the analysis failed with an exception of its own.
     """
 
-    loads: dict[int, Part] = field(default_factory=dict[int, Part])
-    stores: dict[int, Part] = field(default_factory=dict[int, Part])
-    adds: dict[int, Part] = field(default_factory=dict[int, Part])
+    loads: dict[int, AccessSet] = field(default_factory=dict[int, AccessSet])
+    stores: dict[int, AccessSet] = field(default_factory=dict[int, AccessSet])
+    adds: dict[int, AccessSet] = field(default_factory=dict[int, AccessSet])
     findings: list[Finding] = field(default_factory=list[Finding])
     unproved: list[Finding] = field(default_factory=list[Finding])
     partly: bool = False
@@ -138,7 +138,7 @@ def footprint(
     private: frozenset[str],
     shared: Sequence[Shared] = (),
 ) -> Footprint:
-    """The elements that one call of ``kernel`` accesses, by argument.
+    """Compute the elements that one call of ``kernel`` accesses, by argument.
 
     Args:
         kernel: the kernel.
@@ -200,7 +200,10 @@ class _Footprints:
         self.accesses: list[Access] = []
 
     def computed(self) -> Footprint:
-        """The footprint. If there are too many items, a sample of them is checked."""
+        """Compute the footprint.
+
+        If there are too many items, only a sample of them is checked.
+        """
         if not self.items:
             return self.footprint
         try:
@@ -233,7 +236,7 @@ class _Footprints:
         self.footprint.findings.append(Finding(line, text))
 
     def interpreted(self, *, sampled: bool) -> Interpreted:
-        """The accesses of the kernel's text, for all work items, or a sample."""
+        """Interpret the kernel's text, for all work items or a sample of them."""
         kernel = self.kernel
         integers = iter(self.integers)
         state = State(1, {}, {})
@@ -289,12 +292,12 @@ class _Footprints:
                 "store": self.footprint.stores,
                 "add": self.footprint.adds,
             }[access.kind]
-            part = parts.setdefault(numbers[name], Part())
+            part = parts.setdefault(numbers[name], AccessSet())
             add_access(part, access, known=not sampled)
             if access.kind != "add":
                 accessed.setdefault(name, []).append(access)
         self.accesses = [a for accesses in accessed.values() for a in accesses]
-        for name, accesses in self.by_buffer(accessed).items():
+        for name, accesses in self.grouped_by_buffer(accessed).items():
             stores = [a for a in accesses if a.kind == "store"]
             if not stores or name in self.private_names:
                 continue
@@ -304,7 +307,9 @@ class _Footprints:
                 loads = [a for a in accesses if a.kind == "load"]
                 self.check_conflicts(name, stores, loads)
 
-    def by_buffer(self, accessed: dict[str, list[Access]]) -> dict[str, list[Access]]:
+    def grouped_by_buffer(
+        self, accessed: dict[str, list[Access]]
+    ) -> dict[str, list[Access]]:
         """The accesses by argument; arguments in one buffer count as one.
 
         Their indices are converted to elements, or bytes, of the buffer.
@@ -405,7 +410,7 @@ class _Footprints:
 
     @cached_property
     def storing(self) -> Array | None:
-        """The numbers of the threads that store something; None if unknown."""
+        """The numbers of the threads that store anything; None if unknown."""
         threads: list[Array] = []
         for access in self.accesses:
             if access.kind == "store":
@@ -473,7 +478,7 @@ class _Footprints:
         by_thread: bool,
         among: Array | None = None,
     ) -> None:
-        """Looks for conflicts element by element.
+        """Look for conflicts element by element.
 
         The arguments are those of ``check_pairs``; a conflict becomes a finding.
         """
@@ -521,16 +526,16 @@ class _Footprints:
         (self.find if is_fault else self.note)(line, text)
 
 
-def part_of(accesses: Iterable[Access]) -> Part:
-    """The elements of one argument that ``accesses`` access."""
-    part = Part()
+def access_set_of(accesses: Iterable[Access]) -> AccessSet:
+    """Collect the elements of one argument that ``accesses`` access."""
+    part = AccessSet()
     for access in accesses:
         add_access(part, access)
     return part
 
 
-def add_access(part: Part, access: Access, *, known: bool = True) -> None:
-    """Adds ``access`` to ``part``; if ``known``, its elements one by one, too."""
+def add_access(part: AccessSet, access: Access, *, known: bool = True) -> None:
+    """Add ``access`` to ``part``; if ``known``, its elements one by one, too."""
     low, high = extremes(access)
     exact = is_exact(access)
     lanes, residue = access.width if access.aligned else 1, 0

@@ -28,7 +28,7 @@ from arrayfn.lowering.verify.numbers import (
 )
 
 INTEGERS: Final = frozenset(("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"))
-_WIDE: Final = 64
+_WIDE: Final = 64  # bits
 
 
 def limits(dtype: str) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def compared(names: Sequence[str], values: Sequence[Value]) -> Truth:
 
 
 def binary(operator: str, x: Number, y: Number, state: State) -> Value:
-    """The value of ``x operator y``; ``operator`` is the name of an ast class."""
+    """Compute ``x operator y``; ``operator`` is the name of an ast class."""
     if operator == "Add":
         return x.plus(y)
     if operator == "Sub":
@@ -135,7 +135,7 @@ def binary(operator: str, x: Number, y: Number, state: State) -> Value:
             return divided(x, Number(mask + 1), state, quotient=False)
     if operator == "Div":
         return Data()
-    return _by_lane(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
+    return _computed_per_lane(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
 
 
 _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -148,7 +148,7 @@ _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _by_lane(
+def _computed_per_lane(
     function: Callable[[Any, Any], Any], x: Number, y: Number, state: State
 ) -> Number | None:
     """``function(x, y)`` computed in each lane; None if they depend on data.
@@ -168,7 +168,7 @@ def product(x: Number, y: Number, state: State) -> Number:
         factor = state.constant(candidate)
         if factor is not None:
             return multiplicand.times(factor)
-    exact = _by_lane(lambda a, b: a * b, x, y, state)
+    exact = _computed_per_lane(lambda a, b: a * b, x, y, state)
     if exact is not None:
         return exact
     corners = [a * b for a in state.extremes(x) for b in state.extremes(y)]
@@ -176,15 +176,15 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """The quotient ``x // y``, or the remainder. Raises NeedsLanes.
+    """Compute the ``quotient`` of ``x`` by ``y``, else the remainder.
 
-    By a constant divisor, multiples of it go to the quotient alone. If what remains
-    stays between two neighbouring multiples, or is a symbol that can be written as two
-    digits, the result is exact; otherwise it has bounds.
+    By a constant divisor, multiples of it contribute to the quotient alone. If what
+    remains stays between two neighbouring multiples, or is a symbol that can be written
+    as two digits, the result is exact; otherwise it has bounds. Raises NeedsLanes.
     """
     size = state.constant(y)
     if size is None:
-        exact = _by_lane(_quotient if quotient else _remainder, x, y, state)
+        exact = _computed_per_lane(_quotient if quotient else _remainder, x, y, state)
         if exact is not None:
             return exact
         low, high = state.extremes(y)
@@ -242,7 +242,7 @@ def _plain(x: Any) -> Lanes:
 
 
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
-    """The smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
+    """Compute the smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
     difference = y.plus(x, -1)
     if larger:
         difference = difference.times(-1)
@@ -252,7 +252,7 @@ def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
     if np.all(np.asarray(high) <= 0):
         return y
     function = np.maximum if larger else np.minimum
-    exact = _by_lane(function, x, y, state)
+    exact = _computed_per_lane(function, x, y, state)
     if exact is not None:
         return Number(_plain(exact.base))
     (a, b), (c, d) = state.range(x), state.range(y)
@@ -276,13 +276,13 @@ _EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
 def converted(
     kind: str, suffix: str, values: Sequence[Value], state: State
 ) -> Value | None:
-    """The value of a function of integers or conditions; None for other functions.
+    """Compute a function of integers or conditions; None for other functions.
 
     ``kind`` and ``suffix`` are the parts of its name: ``min`` and ``i64``,
     ``convert_i64`` and ``i32``.
     """
     if suffix == "bool":
-        return _of_truths(kind, values)
+        return _function_of_conditions(kind, values)
     if kind in _COMPARISONS:
         return compared([kind], values)
     if suffix not in INTEGERS:
@@ -310,7 +310,7 @@ def converted(
 
 
 def _as_dtype(value: Value, dtype: str, state: State) -> Value:
-    """``value`` converted to ``dtype``: unchanged if it fits, else only bounded."""
+    """Convert ``value`` to ``dtype``: unchanged if it fits, else only bounded."""
     low, high = limits(dtype)
     if isinstance(value, Number):
         a, b = state.extremes(value)
@@ -320,8 +320,8 @@ def _as_dtype(value: Value, dtype: str, state: State) -> Value:
     return state.unknown(low, high)
 
 
-def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
-    """The value of a function of conditions, by its name."""
+def _function_of_conditions(kind: str, values: Sequence[Value]) -> Truth:
+    """Compute a function of conditions, by its name."""
     truths = [truth_of(v) for v in values]
     if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:
         return joined(truths, either=kind.endswith("or"))

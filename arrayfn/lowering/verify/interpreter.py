@@ -101,7 +101,9 @@ class Interpreted:
 
 
 class Interpreter:
-    """Interprets the function ``name`` of ``source``.
+    """An abstract interpreter of the function ``name`` of a kernel's ``source``.
+
+    It computes with symbolic integers, for all work items at once.
 
     Attributes:
         functions: the functions of the text.
@@ -143,13 +145,13 @@ class Interpreter:
     # Statements.
 
     def block(self, nodes: Iterable[ast.stmt], state: State) -> State:
-        """The state after ``nodes``, which begin in ``state``."""
+        """Interpret ``nodes``; returns the state after them."""
         for node in nodes:
             state = self.statement(node, state)
         return state
 
     def statement(self, node: ast.stmt, state: State) -> State:
-        """The state after ``node``; repeats it with more lanes where it needs them."""
+        """Interpret ``node``; repeats it with more lanes where it needs them."""
         while True:
             try:
                 state = self.attempt(node, state)
@@ -161,7 +163,7 @@ class Interpreter:
             return state
 
     def attempt(self, node: ast.stmt, state: State) -> State:
-        """The state after ``node``. Raises NeedsLanes if it needs more lanes."""
+        """Interpret ``node``. Raises NeedsLanes if it needs more lanes."""
         if isinstance(node, ast.Assign):
             (target,) = node.targets
             value = self.evaluate(node.value, state)
@@ -193,7 +195,7 @@ class Interpreter:
     def branch(self, node: ast.If, state: State) -> State:
         """Interpret both branches of an ``if``, each in the states that take it."""
         truth = self.truth(node.test, state)
-        yes, no = state.parted(truth)
+        yes, no = state.split(truth)
         self.flush()
         if not no and len(yes) == 1:
             return self.block(node.body, yes[0])
@@ -206,7 +208,7 @@ class Interpreter:
     def merged(
         self, before: State, body: Sequence[ast.stmt], ends: Sequence[State]
     ) -> State:
-        """The state after ``body``, which ended in ``ends``; lanes are as ``before``.
+        """Merge the states ``ends`` in which ``body`` ends; lanes are as ``before``.
 
         A variable that it sets gets a value that covers all of them.
         """
@@ -323,7 +325,7 @@ class Interpreter:
         self.widen([*_as_branch(node)], inner, carried)
         truth = self.truth(node.test, inner)
         divergence = inner.divergence
-        yes, _ = inner.parted(truth)
+        yes, _ = inner.split(truth)
         self.flush()
         ends: list[State] = []
         for part in yes:
@@ -490,7 +492,7 @@ class Interpreter:
 
     def conditional(self, node: ast.IfExp, state: State) -> Value:
         """The value of ``x if condition else y``, of which one is evaluated."""
-        yes, no = state.parted(self.truth(node.test, state))
+        yes, no = state.split(self.truth(node.test, state))
         values = [(s, self.evaluate(node.body, s)) for s in yes]
         values += [(s, self.evaluate(node.orelse, s)) for s in no]
         if len(values) == 1:
@@ -520,7 +522,7 @@ class Interpreter:
                     return Number(np.where(mask, first, second))
             # As variables, they are narrowed with the states.
             state.variables["$x"], state.variables["$y"] = x, y
-            yes, no = state.parted(truth)
+            yes, no = state.split(truth)
             del state.variables["$x"], state.variables["$y"]
             ends = [*((s, "$x") for s in yes), *((s, "$y") for s in no)]
             # Which of the two it is, may differ between items.
@@ -596,8 +598,8 @@ class Interpreter:
         state.bounds.setdefault(symbol, (low, high))
         return Number(0, {symbol: 1})
 
-    def meet(self, line: int, state: State) -> None:
-        """Records a barrier on ``line``, if not all threads of a block may reach it."""
+    def barrier(self, line: int, state: State) -> None:
+        """Record a barrier on ``line``, if not all threads of a block may reach it."""
         if (state.divergence or not state.surely) and not self.dry_runs:
             surely = state.surely and state.divergence is Divergence.YES
             self.result.barriers.append(Barrier(line, surely))
@@ -605,9 +607,9 @@ class Interpreter:
     # Calls.
 
     def call(self, name: str, node: ast.Call, state: State) -> Value:
-        """The value of a call of the function ``name``, whose effects are recorded."""
+        """Evaluate a call of the function ``name``, and record its effects."""
         if name in self.functions:
-            return self.part(self.functions[name], node, state)
+            return self.call_local(self.functions[name], node, state)
         function = FUNCTIONS.get(name)
         if function is not None:
             effect = EFFECTS.get(function.kind)
@@ -640,10 +642,12 @@ class Interpreter:
         target, begin, source, count = values[:4]
         assert isinstance(begin, Number)
         assert isinstance(count, Number)
-        self.move((source, Number(0)), (target, begin), count, node.lineno, state)
+        self.copy_elements(
+            (source, Number(0)), (target, begin), count, node.lineno, state
+        )
         return Data()
 
-    def move(
+    def copy_elements(
         self,
         source: tuple[Value, Number],
         target: tuple[Value, Number],
@@ -651,7 +655,7 @@ class Interpreter:
         line: int,
         state: State,
     ) -> None:
-        """Records a copy of ``count`` neighbours from ``source`` to ``target``.
+        """Record a copy of ``count`` neighbours from ``source`` to ``target``.
 
         Both are pairs of an array and an index.
         """
@@ -670,8 +674,10 @@ class Interpreter:
         self.record(source[0], source[1].plus(index), "load", inner, line)
         self.record(target[0], target[1].plus(index), "store", inner, line)
 
-    def part(self, function: ast.FunctionDef, node: ast.Call, state: State) -> Value:
-        """Interpret the body of another function of the text."""
+    def call_local(
+        self, function: ast.FunctionDef, node: ast.Call, state: State
+    ) -> Value:
+        """Interpret a call of another function of the text."""
         values = [self.evaluate(x, state) for x in node.args]
         self.flush()
         inner = state.copy()
@@ -685,7 +691,7 @@ class Interpreter:
 def _entered(
     state: State, start: Number, span: Number, extent: Lanes | None, step: int
 ) -> tuple[State, Number, Number, int | None] | None:
-    """What holds in the body of a ``for`` loop, in all iterations at once.
+    """The state in the body of a ``for`` loop, for all iterations at once.
 
     Returns the state in the lanes that enter the loop, ``start`` in these lanes, the
     number of the iteration, and the trip count if it is one known number. None if no
@@ -712,7 +718,7 @@ def _entered(
         return None
     if not runs.all():
         state, running = _running(state, runs)
-        start = start.taken(running)
+        start = start.in_lanes(running)
         if not isinstance(trip_count, int):
             trip_count = trip_count[running]
     if isinstance(trip_count, int):
@@ -729,12 +735,12 @@ def _running(state: State, runs: Array) -> tuple[State, Array]:
     """
     lanes = np.flatnonzero(np.broadcast_to(runs, (state.count,)))
     divergence = state.differs_in_a_block(runs)
-    running = state.take(lanes)
+    running = state.in_lanes(lanes)
     running.divergence = max(running.divergence, divergence)
     return running, lanes
 
 
 def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
-    """``node`` as an ``if`` statement, for one more iteration."""
+    """``node``, a ``while`` loop, as an ``if`` statement for one more iteration."""
     branch = ast.If(node.test, node.body, [])
     return [ast.copy_location(branch, node)]

@@ -23,7 +23,7 @@ MAX_INTERVALS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """A set of elements: from each of ``starts`` up to before that of ``stops``."""
+    """A set of integers, as disjoint intervals: from ``starts`` to before ``stops``."""
 
     starts: Array
     stops: Array
@@ -41,7 +41,7 @@ class Intervals:
 
     @staticmethod
     def one(start: int, stop: int) -> Intervals:
-        """One interval; empty if ``stop <= start``."""
+        """A single interval; empty if ``stop <= start``."""
         if stop <= start:
             return NOTHING
         return Intervals(np.array([start]), np.array([stop]))
@@ -108,7 +108,7 @@ NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def intervals_of(access: Access) -> Intervals | None:
-    """The elements that ``access`` accesses; None if they are not known exactly.
+    """The set of elements that ``access`` accesses; None if not known exactly.
 
     Dimensions whose stride is at most the length so far make one longer run of
     elements; each of the others multiplies the number of runs.
@@ -174,9 +174,10 @@ def _spread(x: Lanes, count: int) -> Array:
 
 
 def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
-    """``(elements, threads)``, pair by pair; None if too many, or not known.
+    """The pairs ``(elements, threads)`` of an access, as two arrays.
 
-    ``who`` is the number of the thread, block or work item.
+    ``who`` is the number of the thread, block or work item. None if there are too many,
+    or they are not known.
     """
     symbols = dict.fromkeys([*access.at.terms, *who.terms])
     at, item = (_spread(x.base, access.count) for x in (access.at, who))
@@ -203,7 +204,7 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
 
 
 def is_disjoint(access: Access, who: Number) -> bool:
-    """Whether the strides alone show that no element is accessed by two of ``who``.
+    """Whether strides alone show that each element is accessed by one thread only.
 
     ``who`` is the number of the thread, block or work item.
     """
@@ -225,7 +226,7 @@ def is_disjoint(access: Access, who: Number) -> bool:
 
 
 def _strides_separate(reach: int, dims: Iterable[tuple[int, int, bool]]) -> bool:
-    """Whether no element is reached by two threads, by the strides of an index alone.
+    """Whether the strides of an index keep the elements of threads apart.
 
     From the smallest stride on: one that leads to another thread, and all larger ones,
     must lead beyond what the smaller ones reach.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
-from arrayfn.lowering.verify.footprints import Footprint, Part, part_of
+from arrayfn.lowering.verify.footprints import AccessSet, Footprint, access_set_of
 from arrayfn.lowering.verify.interpreter import Access
 from arrayfn.lowering.verify.numbers import Memory, Number, Symbol
 
 
-def parts_of(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
-    """The footprint of a product's call; None for other libraries' kernels."""
+def product_footprint(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
+    """The footprint of a matrix product's call; None for other library kernels."""
     names = [p.name for p in kernel.parameters]
     arguments = dict(zip(names, call.arguments, strict=True))
     numbers = {k: v for k, v in arguments.items() if isinstance(v, int)}
@@ -40,12 +40,12 @@ def parts_of(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
 
 def _matrix(
     name: str, extents: tuple[int, int, int], strides: tuple[int, int, int]
-) -> Part:
-    """The elements of argument ``name``: a batch of matrices, with these strides."""
+) -> AccessSet:
+    """The accesses of argument ``name``: a batch of matrices, with these strides."""
     symbols = [Symbol(counted=True) for _ in extents]
     terms = {s: step for s, step in zip(symbols, strides, strict=True) if step}
     bounds = {s: (0, n - 1) for s, n in zip(symbols, extents, strict=True)}
     memory = Memory(name, "", Number(0))
     at = Number(0, terms)
     access = Access(memory, "load", at, 1, dict(bounds), 1, None, None, True, 0)
-    return part_of([access])
+    return access_set_of([access])

@@ -14,7 +14,7 @@ class Names:
         self._nodes: list[ast.AST] = []  # kept alive, so that their ids stay unique
 
     def _of(self, node: ast.AST) -> tuple[dict[str, None], set[str]]:
-        """``(variables set, variables loaded_inside)`` in ``node``."""
+        """The variables that ``node`` sets, and those that it loads."""
         cached = self._cache.get(id(node))
         if cached is not None:
             return cached
@@ -50,7 +50,7 @@ class Names:
         return self._of(node)[1]
 
     def is_set_first(self, name: str, body: Sequence[ast.stmt]) -> bool:
-        """Whether ``body`` surely sets ``name`` before it reads it."""
+        """Whether ``body`` always sets ``name`` before it reads it."""
         for node in body:
             if isinstance(node, ast.For) and sets(node, name):
                 return name not in self.read_in(node.iter)

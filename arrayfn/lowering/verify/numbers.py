@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Lanes = int | Array
 """A number for each lane, or one number for all lanes."""
 
-MAX_LANES: Final = 1 << 17
+MAX_LANES: Final = 1 << 17  # cases analysed at once, which bounds memory and time
 _MAX_BLOCKS: Final = 1 << 22
 """The most pairs of blocks and values that are compared one by one."""
 ITEM: Final = "$item"
@@ -34,7 +34,7 @@ FAR: Final = 1 << 44
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
-    """A variable that numbers depend on.
+    """An unknown integer that numbers depend on.
 
     Attributes:
         counted: whether it takes each value between its bounds.
@@ -53,7 +53,7 @@ Bounds = Mapping[Symbol, tuple[Lanes, Lanes]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
-    """``base`` plus multiples of symbols: ``terms`` has their coefficients."""
+    """A linear form: ``base`` plus symbols times their coefficients, ``terms``."""
 
     base: Lanes
     terms: Mapping[Symbol, int] = field(default_factory=dict[Symbol, int])
@@ -76,8 +76,8 @@ class Number:
         terms = {s: c * factor for s, c in self.terms.items()}
         return Number(self.base * factor, terms)
 
-    def taken(self, index: Array) -> Number:
-        """The number in the lanes ``index``."""
+    def in_lanes(self, index: Array) -> Number:
+        """The number in the lanes ``index`` only."""
         return (
             self if isinstance(self.base, int) else Number(self.base[index], self.terms)
         )
@@ -157,7 +157,7 @@ Value = Number | Truth | Memory | Data
 
 
 class NeedsLanes(Exception):  # noqa: N818 - control flow, not an error
-    """Raised for a statement that needs more lanes: ``change`` adds them to a state."""
+    """Raised for a statement that needs more lanes; ``change`` adds them to a state."""
 
     def __init__(self, change: Callable[[State], State]) -> None:
         super().__init__()
@@ -183,6 +183,8 @@ class Divergence(IntEnum):
 @dataclass
 class State:
     """What is known at a point of the text: the variables, in ``count`` lanes.
+
+    A lane is a case that is analysed separately.
 
     Attributes:
         bounds: the minimum and maximum of each symbol.
@@ -256,7 +258,7 @@ class State:
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
-            raise NeedsLanes(lambda state: state.spread(symbol))
+            raise NeedsLanes(lambda state: state.with_lane_per_value(symbol))
 
     def covering(self, ranges: Iterable[tuple[int, int]]) -> Number:
         """An unknown number with bounds that cover all ``ranges``."""
@@ -281,8 +283,8 @@ class State:
 
     # Other lanes.
 
-    def take(self, index: Array) -> State:
-        """The state in the lanes ``index`` alone, which become 0, 1, 2 ..."""
+    def in_lanes(self, index: Array) -> State:
+        """The state in the lanes ``index`` only, which become 0, 1, 2 ..."""
         selected = self.copy()
         selected.count = index.size
 
@@ -292,15 +294,15 @@ class State:
         selected.bounds = {
             s: (select(a), select(b)) for s, (a, b) in self.bounds.items()
         }
-        selected.change(lambda x: x.taken(index))
+        selected.change(lambda x: x.in_lanes(index))
         return selected
 
     def change(self, function: Callable[[Number], Number]) -> None:
-        """Replace each number by ``function`` of it."""
+        """Apply ``function`` to each number in the state."""
         for name, value in self.variables.items():
             self.variables[name] = changed(value, function)
 
-    def spread(self, symbol: Symbol) -> State:
+    def with_lane_per_value(self, symbol: Symbol) -> State:
         """The state with a lane for each value of ``symbol`` in each lane.
 
         Raises TooManyLanesError if these are too many.
@@ -311,7 +313,7 @@ class State:
         if total > MAX_LANES:
             raise TooManyLanesError
         index, values = enumerated(sizes)
-        result = self.take(index)
+        result = self.in_lanes(index)
         values = values + result.bounds[symbol][0]
         result.bounds[symbol] = values, values
         result.change(result.simplified)
@@ -373,42 +375,42 @@ class State:
             return None
         return first & second if isinstance(truth, Both) else first | second
 
-    def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
+    def split(self, truth: Truth) -> tuple[list[State], list[State]]:
         """``(states in which truth holds, states in which it does not)``.
 
         Where that depends on data there are both. Raises NeedsLanes if it differs
         within a lane.
         """
         if isinstance(truth, NonNegative):
-            return self._parted(truth.number)
+            return self._split_at_zero(truth.number)
         if isinstance(truth, Both):
             # The second has fewer lanes where the first holds in some.
             name = f"${len(self.variables)}"
             with_second = self.copy()
             with_second.variables[name] = truth.second
             yes: list[State] = []
-            first, no = with_second.parted(truth.first)
+            first, no = with_second.split(truth.first)
             for state in first:
                 second = state.variables[name]
                 assert isinstance(second, (NonNegative, Both, Either, Maybe))
-                holding, failing = state.parted(second)
+                holding, failing = state.split(second)
                 yes, no = yes + holding, no + failing
             for state in (*yes, *no):
                 state.variables.pop(name, None)
             return yes, no
         if isinstance(truth, Either):
-            no, yes = self.parted(negated(truth))
+            no, yes = self.split(negated(truth))
             return yes, no
         unsure = self.copy()
         unsure.surely = False
         return [unsure], [unsure.copy()]
 
-    def _parted(self, x: Number) -> tuple[list[State], list[State]]:
-        """``parted`` for the condition ``x >= 0``.
+    def _split_at_zero(self, x: Number) -> tuple[list[State], list[State]]:
+        """``split`` for the condition ``x >= 0``.
 
-        Lanes in which it is decided go to one side. In the others a single counted
-        symbol is cut in two at the value where ``x`` changes its sign; what depends on
-        data goes to both sides, with narrower bounds.
+        Lanes in which it is decided are assigned to one side. In the others a single
+        counted symbol is cut in two at the value where ``x`` changes its sign; what
+        depends on data is in both sides, with narrower bounds.
         """
         x = self.simplified(x)
         low, high = self.range(x)
@@ -417,7 +419,7 @@ class State:
         undecided = self._masked(~(holds | fails))
         if undecided is None:
             return _present(yes), _present(no)
-        x = x.taken(np.broadcast_to(~(holds | fails), (self.count,)))
+        x = x.in_lanes(np.broadcast_to(~(holds | fails), (self.count,)))
         if any(s.thread for s in x.terms):
             undecided.divergence = Divergence.YES
         if all(not s.counted for s in x.terms):
@@ -447,7 +449,7 @@ class State:
             return self.copy()
         if not mask.any():
             return None
-        selected = self.take(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
+        selected = self.in_lanes(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
         selected.divergence = max(selected.divergence, self.differs_in_a_block(mask))
         return selected
 
@@ -480,7 +482,7 @@ class State:
         )
 
     def narrowed(self, x: Number) -> State | None:
-        """The state where ``x >= 0``, by tighter bounds of data; None if nowhere."""
+        """The state where ``x >= 0``, with tighter bounds of data; None if nowhere."""
         result = self.copy()
         for symbol, c in x.terms.items():
             if symbol.counted:
@@ -511,7 +513,7 @@ def enumerated(sizes: Array) -> tuple[Array, Array]:
 
 
 def changed(value: Value, function: Callable[[Number], Number]) -> Value:
-    """``value`` with ``function`` applied to each Number in it."""
+    """Apply ``function`` to each Number in ``value``."""
     if isinstance(value, Number):
         return function(value)
     if isinstance(value, NonNegative):

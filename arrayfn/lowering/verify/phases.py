@@ -19,10 +19,11 @@ _BARRIERS: Final = ("barrier", "grid_barrier")
 
 @dataclass(frozen=True)
 class Phases:
-    """The phase of each line of a kernel; lines of other functions have none.
+    """Which lines of a kernel no barrier separates: the phase of each line.
 
-    ``repeated`` are the lines in a loop with a barrier: there, an iteration of one
-    thread may be ordered with another iteration of another thread.
+    Lines of other functions have none. ``repeated`` are the lines in a loop with a
+    barrier: there, an iteration of one thread may be ordered with another iteration of
+    another thread.
     """
 
     of_line: dict[int, int]

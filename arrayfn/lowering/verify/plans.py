@@ -40,14 +40,14 @@ from arrayfn.lowering.plan import (
 )
 from arrayfn.lowering.verify.coverage import Coverage, Span, span_of
 from arrayfn.lowering.verify.footprints import (
+    AccessSet,
     Footprint,
-    Part,
     Shared,
     footprint,
     user_line,
 )
 from arrayfn.lowering.verify.intervals import NOTHING, Intervals
-from arrayfn.lowering.verify.library_calls import parts_of
+from arrayfn.lowering.verify.library_calls import product_footprint
 
 _VECTOR: Final = 16
 """The largest alignment of a vector access, in bytes."""
@@ -56,7 +56,7 @@ _FIRST_ITERATIONS: Final = 3  # of a loop, that are checked one by one
 
 @dataclass
 class Report:
-    """The number of kernel calls of plan ``name``, and what was not proved of them."""
+    """How many kernel calls plan ``name`` has, and what was not proved of them."""
 
     name: str
     calls: int = 0
@@ -65,7 +65,7 @@ class Report:
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a buffer lies at present: in ``buffer``, from byte ``begin`` on."""
+    """The memory of a moving buffer now: in ``buffer``, from byte ``begin`` on."""
 
     buffer: int
     begin: int
@@ -73,7 +73,7 @@ class _Location:
 
     @property
     def bytes(self) -> Intervals:
-        """Its bytes, counted as those of ``buffer``."""
+        """The bytes of ``buffer`` that it takes."""
         low, high = self.span
         return Intervals.one(low + self.begin, high + self.begin)
 
@@ -108,11 +108,11 @@ class _Operand:
     buffer: int = -1
     begin: int = 0
 
-    def known(self, part: Part) -> Intervals:
+    def known(self, part: AccessSet) -> Intervals:
         """The bytes that ``part`` surely accesses."""
         return part.intervals.scaled(self.size, self.begin)
 
-    def possible(self, part: Part) -> Intervals:
+    def possible(self, part: AccessSet) -> Intervals:
         """The bytes from the first to the last element that ``part`` may access."""
         low = min(r.low for r in part.reaches)
         high = max(r.high for r in part.reaches) + 1
@@ -165,9 +165,9 @@ class _Verifier:
     def fail(
         self, problem: str, call: KernelCall | None = None, line: int = 0
     ) -> NoReturn:
-        """Raises VerificationError with ``problem``.
+        """Raise VerificationError with ``problem``.
 
-        The message says at which step, and on which ``line`` of the kernel of ``call``.
+        The message names the step, and the ``line`` of the kernel of ``call``.
         """
         raise VerificationError(
             f"arrayfn made a wrong plan of {self.compiled.name} for "
@@ -176,7 +176,7 @@ class _Verifier:
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:
-        """Where in the plan, as a message begins: step, kernel of ``call``, line."""
+        """The start of a message: step, kernel of ``call``, and ``line``."""
         if call is None:
             return f"step {self.number}: " if self.number else ""
         kernel = self.kernels[call.kernel]
@@ -190,7 +190,9 @@ class _Verifier:
         """Add ``claim``, which could not be proved, to the report."""
         self.report.unproved.append(f"{self.where(call, line)}{claim}")
 
-    def judge(self, text: str, call: KernelCall, line: int, *, proved: bool) -> None:
+    def fail_or_note(
+        self, text: str, call: KernelCall, line: int, *, proved: bool
+    ) -> None:
         """Fail with ``text`` if that is ``proved``, else add it to the report."""
         if proved:
             self.fail(text, call, line)
@@ -210,7 +212,7 @@ class _Verifier:
                 self.branch(step, cover)
 
     def branch(self, step: Branch, cover: Coverage) -> None:
-        """Check each branch; afterwards, what all of them write is written."""
+        """Check each branch; afterwards, only what all of them write is written."""
         self.check_written(step.index, cover, "a branch is chosen by it")
         ends: list[Coverage] = []
         for steps in step.branches:
@@ -219,8 +221,8 @@ class _Verifier:
             ends.append(inner)
         common = ends[0]
         for end in ends[1:]:
-            common = common.met(end)
-        cover.become(common)
+            common = common.merged(end)
+        cover.assign(common)
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
         """Check a loop: the first iterations and the last one, and its results."""
@@ -255,7 +257,7 @@ class _Verifier:
             # It may not have run at all.
             for c in loop.carries:
                 self.note_written(c.result, before)
-            cover.become(cover.met(before))
+            cover.assign(cover.merged(before))
 
     def locate_iteration(self, loop: Loop, iteration: int) -> None:
         """Set where the slices and carried buffers lie in an iteration."""
@@ -287,7 +289,7 @@ class _Verifier:
             )
 
     def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Extends what the checked iterations wrote of a slice to all iterations.
+        """Extend the part of a slice that checked iterations wrote to all iterations.
 
         ``number`` is the slice's buffer.
         """
@@ -307,7 +309,7 @@ class _Verifier:
     # Buffers.
 
     def location(self, number: int) -> _Location:
-        """Where buffer ``number`` lies at present."""
+        """Where the memory of buffer ``number`` is now."""
         if number in self.locations:
             return self.locations[number]
         b = self.buffers[number]
@@ -316,7 +318,7 @@ class _Verifier:
         return _Location(number, 0, span_of(b.type))
 
     def check_written(self, number: int, cover: Coverage, why: str) -> None:
-        """Fails unless each byte of buffer ``number`` may have been written.
+        """Fail unless each byte of buffer ``number`` may have been written.
 
         ``cover`` has the bytes written so far; ``why`` says what reads the buffer.
         """
@@ -353,7 +355,7 @@ class _Verifier:
             )
         self.check_no_overlap(call, cover)
         if isinstance(kernel, LibraryKernel):
-            accesses = parts_of(kernel, call)
+            accesses = product_footprint(kernel, call)
             if accesses is None:  # no rule: whole operands are assumed
                 self.library(call, cover)
                 return
@@ -444,7 +446,7 @@ class _Verifier:
         """Checks the accesses of a kernel call; updates ``cover`` by its writes."""
         writes: list[_Write] = []
         stored: dict[int, Intervals] = {}
-        loads: list[tuple[_Operand, Part]] = []
+        loads: list[tuple[_Operand, AccessSet]] = []
         for k, parameter in enumerate(kernel.parameters):
             if isinstance(call.arguments[k], int):
                 continue
@@ -453,12 +455,12 @@ class _Verifier:
                 p[k] for p in (accesses.loads, accesses.stores, accesses.adds) if k in p
             ]
             for part in parts:
-                self.inside(part, operand, call)
+                self.check_inside(part, operand, call)
             buffer = operand.buffer
             if buffer < 0:
                 continue
             for part in parts:
-                self.aligned(part, operand, call)
+                self.check_aligned(part, operand, call)
             loads += [
                 (operand, p[k]) for p in (accesses.loads, accesses.adds) if k in p
             ]
@@ -473,7 +475,7 @@ class _Verifier:
             stored_here = stored.get(operand.buffer, NOTHING)
             if stored_here and isinstance(kernel, LibraryKernel):
                 self.read_and_written(operand, operand.known(part), writes, call)
-            self.written(operand, part, stored_here, call, cover)
+            self.check_loads(operand, part, stored_here, call, cover)
         if accesses.partly:
             for number in call.writes:
                 location = self.location(number)
@@ -509,8 +511,10 @@ class _Verifier:
                     call,
                 )
 
-    def inside(self, part: Part, operand: _Operand, call: KernelCall) -> None:
-        """Check that all elements of ``part`` lie in the operand's buffer."""
+    def check_inside(
+        self, part: AccessSet, operand: _Operand, call: KernelCall
+    ) -> None:
+        """Check that all elements of ``part`` are inside the operand's buffer."""
         (low, high), offset, size = operand.span, operand.offset, operand.size
         first, last = -((offset - low) // size), (high - offset) // size - 1
         for reach in part.reaches:
@@ -522,9 +526,11 @@ class _Verifier:
                 f"accessed, and {operand.label} {extent_text} there "
                 f"({high - low} bytes)"
             )
-            self.judge(text, call, reach.line, proved=reach.exact)
+            self.fail_or_note(text, call, reach.line, proved=reach.exact)
 
-    def aligned(self, part: Part, operand: _Operand, call: KernelCall) -> None:
+    def check_aligned(
+        self, part: AccessSet, operand: _Operand, call: KernelCall
+    ) -> None:
         """Check that vector accesses of an operand are aligned."""
         # Memory is aligned where the lowest element of it lies.
         start = operand.begin - self.location(operand.buffer).span[0]
@@ -539,17 +545,17 @@ class _Verifier:
                     "aligned"
                 )
                 proved = reach.exact and residue is not None
-                self.judge(text, call, reach.line, proved=proved)
+                self.fail_or_note(text, call, reach.line, proved=proved)
 
-    def written(
+    def check_loads(
         self,
         operand: _Operand,
-        part: Part,
+        part: AccessSet,
         stored_here: Intervals,
         call: KernelCall,
         cover: Coverage,
     ) -> None:
-        """Checks that what is loaded was written, by earlier steps or by this one.
+        """Check that what is loaded was written, by earlier steps or by this one.
 
         ``part`` are the loads of ``operand``, and ``stored_here`` is what the call
         itself writes of its buffer.

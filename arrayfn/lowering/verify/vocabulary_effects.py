@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a device function in the state before it."""
+    """A call of a device function, in the state before it."""
 
     interpreter: Interpreter
     function: DeviceFunction
@@ -69,7 +69,11 @@ Effect = Callable[[Call], Value]
 
 
 def _accesses(*texts: str) -> Effect:
-    """An effect that records accesses; ``n`` stands for the function's vector width."""
+    """Make an effect that records accesses.
+
+    ``texts`` are those of ``Call.record``, in which ``n`` stands for the function's
+    vector width and ``nn`` for its square.
+    """
 
     def effect(c: Call) -> Value:
         """Record the accesses of a call; what it returns depends on data."""
@@ -82,7 +86,7 @@ def _accesses(*texts: str) -> Effect:
 
 
 def _array_of_block_or_thread(c: Call) -> Value:
-    """An array in shared memory or registers, whose last argument is its size."""
+    """An array in shared memory or registers; the last argument is its size."""
     name = f"{c.function.name} of line {c.node.lineno}"
     return Memory(name, c.function.dtype, Number(0), c.number(-1))
 
@@ -90,7 +94,7 @@ def _array_of_block_or_thread(c: Call) -> Value:
 def _cp_async(c: Call) -> Value:
     """Record a copy into shared memory, made if its last argument holds."""
     c.record(f"2 store {c.function.lanes}")
-    yes, _ = c.state.parted(c.truth(4))
+    yes, _ = c.state.split(c.truth(4))
     for part in yes:
         replace(c, state=part).record(f"0 load {c.function.lanes} aligned")
     return Data()
@@ -99,7 +103,7 @@ def _cp_async(c: Call) -> Value:
 def _bulk_copy(c: Call) -> Value:
     """Record ``bulk_copy(array, at, shared, shared_at, count, mbarriers, k)``."""
     source, target = ((c.value(k), c.number(k + 1)) for k in (0, 2))
-    c.interpreter.move(source, target, c.number(4), c.node.lineno, c.state)
+    c.interpreter.copy_elements(source, target, c.number(4), c.node.lineno, c.state)
     return Data()
 
 
@@ -112,8 +116,8 @@ def _subarray(c: Call) -> Value:
 
 
 def _barrier(c: Call) -> Value:
-    """Record that the threads meet at a barrier."""
-    c.interpreter.meet(c.node.lineno, c.state)
+    """Record a barrier of the threads of a block."""
+    c.interpreter.barrier(c.node.lineno, c.state)
     return Data()
 
 

@@ -132,7 +132,7 @@ class _Call:
     def mapped(
         self, size: int, mapped: Sequence[bool], _: Any
     ) -> tuple[Program, Sequence[bool]]:
-        """The rule's Program, and which of its outputs are mapped.
+        """Trace the custom rule; returns its Program, and which outputs are mapped.
 
         ``size`` is the extent of the mapped axis, ``mapped`` says which inputs have it.
         Raises ArgumentError if the function closes over a mapped value.
@@ -180,7 +180,7 @@ class _Call:
         return program, out_batched
 
     def _flags(self, what: str, batched: Any) -> list[Any]:
-        """Whether each leaf of the result is mapped, by ``batched``, the rule's answer.
+        """Whether each leaf of the result is mapped, as the rule's ``batched`` says.
 
         Raises ArgumentError, about ``what``, if it does not say so by bools.
         """

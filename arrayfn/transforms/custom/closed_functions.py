@@ -50,7 +50,7 @@ def closure_convert(
     structure = tree.structure(example_args)
 
     def converted(*args_and_captures: Any) -> Any:
-        """The function of its arguments and of the values that it captured."""
+        """Call the function with other values in place of those it captured."""
         arity = len(example_args)
         args, hoisted_values = args_and_captures[:arity], args_and_captures[arity:]
         if len(hoisted_values) != sum(hoisted):
@@ -92,7 +92,7 @@ def _is_hoisted(value: Any) -> bool:
 
 @tree.register_static
 class _Rule:
-    """A traced rule among residuals, as part of their tree structure."""
+    """A traced rule as a static part of residuals' tree structure."""
 
     def __init__(self, traced: FlatTrace) -> None:
         self.traced = traced

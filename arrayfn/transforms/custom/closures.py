@@ -19,7 +19,7 @@ from arrayfn.transforms import FlatTrace, leaf_type
 def closed_over(
     traces: Sequence[tuple[FlatTrace, int]],
 ) -> tuple[list[Any], list[tuple[Var, ...]]]:
-    """All captured values of the traced functions, and each one's inputs for them.
+    """All values that traced functions capture, and each function's inputs for them.
 
     Each trace comes with the number of its inputs that are arguments.
     """
@@ -45,7 +45,7 @@ def closed_over(
 def with_inputs(
     traced: FlatTrace, inputs: Sequence[Var], outputs: Sequence[Atom] = ()
 ) -> Program:
-    """The traced Program with these inputs in place of its own, and more outputs."""
+    """The traced Program with other ``inputs``, and further ``outputs``."""
     program = traced.program
     return replace(program, inputs=tuple(inputs), outputs=(*program.outputs, *outputs))
 
@@ -74,7 +74,7 @@ def closed(what: str, traced: FlatTrace, own: int) -> Program:
 
 
 def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
-    """``program`` with more outputs: zeros of ``types``."""
+    """Append outputs to ``program``: zeros of ``types``."""
     if not types:
         return program
     builder = ProgramBuilder(program.name)

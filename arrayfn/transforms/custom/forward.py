@@ -178,10 +178,10 @@ class _JvpCall(Call):
         dense: bool = False,
         abstract: bool = False,
     ) -> tuple[FlatTrace, tuple[bool, ...]]:
-        """The rule as a Program of the primals and the tangents that are not zero.
+        """Trace the rule: a Program of the primals and the nonzero tangents.
 
         ``varies`` says which leaves of the arguments have a tangent that is not zero;
-        the second result says so of the outputs. The Program gives the tangents of
+        the second result says so of the outputs. The Program returns the tangents of
         those, or of all outputs if ``dense``. If ``abstract``, the rule sees no values.
         """
         nonzero = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
@@ -211,9 +211,10 @@ class _JvpCall(Call):
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> custom_rules.NamedJvp:
-        """The rule's Program, with ``unused`` inputs for what the body captures.
+        """The rule's Program, traced when needed, and which outputs vary.
 
-        They do not vary; the primitive makes sure of that. Also which outputs vary.
+        It has ``unused`` further inputs for what the body captures. They do not vary;
+        the primitive makes sure of that.
         """
         own = len(self.leaf_types)
         with self.within_rules:

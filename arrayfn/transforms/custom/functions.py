@@ -66,7 +66,7 @@ class SymbolicZero:
 
 
 class Depth(threading.local):
-    """How many traces of a function's rules are active in this thread."""
+    """How many traces of a function's rules are active, in each thread."""
 
     value = 0
 
@@ -87,7 +87,7 @@ _SETTERS = ("defjvp", "defjvps", "defvjp", "def_vmap")
 def rule_setter(outer: Any, name: str) -> Any:
     """The method ``name`` of the function with rules that ``outer`` wraps.
 
-    So a rule of each kind can be given to a function of several decorators.
+    So each kind of rule can be given to a function with several decorators.
     """
     inner = vars(outer).get("function")
     found = getattr(inner, name, None) if name in _SETTERS else None
@@ -97,7 +97,7 @@ def rule_setter(outer: Any, name: str) -> Any:
 
 
 class Custom(ABC, Generic[P, R]):
-    """A function with rules: static arguments, and how the others are traced."""
+    """The base of functions with custom rules: static arguments, and tracing."""
 
     def __init__(
         self,
@@ -150,10 +150,11 @@ class Custom(ABC, Generic[P, R]):
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
-        """The primitive of a call with this ``body``, and its rules as params.
+        """The primitive that a call emits, and the traced rules as its params.
 
         Also all values that body and rules capture, and the body's inputs for them.
-        ``arguments`` are all of the call's, by position.
+        ``body`` is the traced function, and ``arguments`` are all of the call's, by
+        position.
         """
 
     def __getattr__(self, name: str) -> Any:
@@ -195,7 +196,7 @@ class Custom(ABC, Generic[P, R]):
         return [arguments[k] for k in self.static]
 
     def with_static(self, function: Function, arguments: list[Any]) -> Function:
-        """``function`` of the other arguments alone."""
+        """``function`` as a function of the dynamic arguments only."""
         if not self.static:
             return function
         static = {k % len(arguments): arguments[k] for k in self.static}
@@ -225,7 +226,7 @@ def struct(type: ArrayType) -> ShapeDtypeStruct:
 
 
 class Call:
-    """A call of a function whose rules are traced now, or when they are needed.
+    """A call of a function with custom rules, which are traced now or when needed.
 
     ``custom`` is the function with its rules, ``body`` the traced function. With
     ``symbolic_zeros`` rules get ``SymbolicZero`` in place of arrays of zeros.
@@ -261,7 +262,7 @@ class Call:
         nonzero: Sequence[Any],
         is_nonzero: Sequence[bool],
     ) -> list[Any]:
-        """A value for each of ``types``: the next of ``nonzero``, or a zero."""
+        """Insert zeros into ``nonzero``, so that each of ``types`` has a value."""
         next_nonzero = iter(nonzero)
         pairs = zip(types, is_nonzero, strict=True)
         return [next(next_nonzero) if present else self.zero(t) for t, present in pairs]
@@ -275,9 +276,9 @@ class Call:
 
 
 def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
-    """The two parts of ``value``, if it is a pair; else ArgumentError.
+    """Split ``value`` into its two parts; ArgumentError if it is not a pair.
 
-    ``what`` gave it, and ``form`` says what the pair is of, for the message.
+    ``what`` returned it, and ``form`` says what the pair is of, for the message.
     """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ArgumentError(
@@ -290,9 +291,10 @@ def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
 def fitted(
     what: str, value: Any, out_tree: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``value``, in dtypes ``types``; an error if the form differs.
+    """Flatten ``value``, and convert the leaves to the dtypes of ``types``.
 
-    ``what`` gave it, for the message.
+    Raises an error if its structure is not ``out_tree``. ``what`` returned it, for the
+    message.
     """
     leaves, structure = tree.flatten(value)
     if structure != out_tree:
@@ -305,9 +307,9 @@ def fitted(
 
 
 def as_type(what: str, x: Any, wanted: ArrayType) -> Any:
-    """``x`` in the dtype of ``wanted``; ShapeError if it has another shape.
+    """Convert ``x`` to the dtype of ``wanted``; ShapeError for another shape.
 
-    ``what`` is it, for the message.
+    ``what`` names it in the message.
     """
     if isinstance(x, SymbolicZero):
         return zeros(wanted)

@@ -183,7 +183,7 @@ class _VjpCall(Call):
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """The forward rule's Program, and placeholders for its residuals.
+        """Trace the forward rule; returns it and placeholders for its residuals.
 
         ``primals`` are the arguments, and ``varies`` says by which leaves one
         differentiates.
@@ -211,7 +211,7 @@ class _VjpCall(Call):
         return traced, tree.unflatten(residual_tree[0], [struct(t) for t in types])
 
     def trace_backward(self, residuals: Any, is_nonzero: Sequence[bool]) -> FlatTrace:
-        """The backward rule as a Program of residuals and nonzero cotangents."""
+        """Trace the backward rule: a Program of residuals and nonzero cotangents."""
         nonzero = [struct(t) for t, g in zip(self.types, is_nonzero, strict=True) if g]
 
         def backward(residuals: Any, nonzero: list[Any]) -> list[Any]:
@@ -262,9 +262,10 @@ class _VjpCall(Call):
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> tuple[Program, custom_rules.Rule]:
-        """The rules' Programs, with ``unused`` inputs for what the body captures.
+        """The rules' Programs, traced when needed.
 
-        They do not vary; the primitive makes sure of that.
+        They have ``unused`` further inputs for what the body captures. They do not
+        vary; the primitive makes sure of that.
         """
         own = len(self.leaf_types)
         with self.within_rules:

@@ -56,18 +56,17 @@ def provider_of(name: str) -> Provider:
 
 
 def provider_arguments(name: str) -> tuple[int, ...]:
-    """The first arguments of a provider's kernel, which no call of a plan gives.
+    """A provider's leading arguments, such as addresses of library functions.
 
-    Constants are not among them.
-
-    ``name`` is the provider's with its dtype, as "gemm_f32".
+    They do not depend on the call; those that are constants are left out. ``name`` is
+    the provider's with its dtype, as "gemm_f32".
     """
     constants = provider_constants(name)
     return tuple(x for k, x in enumerate(leading_values(name)) if k not in constants)
 
 
 def provider_constants(name: str) -> dict[int, int]:
-    """The values of a provider's parameters that are constants, by position.
+    """The values of a provider's parameters that are fixed, by position.
 
     ``name`` is the provider's with its dtype, as "gemm_f32".
     """
@@ -79,7 +78,7 @@ def provider_constants(name: str) -> dict[int, int]:
 
 @cache
 def leading_values(name: str) -> tuple[int, ...]:
-    """The values of a provider's first parameters, constants included.
+    """The values of all of a provider's leading parameters.
 
     ``name`` is the provider's with its dtype. Raises BackendError for an unknown one.
     """

@@ -47,11 +47,11 @@ LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """A library's functions, and those that get and set its number of threads.
+    """A BLAS library: its functions, and those that get and set its thread count.
 
-    Their addresses are 0 where it has no such function. Integers are passed by address:
-    words of 64 bits do for a library of either width. Arrays of integers have elements
-    of ``integer_bytes``.
+    ``find`` returns 0 for a function that the library lacks. Integers are passed by
+    address as 64-bit words, which libraries with 32-bit integers read as well. Arrays
+    of integers have elements of ``integer_bytes``.
     """
 
     find: Callable[[str], int]
@@ -66,7 +66,7 @@ class Blas:
 
 @cache
 def blas() -> Blas:
-    """The library for work that our threads divide: NumPy's OpenBLAS, or SciPy's."""
+    """The BLAS for work that arrayfn's threads divide: NumPy's OpenBLAS, or SciPy's."""
     library = numpy_library()
     if not hasattr(library, "scipy_dgemm_64_"):
         return scipy_blas()
@@ -79,7 +79,7 @@ def blas() -> Blas:
 
 @cache
 def scipy_blas() -> Blas:
-    """SciPy's library."""
+    """SciPy's BLAS and LAPACK."""
     module = _load("cython_blas")
     threads = _thread_functions(ctypes.CDLL(str(module.__file__)))
 
@@ -107,16 +107,20 @@ _CONSTANTS: Final[list[np.ndarray[Any, Any]]] = []
 
 
 def threaded_blas() -> Blas:
-    """The library whose own threads factor a single large matrix.
+    """The BLAS that factors a single large matrix on its own threads.
 
-    It is ``blas()``, which then has one thread, where NumPy and SciPy share a library.
+    It is ``blas()``, whose threads are set to one otherwise, if NumPy and SciPy share a
+    library.
     """
     library = scipy_blas()
     return library if library.set_threads else blas()
 
 
 def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
-    """The addresses of a BLAS's getter and setter of its threads; 0 without any."""
+    """The addresses of the functions that get and set the number of threads.
+
+    They are 0 for a library without such functions.
+    """
     for get_name, set_name in _THREAD_FUNCTIONS:
         if hasattr(library, get_name) and hasattr(library, set_name):
             return _address(getattr(library, get_name)), _address(
@@ -148,9 +152,9 @@ def _exported(module: ModuleType, name: str) -> int:
 
 
 def _load(name: str) -> ModuleType:
-    """SciPy's extension module ``name`` of scipy.linalg, without importing the package.
+    """Import SciPy's extension module ``name`` without its package scipy.linalg.
 
-    Importing that takes 250 ms. Raises BackendError if SciPy is not installed.
+    Importing the package takes 250 ms. Raises BackendError if SciPy is not installed.
     """
     specification = importlib.util.find_spec("scipy")
     if specification is None or not specification.submodule_search_locations:

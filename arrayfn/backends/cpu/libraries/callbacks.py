@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _Failure(threading.local):
-    """The exception that a function raised in the plan this thread is running."""
+    """The exception that a Python function raised in the plan of this thread."""
 
     error: BaseException | None = None
 
@@ -41,9 +41,10 @@ _failure = _Failure()
 
 @dataclass(frozen=True, slots=True)
 class PythonCall:
-    """A call of a plan: arrays of ``operands`` to read, of ``results`` to be written.
+    """A Python function that a step of a plan calls.
 
-    ``run(operands, results)`` does it.
+    ``run`` takes arrays of the types ``operands``, which it reads, and arrays of the
+    types ``results``, which it writes.
     """
 
     operands: tuple[ArrayType, ...]
@@ -52,14 +53,14 @@ class PythonCall:
 
 
 def _callback(number: int) -> PythonCall:
-    """The call of a Python function, on copies of the operands, which it may keep.
+    """The call of the Python function at site ``number`` in SITES.
 
-    ``number`` is that of its site in SITES.
+    The function gets copies of its operands, so that it may store them.
     """
     site = SITES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
-        """Call the function, and copy what it returns to ``results``."""
+        """Call the function, and copy its results to ``results``."""
         arguments = site.run([np.array(x) for x in operands])
         for target, value in zip(results, arguments, strict=True):
             target[...] = value
@@ -71,16 +72,16 @@ def _callback(number: int) -> PythonCall:
 
 
 def _operator(number: int) -> PythonCall:
-    """The call of an operator's kernel, on the plan's own memory.
+    """The call of an operator's kernel, step ``number`` of HOST_STEPS.
 
-    ``number`` is that of its step in HOST_STEPS.
+    The kernel works on the plan's own memory.
     """
     step = HOST_STEPS.find(number)
     types = step.types_of_call
     function = step.call_of_kernel()
 
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
-        """Run the kernel once per member of the vmapped axes."""
+        """Run the kernel, for each index of vmapped axes in turn."""
         for x in operands:
             x.flags.writeable = False
         arrays = (*operands, *results)
@@ -93,7 +94,7 @@ def _operator(number: int) -> PythonCall:
             function(*(x[at : at + t.size].reshape(t.shape) for x, at, t in parts))
 
     def run(operands: list[Array], results: list[Array]) -> None:
-        """Compare the first call with the operator's body, and run the kernel."""
+        """Run the kernel; at the first call, compare it with the operator's body."""
         if wants_check(step):
             check_first_call(step, call_kernel, operands)
         call_kernel(operands, results)
@@ -102,9 +103,9 @@ def _operator(number: int) -> PythonCall:
 
 
 def _collective(number: int) -> PythonCall:
-    """A collective of the members of a mesh, on the plan's own memory.
+    """The call of a collective, step ``number`` of COLLECTIVES.
 
-    ``number`` is that of its step in COLLECTIVES.
+    It works on the plan's own memory.
     """
     step = COLLECTIVES.find(number)
 
@@ -127,11 +128,11 @@ def _call_of(kind: str, number: int) -> PythonCall:
 
 
 def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
-    """The entry that a plan calls: run the Python function, and keep its error.
+    """Run the Python call that a step refers to; the plan runner calls this.
 
     ``kind`` says which table has the call. At the address ``arguments`` are the call's
     number, and the addresses of operands and results. ``begin`` and ``end`` bound its
-    one item. After an error the results are zeros.
+    one item. An exception is stored for ``raising``, and the results become zeros.
     """
     number = ctypes.c_int64.from_address(arguments)
     step = _call_of(kind, number.value)
@@ -168,10 +169,10 @@ _ENTRIES: Final = {kind: _ENTRY_TYPE(partial(_dispatch, kind)) for kind in _CALL
 
 
 def _provider(kind: str) -> Provider:
-    """The provider of the calls of a kind; its names end in their numbers."""
+    """The provider of the calls of one ``kind``."""
 
     def leading_arguments(number: str) -> tuple[int, ...]:
-        """The kernel's first argument, by which it finds the call: ``number``.
+        """The kernel's first argument, the call's ``number``.
 
         Raises an error if this process has no such call.
         """
@@ -179,7 +180,7 @@ def _provider(kind: str) -> Provider:
         return (int(number),)
 
     def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-        """The call, on pointers of un-jitted kernels; ``items`` is 1.
+        """Run the call on pointers, in un-jitted execution; ``items`` is 1.
 
         ``arguments`` has the number and the pointers by name.
         """
@@ -206,11 +207,11 @@ def calls_python(kernel: Kernel | LibraryKernel) -> bool:
 
 
 def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """``entry``, which runs a plan, raising the error of a function in the plan."""
+    """Wrap ``entry``, which runs a plan, to raise exceptions of Python calls in it."""
 
     @functools.wraps(entry, assigned=(), updated=())
     def run(*arguments: Any) -> Any:
-        """Call the entry, and raise the error of a callback in it."""
+        """Call the entry, then raise the exception of a Python call, if any."""
         before, _failure.error = _failure.error, None
         try:
             result = entry(*arguments)

@@ -22,11 +22,11 @@ def read_clock(
     begin: int,
     end: int,
 ) -> None:
-    """Add the time since the last reading to that of a step; a step of -1 is none.
+    """Add the time since the last reading to the total of ``step``.
 
-    ``clock_gettime`` is the C function's address, and ``monotonic`` the clock's number.
-    ``state`` holds nanoseconds (``lowering.clocks``). ``begin`` and ``end`` bound the
-    items, of which there is one.
+    A step of -1 only sets the time. ``clock_gettime`` is the C function's address,
+    ``monotonic`` the clock's number. ``state`` holds nanoseconds (``lowering.clocks``).
+    ``begin`` and ``end`` bound the items, of which there is one.
     """
     moment = stack_integers(2)  # a timespec: seconds and nanoseconds
     c_function(clock_gettime, monotonic, moment)
@@ -41,9 +41,9 @@ def read_clock(
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """The clock's function, and its number; ``dtype`` is that of times, i64.
+    """The address of clock_gettime, and the clock's number.
 
-    Raises KeyError for other dtypes.
+    ``dtype`` is that of times, i64; KeyError for others.
     """
     if dtype != "i64":
         raise KeyError(dtype)
@@ -52,7 +52,7 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """A reading, by Python, on the arguments ``arguments`` by name; ``items`` is 1."""
+    """Read the clock in Python; ``arguments`` are by name, ``items`` is 1."""
     now = time.monotonic_ns()
     state, step = arguments["state"], int(arguments["step"])
     if step >= 0:

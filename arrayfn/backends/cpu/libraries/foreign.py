@@ -100,11 +100,11 @@ def transpose_block(
     rows: int,
     columns: int,
 ) -> None:
-    """Transpose a block of as many rows and columns as a vector has lanes.
+    """Transpose a square block with as many rows as a vector has lanes.
 
     ``source`` has ``rows`` and ``columns``: if they are fewer than those of the block,
-    nothing is read beyond them, and what ``target`` has of others is of no use. Rows
-    are ``target_step`` and ``source_step`` elements apart.
+    nothing is read beyond them, and the remaining elements of ``target`` are undefined.
+    Rows are ``target_step`` and ``source_step`` elements apart.
     """
     raise _only_compiled()
 
@@ -129,7 +129,7 @@ def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, .
 def _kind(hint: Any, dtype: str) -> str:
     """The kind of a parameter annotated with ``hint``, as "i64" or "f32*".
 
-    ``dtype`` is that of the provider, by which generic arrays are typed.
+    Generic arrays have elements of ``dtype``, the provider's.
     """
     if hint in _KINDS:
         return _KINDS[hint]

@@ -90,7 +90,7 @@ def transform(
 
 
 def _loop(name: str, dtype: str) -> tuple[int, int]:
-    """The addresses of the loop of NumPy's ufunc ``name``, and of its data.
+    """The addresses of the inner loop of NumPy's ufunc ``name``, and of its data.
 
     ``dtype`` is the operand's. Raises KeyError if the ufunc has no loop for it.
     """
@@ -110,7 +110,7 @@ def _loop(name: str, dtype: str) -> tuple[int, int]:
 
 
 def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
-    """Return the ``leading_arguments`` function of a kind of transform's provider.
+    """Make the ``leading_arguments`` function of a transform's provider.
 
     ``name`` is the ufunc for even lengths, ``odd`` that for odd ones.
     """
@@ -128,9 +128,9 @@ def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
 def _unjitted(
     function: Callable[..., Any], transforms_back: bool
 ) -> Callable[..., None]:
-    """All rows, by NumPy's ``function``.
+    """Make the ``unjitted`` function of a transform from NumPy's ``function``.
 
-    If it ``transforms_back``, NumPy divides by the length, which is undone.
+    If it ``transforms_back``, NumPy divides by the length; this is undone.
     """
 
     def run(arguments: Mapping[str, Any], items: int) -> None:

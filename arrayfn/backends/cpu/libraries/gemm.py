@@ -124,7 +124,10 @@ def multiply(
 
 
 def option(transpose: int) -> int:
-    """BLAS's letter for ``transpose``: 0 for none, 1 transposed, 2 conjugated too."""
+    """BLAS's letter for ``transpose``.
+
+    0 is none, 1 the transpose, 2 the conjugate transpose.
+    """
     if transpose == 0:
         return NONE
     return TRANSPOSED if transpose == 1 else CONJUGATE
@@ -165,22 +168,19 @@ def multiply_vector(
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of products of ``dtype``: functions, constants, and parts."""
+    """The leading arguments of products: functions, constants, reals per element."""
     gemm, gemv = addresses(dtype, "gemm", "gemv")
     return gemm, gemv, constant(dtype, 1), constant(dtype, 0), parts_of(dtype)
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """All tiles at once, as NumPy's product.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of tiles.
-    """
+    """Compute all tiles by one NumPy product."""
     m, n, k = (int(arguments[name]) for name in "mnk")
     if not items or not m * n:
         return
 
     def matrix(name: str, batch: int, rows: int, columns: int) -> Any:
-        """Matrix ``name`` of a batch, as the product takes it."""
+        """Matrix ``name`` of each batch member, transposed as its option says."""
         memory: Pointer = arguments[name]
         transposed = int(arguments.get(f"transpose_{name}", 0))
         stored = (columns, rows) if transposed else (rows, columns)

@@ -191,9 +191,9 @@ def pack_transposed_rows(
 
 
 def packed_elements(lanes: int, columns: int) -> int:
-    """The elements of ``packed_bytes``, for a product of so many columns.
+    """The elements of scratch memory for a product of ``columns`` columns.
 
-    None if ``lanes`` are 0.
+    None if ``lanes`` are 0, since there is no micro-kernel then.
     """
     panel_columns = PANEL_VECTORS * lanes
     own = min_i64(columns + panel_columns - 1, TILE_LANES * lanes)

@@ -18,9 +18,11 @@ class Provider:
     Instead of a kernel there may be a C function with its uniform entry, at the address
     ``entry``.
 
-    ``unjitted`` does all work items on ``Pointer``s and integers, by the parameters'
-    names. While a plan with a provider that ``uses_blas`` runs, BLAS has one thread;
-    the threaded one has as many as arrayfn, if it ``uses_threaded_blas``.
+    ``unjitted(arguments, items)`` computes all work items by NumPy; ``arguments`` are
+    ``Pointer``s and integers, by the parameters' names.
+
+    While a plan with a provider that ``uses_blas`` runs, BLAS has one thread. If it
+    ``uses_threaded_blas``, the threaded BLAS has as many threads as arrayfn.
     """
 
     kernel: Callable[..., None] | None

@@ -27,7 +27,7 @@ from arrayfn.lowering.scalars import max_i64, min_i64
 SHORT: Final = 256  # elements that a radix sort is too slow for
 POSITION: Final = 0xFFFFFFFF  # of a packed element; its key is in the other bits
 KEY: Final = ~POSITION
-LARGEST: Final = (1 << 63) - 1
+LARGEST: Final = (1 << 63) - 1  # int64
 
 
 def sort(
@@ -74,10 +74,11 @@ def sort_codes(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks of floats by their codes; several of a row stay codes.
+    """Sort chunks of floats by integer codes that order as the floats do.
 
-    The parameters are those of ``sort``; ``magnitude``, ``infinity`` and ``nan`` are
-    bit patterns of the dtype, and codes are stored with the bits of ``flip`` inverted.
+    If a row has several chunks, the result are codes, which ``merge`` takes. The
+    parameters are those of ``sort``; ``magnitude``, ``infinity`` and ``nan`` are bit
+    patterns of the dtype, and codes are stored with the bits of ``flip`` inverted.
     Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
@@ -98,7 +99,7 @@ def sort_codes(
 
 
 def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
-    """Replace ``count`` codes by floats; every NaN is the same one.
+    """Replace ``count`` codes by floats; all NaNs become one bit pattern.
 
     ``magnitude`` and ``flip`` are those of ``sort_codes``.
     """
@@ -108,7 +109,7 @@ def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
 
 
 def key_of(bits: int, sign: int, magnitude: int, infinity: int) -> int:
-    """The key of an element with these ``bits``: keys order as elements do.
+    """The integer key of an element with these ``bits``: keys order as elements do.
 
     ``sign``, ``magnitude`` and ``infinity`` are bit patterns of the dtype (``_masks``).
     """
@@ -152,8 +153,9 @@ def argsort_packed(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort chunks, packed with their positions; several of a row stay packed.
+    """Argsort chunks by sorting 64-bit words of a key and a position.
 
+    If a row has several chunks, the result are these words, which ``merge`` takes.
     ``sort_function`` is the address of NumPy's sort of int64. A row of ``n`` elements
     has ``chunks`` of ``chunk`` elements. Items ``begin`` to ``end`` are computed.
     """
@@ -221,7 +223,7 @@ def argsort_complex(
 def order_ties(
     keys: Array[int], order: Array[int], count: int, sort_function: int
 ) -> None:
-    """Sort the positions of equal keys: ``order`` becomes that of a stable sort.
+    """Sort the positions of equal keys, so that ``order`` is that of a stable sort.
 
     It has ``count`` positions. ``sort_function`` is the address of NumPy's for int64.
     """
@@ -279,7 +281,7 @@ def merge(
 def split(
     a: Array[Any], count_a: int, b: Array[Any], count_b: int, rank: int, sign: int
 ) -> int:
-    """The number of a's elements among the first ``rank`` merged ones.
+    """How many of the first ``rank`` merged elements come from run ``a``.
 
     The runs have ``count_a`` and ``count_b`` elements, which are compared with the bits
     of ``sign`` inverted. Found by bisection (Odeh et al., Merge Path, 2012).
@@ -308,8 +310,9 @@ def merge_part(
 ) -> None:
     """Write elements ``begin`` to ``stop`` of two merged runs; of equal ones a's first.
 
-    ``count_a``, ``count_b`` and ``sign`` are those of ``split``. It merges from the
-    middle on, too, at the same time: each waits for its own loads.
+    ``count_a``, ``count_b`` and ``sign`` are those of ``split``. Two merges, from the
+    beginning and from the middle on, alternate in one loop, so that their loads
+    overlap.
     """
     middle = (begin + stop) >> 1
     i = split(a, count_a, b, count_b, begin, sign)
@@ -427,11 +430,10 @@ def top_k_wide(
     begin: int,
     end: int,
 ) -> None:
-    """Select the ``k`` largest elements of rows of ``n``, of 64 bits.
+    """Select the ``k`` largest of rows of ``n`` 64-bit elements by sorting the rows.
 
-    Whole rows are sorted. ``argsort_function`` and ``sort_function`` are the addresses
-    of NumPy's for int64; ``buffer`` has ``room`` for a row. Items ``begin`` to ``end``
-    are computed.
+    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64;
+    ``buffer`` has ``room`` for a row. Items ``begin`` to ``end`` are computed.
     """
     for row in range(begin, end):
         for position in range(n):

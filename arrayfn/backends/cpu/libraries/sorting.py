@@ -52,7 +52,8 @@ def numpy_sort(dtype: DType, position: int) -> int:
 def _sorts(kind: DType) -> tuple[int, int]:
     """The addresses of NumPy's sorts of a dtype: for many elements, and for few.
 
-    For 8 and 16 bits the stable sort is a radix sort, which pays for many.
+    They differ for 8 and 16 bits, whose stable sort is a radix sort, which is faster
+    for many elements only.
     """
     quick = numpy_sort(kind, SORT + QUICK)
     many = numpy_sort(kind, SORT + STABLE) if kind.itemsize <= 2 else quick
@@ -60,7 +61,7 @@ def _sorts(kind: DType) -> tuple[int, int]:
 
 
 def _masks(dtype: str) -> tuple[int, int, int]:
-    """``sign``, ``magnitude`` and ``infinity`` of a dtype: see ``sort_kernels``."""
+    """The bit patterns ``sign``, ``magnitude`` and ``infinity`` of a dtype."""
     kind = BY_SHORT_NAME[dtype]
     top = 1 << (8 * kind.itemsize - 1)
     if kind in dtypes.FLOATS:
@@ -76,13 +77,13 @@ def _bits(number: float, dtype: str) -> int:
 
 
 def sort_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort`` for ``dtype``."""
+    """The leading arguments of ``sort`` for ``dtype``."""
     kind = BY_SHORT_NAME[dtype]
     return *_sorts(kind), max(1, kind.itemsize // 8)
 
 
 def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``sort_codes`` for ``dtype``.
+    """The leading arguments of ``sort_codes`` for ``dtype``.
 
     In order: function, short_function, magnitude, infinity, nan, flip.
     """
@@ -107,7 +108,7 @@ def keys_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def merge_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``merge`` for ``dtype``.
+    """The leading arguments of ``merge`` for ``dtype``.
 
     Narrow unsigned integers need no ``sign``.
     """
@@ -116,7 +117,7 @@ def merge_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def complex_arguments(dtype: str) -> tuple[int, ...]:
-    """NumPy's stable argsort of ``dtype``, and the 8-byte words of an element."""
+    """The leading arguments of ``argsort_complex``: NumPy's argsort, element words."""
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
 
@@ -135,10 +136,7 @@ def _ranges(arguments: Mapping[str, Any]) -> list[slice]:
 
 
 def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Sort all chunks, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
-    """
+    """Sort all chunks, by NumPy."""
     shape = (items // int(arguments["chunks"]), int(arguments["n"]))
     dtype = BY_SHORT_NAME[arguments["dtype"]]
     x, out = (arguments[name].array(shape) for name in ("x", "sorted"))
@@ -150,10 +148,7 @@ def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Argsort all chunks, by NumPy; several are packed with their positions.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
-    """
+    """Argsort all chunks, by NumPy; several are packed with their positions."""
     chunks = int(arguments.get("chunks", 1))
     shape = (items // chunks, int(arguments["n"]))
     x = values_of(arguments["x"].array(shape), BY_SHORT_NAME[arguments["dtype"]])
@@ -170,10 +165,7 @@ def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Merge all pairs of runs, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of parts.
-    """
+    """Merge all pairs of runs, by NumPy."""
     n, run, pairs = (int(arguments[name]) for name in ("n", "run", "pairs"))
     rows = items // (pairs * int(arguments["parts"]))
     runs, out = (arguments[name].array((rows, n)) for name in ("runs", "merged"))
@@ -185,10 +177,7 @@ def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def top_k_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Select from all rows, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of rows.
-    """
+    """Select from all rows, by NumPy."""
     n, k = int(arguments["n"]), int(arguments["k"])
     x = arguments["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.

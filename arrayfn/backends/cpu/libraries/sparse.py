@@ -22,10 +22,10 @@ from arrayfn.lowering.scalars import max_i64, min_i64
 Kernel = Callable[..., None]
 
 
-def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
-    """A negative number if a position from ``first`` to ``last`` is outside.
+def any_outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
+    """A negative number if a position is not from 0 to ``extent`` - 1, else 0 or more.
 
-    That is, not from 0 to ``extent`` - 1.
+    Positions ``first`` to ``last`` are checked.
     """
     sign = 0
     for k in range(first, last):
@@ -34,10 +34,10 @@ def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
     return sign
 
 
-def descending(starts: Array[Any], first: int, last: int) -> int:
-    """A negative number if a pointer is followed by a smaller one.
+def any_descending(starts: Array[Any], first: int, last: int) -> int:
+    """A negative number if a row pointer is followed by a smaller one, else 0 or more.
 
-    These are the pointers from ``first`` to ``last``.
+    Pointers ``first`` to ``last`` are checked.
     """
     sign = 0
     for k in range(first, last):
@@ -64,9 +64,9 @@ def csr(
     Items ``begin`` to ``end`` are computed.
     """
     low, high = int(second[begin]), int(second[end])
-    sign = low | (entries - high) | descending(second, begin, end)
+    sign = low | (entries - high) | any_descending(second, begin, end)
     if sign >= 0:
-        sign = outside(first, low, high, columns)
+        sign = any_outside(first, low, high, columns)
     if (sign >= 0) & (width == 1):
         for row in range(begin, end):
             total = 0.0
@@ -108,9 +108,9 @@ def csc(
         for k in range(rows * width):
             out[k] = 0.0
         low, high = int(second[0]), int(second[columns])
-        sign = low | (entries - high) | descending(second, 0, columns)
+        sign = low | (entries - high) | any_descending(second, 0, columns)
         if sign >= 0:
-            sign = outside(first, low, high, rows)
+            sign = any_outside(first, low, high, rows)
         if (sign >= 0) & (width == 1):
             for column in range(columns):
                 factor = x[column]
@@ -149,7 +149,9 @@ def coo(
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
-        sign = outside(first, 0, entries, rows) | outside(second, 0, entries, columns)
+        sign = any_outside(first, 0, entries, rows) | any_outside(
+            second, 0, entries, columns
+        )
         if (sign >= 0) & (width == 1):
             for k in range(entries):
                 row = int(first[k])
@@ -165,7 +167,7 @@ def coo(
 
 
 def _with_short_indices(kernel: Kernel) -> Kernel:
-    """``kernel`` for positions of 32 bits."""
+    """A copy of ``kernel`` for 32-bit positions."""
     assert isinstance(kernel, FunctionType)
     made = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__)
     short = {"first": Array[i32], "second": Array[i32]}

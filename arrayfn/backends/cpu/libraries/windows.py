@@ -26,8 +26,8 @@ from arrayfn.lowering.scalars import min_i64
 # ``dimensions`` are pairs of an extent and a stride in elements: the problems', four of
 # the windows' rows, and four of their columns, outermost first.
 PROBLEM_STEP: Final = 1
-ROWS: Final = 2
-COLUMNS: Final = 10
+ROWS: Final = 2  # index in ``dimensions`` of the rows' first pair
+COLUMNS: Final = 10  # index of the columns' first pair
 
 
 def windows(
@@ -52,7 +52,7 @@ def windows(
     begin: int,
     end: int,
 ) -> None:
-    """``c = w b`` for a matrix w of windows of ``x``: windows are rows of the result.
+    """Compute ``c = w b`` for a matrix w whose rows are windows of ``x``.
 
     ``gemm`` and ``gemv`` are BLAS's functions. w is m x k; an item is ``tile`` of its m
     rows, which are copied to ``windows`` as ``dimensions`` says. ``b`` is k x n. Rows
@@ -200,7 +200,7 @@ def multiply_by(
     transpose_b: int,
     is_added: int,
 ) -> None:
-    """``c = a b + beta c`` by micro-kernels of ``lanes``, or by BLAS if these are 0.
+    """Compute ``c = a b + beta c`` by micro-kernels, or by BLAS if ``lanes`` is 0.
 
     Micro-kernels pack operands in ``packed`` and add ``c`` unless ``is_added`` is 0.
     The other parameters are those of ``gemm.multiply``.
@@ -276,7 +276,7 @@ def copy_windows(
 
 
 def _windows(arguments: Mapping[str, Any]) -> Any:
-    """All windows, as a batch of matrices, from the arguments by name."""
+    """All windows as a batch of matrices; ``arguments`` are by name."""
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
     extents = [int(arguments[f"{name}s_{d}"]) for name, d in names]
@@ -286,7 +286,7 @@ def _windows(arguments: Mapping[str, Any]) -> Any:
 
 
 def _right(arguments: Mapping[str, Any]) -> Any:
-    """The right factor b of a product, from its arguments by name."""
+    """The right factor b of a product; ``arguments`` are by name."""
     n, k, transposed = (int(arguments[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
     right = arguments["b"].array(shape, (int(arguments["ldb"]), 1))
@@ -296,20 +296,14 @@ def _right(arguments: Mapping[str, Any]) -> Any:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute the whole product by NumPy."""
     shape = (int(arguments["m"]), int(arguments["n"]))
     out = arguments["c"].array(shape, (int(arguments["ldc"]), 1))
     out[...] = _windows(arguments)[0] @ _right(arguments)
 
 
 def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute all parts, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute all parts of the sums over windows by NumPy."""
     m, n, part = (int(arguments[name]) for name in ("m", "n", "part"))
     windows, right = _windows(arguments)[0], _right(arguments)
     parts = items // int(arguments["pieces"])
@@ -320,10 +314,7 @@ def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of work items.
-    """
+    """Compute the whole product by NumPy."""
     m, n, k, step = (int(arguments[name]) for name in ("m", "n", "k", "lda"))
     batch, between = int(arguments["problems_0"]), int(arguments["batch_stride_a"])
     transposed = int(arguments["transpose_a"])

@@ -94,7 +94,7 @@ def pivots_to_permutation(
 
 
 def permute(permutation: Array[i32], rows: int, pivots: Array[i32], count: int) -> None:
-    """Swap each of the first ``count`` rows with that of its pivot."""
+    """Apply ``count`` row exchanges: row k is swapped with row ``pivots[k]``."""
     for row in range(rows):
         permutation[row] = row
     for row in range(count):

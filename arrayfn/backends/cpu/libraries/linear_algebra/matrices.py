@@ -40,10 +40,10 @@ def parts_of(dtype: str) -> int:
 
 
 def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The addresses of LAPACK's functions for a dtype, whose letter is ``?`` in names.
+    """The addresses of LAPACK functions for ``dtype``, whose letter replaces ``?``.
 
     Of names such as ``"orglq/unglq"`` the second is that of complex numbers. They are
-    those of ``library``, or else of ``blas()``.
+    taken from ``library``, or else from ``blas()``.
     """
     chosen = (name.split("/")[-1 if parts_of(dtype) == 2 else 0] for name in names)
     library = library or blas()
@@ -51,10 +51,10 @@ def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int
 
 
 def leading(*names: str) -> Callable[..., tuple[int, ...]]:
-    """Return a provider's ``leading_arguments``: a function of dtype and library.
+    """Make a provider's ``leading_arguments``, a function of dtype and library.
 
-    They are the addresses of the functions ``names``, as ``addresses`` takes them, and
-    the number of parts of an element.
+    It returns the addresses of the functions ``names``, as ``addresses`` takes them,
+    and the real numbers per element.
     """
 
     def arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def all_finite(x: Array[Any], count: int) -> bool:
 
 
 def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
-    """Write the lower triangle of a row-major n x n matrix above the diagonal.
+    """Copy the lower triangle of a row-major n x n matrix to the upper one.
 
     An element is ``parts`` numbers, 2 if complex. Complex elements are copied as they
     are, without conjugation.
@@ -99,10 +99,10 @@ def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
 
 
 def scale_of(x: Array[Any], count: int) -> float:
-    """A power of two that makes the largest of ``count`` finite numbers ordinary.
+    """A power of two that scales the largest of ``count`` numbers to safe range.
 
-    As LAPACK's drivers scale matrices near the limits of their dtype. geev does not
-    always scale the eigenvalues back.
+    It is 1 for ordinary numbers. LAPACK's drivers scale matrices near the limits of
+    their dtype in the same way, but geev does not always scale the eigenvalues back.
     """
     largest = 0.0
     for k in range(count):

@@ -29,7 +29,7 @@ def by_reference(
     *results: str,
     params: Callable[[Given], dict[str, Any]] = _none,
 ) -> Callable[[Given, int], None]:
-    """Compute all items of a call by the reference of ``primitive``.
+    """Make the ``unjitted`` function of a provider from a primitive's reference.
 
     ``extents`` name the integers that are the shape of an item of the operand; the
     results are written in the order of the row's outputs.
@@ -54,10 +54,10 @@ def with_large(
     leading_arguments: Callable[[str, Blas | None], tuple[int, ...]],
     unjitted: Callable[[Given, int], None],
 ) -> dict[str, Provider]:
-    """Provider ``name``, and ``name_large`` for single large matrices.
+    """Make provider ``name``, and ``name_large`` for single large matrices.
 
     ``leading_arguments(dtype, library)`` are the first arguments of ``kernel``, with
-    functions of that BLAS: one thread's, or a threaded one for large matrices.
+    functions of that BLAS: a single-threaded one, or a threaded one for large matrices.
     """
 
     def own_arguments(dtype: str) -> tuple[int, ...]:

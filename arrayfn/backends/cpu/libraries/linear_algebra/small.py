@@ -30,8 +30,11 @@ LARGE: Final = 2.0**400
 SCALE: Final = 2.0**600
 
 
-def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
-    """Read ``count`` matrices of ``size`` elements; the last fills the members left."""
+def read_group(own: Array[float], x: Array[Any], size: int, count: int) -> None:
+    """Interleave ``count`` matrices of ``size`` elements into the group ``own``.
+
+    If ``count`` is less than ``GROUP``, the last matrix fills the others' places.
+    """
     last = count - 1
     x1 = x + min_i64(1, last) * size
     x2 = x + min_i64(2, last) * size
@@ -43,8 +46,8 @@ def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
         own[k * GROUP + 3] = float(x3[k])
 
 
-def write(x: Array[Any], own: Array[float], size: int, count: int) -> None:
-    """Write ``count`` matrices of ``size`` elements from the members of ``own``."""
+def write_group(x: Array[Any], own: Array[float], size: int, count: int) -> None:
+    """Write the first ``count`` matrices of the group ``own`` to ``x``."""
     for member in range(count):
         target = x + member * size
         for k in range(size):
@@ -68,7 +71,7 @@ def small_cholesky(
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
         matrices = a + first * n * n
-        read(own, matrices, n * n, count)
+        read_group(own, matrices, n * n, count)
         for k in range(n):
             for member in range(GROUP):
                 at = (k * n + k) * GROUP + member
@@ -93,7 +96,7 @@ def small_cholesky(
         for row in range(n):
             for k in range((row * n + row + 1) * GROUP, (row * n + n) * GROUP):
                 own[k] = 0.0
-        write(matrices, own, n * n, count)
+        write_group(matrices, own, n * n, count)
         for member in range(count):
             is_factor = True
             for k in range(n):
@@ -121,7 +124,7 @@ def small_lu(
     size, steps = rows * columns, min_i64(rows, columns)
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
-        read(own, a + first * size, size, count)
+        read_group(own, a + first * size, size, count)
         for k in range(steps):
             at = own + k * rows * GROUP
             for member in range(count):
@@ -157,7 +160,7 @@ def small_lu(
                     for member in range(GROUP):
                         x = column[row * GROUP + member] * factor[member]
                         target[row * GROUP + member] = target[row * GROUP + member] - x
-        write(a + first * size, own, size, count)
+        write_group(a + first * size, own, size, count)
         for member in range(count):
             item = first + member
             permute(permutation + item * rows, rows, pivots + item * steps, steps)
@@ -188,8 +191,8 @@ def small_triangular_solve(
     is_forward = (lower != 0) == (transpose == 0)
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
-        read(own, a + first * rows * rows, rows * rows, count)
-        read(sides, b + first * rows * columns, rows * columns, count)
+        read_group(own, a + first * rows * rows, rows * rows, count)
+        read_group(sides, b + first * rows * columns, rows * columns, count)
         for done in range(rows):
             k = done if is_forward else rows - 1 - done
             for side in range(columns):
@@ -210,7 +213,7 @@ def small_triangular_solve(
                         target[side * GROUP + member] = (
                             target[side * GROUP + member] - x
                         )
-        write(b + first * rows * columns, sides, rows * columns, count)
+        write_group(b + first * rows * columns, sides, rows * columns, count)
 
 
 def small_qr(
@@ -239,7 +242,7 @@ def small_qr(
     steps = min_i64(rows, columns)
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
-        read(own, x + first * rows * columns, rows * columns, count)
+        read_group(own, x + first * rows * columns, rows * columns, count)
         for k in range(steps):
             for row in range(k, rows):
                 for member in range(GROUP):
@@ -267,17 +270,17 @@ def small_qr(
             for row in range(k + 1, inner):
                 for member in range(GROUP):
                     own[(row * columns + k) * GROUP + member] = 0.0
-        write(q + first * rows * inner, vectors, rows * inner, count)
-        write(r + first * inner * columns, own, inner * columns, count)
+        write_group(q + first * rows * inner, vectors, rows * inner, count)
+        write_group(r + first * inner * columns, own, inner * columns, count)
 
 
 def make_reflection(
     column: Array[float], tau: Array[float], total: Array[float], k: int, rows: int
 ) -> None:
-    """Make the reflections of columns onto their elements ``k``, and reflect those.
+    """Make the Householder reflections that map columns onto element ``k``.
 
-    Columns have ``rows`` elements. What follows element ``k`` becomes the reflection,
-    whose element ``k`` would be 1.
+    It replaces the columns of ``rows`` elements of a group: what follows element ``k``
+    becomes the reflection, whose element ``k`` would be 1.
     """
     for member in range(GROUP):
         largest = 0.0
@@ -316,11 +319,10 @@ def reflect(
     k: int,
     rows: int,
 ) -> None:
-    """Reflect columns from ``first`` on of matrices ``x``, in rows from ``k`` on.
+    """Apply a group's reflections to columns from ``first`` on, rows from ``k`` on.
 
-    The matrices, of ``rows`` rows and so many ``columns``, are row-major, one in each
-    member. The reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is
-    scratch.
+    The matrices ``x`` have ``rows`` rows and ``columns`` columns, row-major. The
+    reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is scratch.
     """
     for other in range(first, columns):
         target = x + other * GROUP

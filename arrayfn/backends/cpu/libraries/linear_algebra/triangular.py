@@ -121,10 +121,7 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Solve for all right-hand sides, by NumPy.
-
-    ``arguments`` has the arguments by name; ``items`` is the number of chunks.
-    """
+    """Solve for all right-hand sides by NumPy."""
     if not items:
         return
     rows, columns = int(arguments["rows"]), int(arguments["columns"])
