@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from arrayfn.backends.base import Backend, BackendInfo
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 BACKENDS: Final[dict[str, Backend]] = {}
 ENTRY_POINTS: Final = "arrayfn.backends"
+LATER: Final[dict[str, str]] = {}
+"""Backends of later rooms, by name: the modules that register them, when asked for."""
 
 
 def register_backend(backend: Backend, *, replace: bool = False) -> None:
@@ -85,7 +88,10 @@ def has_backend(name: str) -> bool:
     """Whether there is a backend ``name``, available here or not."""
     if name in BACKENDS or _gpu_number(name) >= 0:
         return True
-    _load_entry_points()
+    if name in LATER:
+        import_module(LATER[name])
+    else:
+        _load_entry_points()
     return name in BACKENDS
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
-from arrayfn.distributed.arrays import put_sharded
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -319,6 +318,8 @@ def placed(name: str, x: Any, device: Any) -> Any:
         sharding: NamedSharding = over_mesh(f"{name}: device", device)
         if is_staged((x,)):
             return apply(reshard, x, mesh=sharding.mesh, spec=sharding.spec)
+        from arrayfn.distributed.arrays import put_sharded
+
         return put_sharded(x, sharding)
     device = getattr(device, "backend", device)
     if device is not None and not (isinstance(device, str) and has_backend(device)):

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from typing_extensions import override
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, IndexingError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import (
@@ -135,6 +135,17 @@ class Key(ImmutableArray):
             kind = "traced" if isinstance(self.data, Tracer) else "on a device"
             return f"Key<{self.shape}, {kind}>"
         return f"Key({self.data!r})"
+
+
+def _children(key: Key) -> tuple[tuple[Any], None]:
+    return (key.data,), None
+
+
+def _of_children(_: None, children: tuple[Any, ...]) -> Key:
+    return Key(children[0])
+
+
+tree.register_node(Key, _children, _of_children)
 
 
 _MOVED: Final[dict[Primitive, tuple[int, ...]]] = {

@@ -56,12 +56,3 @@ def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     ``name`` is that of its ``Library`` form.
     """
     return LIBRARIES[name](equation, reads)
-
-
-# An operator's kernel is registered here, not beside the operator, so that functions
-# that call it can be saved, and loaded without it.
-KERNELS.register(
-    OperatorKernel(
-        "sparse_product", "cpu", sparse.product, when=sparse.is_computed, lowered=True
-    )
-)
