@@ -22,8 +22,6 @@ from arrayfn.backends.registry import (
     register_backend,
 )
 from arrayfn.caches import clear_caches
-from arrayfn.compilation import immediate
-from arrayfn.compilation.compiled import Compiled
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -34,12 +32,10 @@ from arrayfn.compilation.debugging import (
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.stages import Lowered
 from arrayfn.documentation.missing_names import missing
 from arrayfn.ir import Mesh, NamedSharding, PartitionSpec, Program
-from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
-from arrayfn.tracing import Namespace
+from arrayfn.tracing import Immediate, Namespace
 from arrayfn.tracing.meshes import set_mesh
 from arrayfn.transfers import (
     block_until_ready,
@@ -110,7 +106,9 @@ if TYPE_CHECKING:
     from arrayfn.backends.cuda.this_gpu import memory_stats
     from arrayfn.callbacks import io_callback, pure_callback
     from arrayfn.compilation.bundles import Bundle, load, save
+    from arrayfn.compilation.compiled import Compiled
     from arrayfn.compilation.kernels import get_kernel, kernels
+    from arrayfn.compilation.stages import Lowered
     from arrayfn.debug import named_scope
     from arrayfn.distributed import (
         Device,
@@ -122,6 +120,7 @@ if TYPE_CHECKING:
         set_num_devices,
     )
     from arrayfn.lax import platform_dependent
+    from arrayfn.lowering.plan import ExecutionPlan as Plan
     from arrayfn.parameter_files import load_parameters, save_parameters
     from arrayfn.tools.bisect import bisect
     from arrayfn.tools.compare import compare
@@ -133,10 +132,10 @@ if TYPE_CHECKING:
 
 logs.configure_from_environment()
 tracebacks.install()
-immediate.install()
 einops_backend.install()
 set_by_environment()
 LATER["mesh"] = "arrayfn.distributed"
+Immediate.module = "arrayfn.compilation.immediate"
 Namespace.special_module = "arrayfn.scipy.special"
 Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
@@ -158,13 +157,16 @@ _NAMES = {
     "backends.cuda.this_gpu": ("memory_stats",),
     "callbacks": ("io_callback", "pure_callback"),
     "compilation.bundles": ("Bundle", "load", "save"),
+    "compilation.compiled": ("Compiled",),
     "compilation.kernels": ("get_kernel", "kernels"),
+    "compilation.stages": ("Lowered",),
     "debug": ("named_scope",),
     "distributed": (
         *("Device", "ShardedArray", "devices", "local_devices"),
         *("make_array_from_callback", "make_mesh", "set_num_devices"),
     ),
     "lax": ("platform_dependent",),
+    "lowering.plan": ("Plan",),
     "parameter_files": ("load_parameters", "save_parameters"),
     "tools.bisect": ("bisect",),
     "tools.compare": ("compare",),
@@ -180,7 +182,8 @@ def __getattr__(name: str) -> object:
     if name in _NAMESPACES:
         return import_module(f"arrayfn.{name}")
     if name in _MODULES:
-        value = getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
+        module = import_module(f"arrayfn.{_MODULES[name]}")
+        value = getattr(module, "ExecutionPlan" if name == "Plan" else name)
         _documentation.attach_to(__name__, name, value)
         globals()[name] = value
         return value

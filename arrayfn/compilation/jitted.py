@@ -10,7 +10,16 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 from weakref import WeakSet
 
 import numpy as np
@@ -21,22 +30,19 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
-from arrayfn.compilation.compiling import CompiledSignature, Compiler
-from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
+from arrayfn.compilation.compiler import Compiler
 from arrayfn.compilation.short_calls import (
     by_trees,
     gives_tuple,
     if_on_device,
     is_flat,
 )
-from arrayfn.compilation.stages import Lowered, Traced
 from arrayfn.compilation.static_arguments import (
     StaticArguments,
     StaticParameters,
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
 from arrayfn.errors import ArgumentError, plural, user_location
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.pickling import pickled
 from arrayfn.tracing import Namespace, too_deep
@@ -52,6 +58,12 @@ from arrayfn.tracing.references import (
 )
 from arrayfn.transforms import FlatTrace, check_leaves, inside_trace, leaf_type
 from arrayfn.transforms.arguments import hints, with_own_arrays
+
+if TYPE_CHECKING:
+    from arrayfn.compilation.compiling import CompiledSignature
+    from arrayfn.compilation.open_sizes import Sizes
+    from arrayfn.compilation.stages import Lowered, Traced
+    from arrayfn.lowering.compiled import CompiledProgram
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -345,6 +357,8 @@ class Jitted(Generic[P, R]):
         >>> str(traced.program.output_types[0]), traced.lower().plan is not None
         ('f64[3]', True)
         """
+        from arrayfn.compilation.stages import Traced
+
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
         args, kwargs, leaves, _ = with_own_arrays(args, kwargs)
@@ -384,6 +398,8 @@ class Jitted(Generic[P, R]):
         for all sizes. Raises ArgumentError if the Program has different structures at
         different sizes.
         """
+        from arrayfn.compilation.open_sizes import is_open, open_text
+
         arguments, structure = tree.flatten((args, kwargs))
         if not any(map(is_open, arguments)):
             return self.trace(*args, **kwargs).lower()

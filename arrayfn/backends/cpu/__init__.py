@@ -9,7 +9,6 @@ import numpy as np
 from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
 from arrayfn.ir import ArrayType, Equation, Program
-from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan_runners import RUNNERS
@@ -17,6 +16,7 @@ from arrayfn.lowering.plan_runners import RUNNERS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from arrayfn.lowering.compiled import CompiledProgram
     from arrayfn.lowering.libraries.calls import LibraryCall
     from arrayfn.lowering.plan import Kernel
     from arrayfn.passes.reads import Reads
@@ -88,6 +88,7 @@ class CpuBackend:
         """The callable of ``compiled``; what is computed once is computed now."""
         from arrayfn.backends.cpu.donation import DonatingExecutable
         from arrayfn.backends.cpu.executable import bind
+        from arrayfn.lowering.compiled import completed
 
         compiled = completed(compiled, lambda once: self.load(once)(()))
         executable = bind(compiled.plan, compiled.kernels, compiled.constants)

@@ -9,12 +9,12 @@ from arrayfn.backends.cuda import attention, sparse_systems
 from arrayfn.backends.cuda.requirements import missing_here, missing_packages
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan_runners import RUNNERS
 
 if TYPE_CHECKING:
     from arrayfn.backends.cuda.device_array import DeviceArray
+    from arrayfn.lowering.compiled import CompiledProgram
     from arrayfn.lowering.plan import Kernel
 
 # The driver, the runner and the arrays are imported by what first uses a GPU.

@@ -8,7 +8,7 @@ complex128, and sums are exact before they are rounded; its results stay float64
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
@@ -16,8 +16,10 @@ from typing_extensions import override
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.dtypes import DType
 from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.compiled import CompiledProgram
 
 # The table of primitives is imported by the first Program that is lowered or run.
 
@@ -45,6 +47,7 @@ class ReferenceBackend:
     ) -> CompiledProgram:
         """No kernels and no plan: the Program's text is what is run."""
         from arrayfn.ir.text import format_program
+        from arrayfn.lowering.compiled import CompiledProgram
         from arrayfn.lowering.plan import ExecutionPlan
         from arrayfn.primitives.callbacks import keep_callbacks
 

@@ -18,11 +18,9 @@ from arrayfn.lowering.libraries import (
     factorizations,
     fourier,
     sorting,
-    sparse,
     triangular,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall
-from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.passes.reads import Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
