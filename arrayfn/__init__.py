@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from arrayfn import documentation as _documentation
-from arrayfn import einops_backend, errors, logs, numpy, tracebacks, tree
+from arrayfn import einops_backend, errors, logs, tracebacks, tree
 from arrayfn.arrays import Array, typeof
 from arrayfn.backends.registry import (
     LATER,
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         lax,
         linalg,
         nn,
+        numpy,
         ode,
         ops,
         optim,
@@ -136,6 +137,7 @@ einops_backend.install()
 set_by_environment()
 LATER["mesh"] = "arrayfn.distributed"
 Immediate.module = "arrayfn.compilation.immediate"
+Namespace.numpy_module = "arrayfn.numpy"
 Namespace.special_module = "arrayfn.scipy.special"
 Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
@@ -146,8 +148,8 @@ make_jaxpr = make_program
 _NAMESPACES = (
     *("ad_checkpoint", "adapters", "checkify", "checkpoint_policies"),
     *("custom_batching", "custom_derivatives", "debug", "distributed", "fft"),
-    *("flatten_util", "image", "lax", "linalg", "nn", "ode", "ops", "optim", "random"),
-    *("scipy", "sharding", "sparse", "tree_util"),
+    *("flatten_util", "image", "lax", "linalg", "nn", "numpy", "ode", "ops", "optim"),
+    *("random", "scipy", "sharding", "sparse", "tree_util"),
 )
 _NAMES = {
     "ad_checkpoint": ("checkpoint", "checkpoint_name", "remat"),

@@ -28,7 +28,7 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing.array_value import ImmutableArray
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.value import Tracer
 
 WORDS: Final = 2
@@ -78,14 +78,14 @@ class Key(ImmutableArray):
             axes_or_reversed = (order_or_axis,)
         ndim = len(axes_or_reversed)
         order = [place % ndim for place in axes_or_reversed]
-        return Key(Namespace.functions["transpose"](self.data, (*order, ndim)))
+        return Key(namespace().functions["transpose"](self.data, (*order, ndim)))
 
     @override
     def reshape(self, *shape: Any) -> Key:
         """The same keys with another shape, of which one extent may be -1."""
         given = shape[0] if len(shape) == 1 else shape
         wanted = given if isinstance(given, Sequence) else (given,)
-        return Key(Namespace.functions["reshape"](self.data, (*wanted, WORDS)))
+        return Key(namespace().functions["reshape"](self.data, (*wanted, WORDS)))
 
     @override
     def __iter__(self) -> Iterator[Key]:
@@ -109,7 +109,7 @@ class Key(ImmutableArray):
                 user_location(),
             )
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
-        getitem = Namespace.functions["getitem"]
+        getitem = namespace().functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
 
     @override

@@ -49,7 +49,7 @@ from arrayfn.primitives.base import Primitive, has_effect, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.keys import WORDS, Key, check_moved
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.value import Tracer
 
 Array = np.ndarray[Any, Any]
@@ -343,7 +343,7 @@ def _applied_to_words(
 ) -> Any:
     """Move, or compare, each word of the keys among ``operands`` alike."""
     check_moved(primitive, operands)
-    functions = Namespace.functions
+    functions = namespace().functions
     parts: list[Any] = []
     for k in range(WORDS):
         words = [
