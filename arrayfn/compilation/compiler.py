@@ -1,14 +1,14 @@
 """What ``jit`` was asked to compile, and how: a function with its options.
 
-Its calls are traced here, and become equations of the Program around them. What lowers
-and loads a traced function (``compiling``) is imported by the first one.
+Its calls are traced here, and inside a trace they become an equation of the Program
+around them. ``compiling`` lowers and loads what was traced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend
@@ -25,11 +25,6 @@ from arrayfn.tracing import apply, device_of
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import RefWrittenError, is_of_a_body
 from arrayfn.transforms import FlatTrace, Function, name_of, trace_function
-
-if TYPE_CHECKING:
-    from arrayfn.compilation.building import Built
-    from arrayfn.compilation.compiling import CompiledSignature
-    from arrayfn.compilation.stages import Lowered
 
 
 @dataclass(frozen=True)
@@ -143,28 +138,3 @@ class Compiler:
                 f"as in jit(grad({self.name}), checks=...)",
                 user_location(),
             )
-
-    def lower(
-        self,
-        traced: FlatTrace,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        backend: Backend,
-    ) -> Lowered:
-        """Lower a traced function for ``backend``, or for the mesh of its arrays."""
-        from arrayfn.compilation.compiling import lower
-
-        return lower(self, traced, args, kwargs, backend)
-
-    def compile(
-        self,
-        traced: FlatTrace,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        backend: Backend,
-        built: Built,
-    ) -> CompiledSignature:
-        """Lower and load a traced function; ``built`` records how far that has come."""
-        from arrayfn.compilation.compiling import compile_traced
-
-        return compile_traced(self, traced, args, kwargs, backend, built)

@@ -1,7 +1,8 @@
 """Jitted: a function that compiles itself for each signature of its arguments.
 
 A call looks up the signature of its arguments and runs the executable found. A new
-signature is traced and compiled; equal kernels compile once.
+signature is traced and compiled; equal kernels compile once. What lowers and loads is
+imported by the first one.
 """
 
 from __future__ import annotations
@@ -260,6 +261,8 @@ class Jitted(Generic[P, R]):
         ``args`` and ``kwargs`` are its dynamic arguments. A function that uses values
         of functions around it that are being traced is not compiled, but traced.
         """
+        from arrayfn.compilation.compiling import compile_traced
+
         compiler, (_, static, types, *_) = self._compiler, key
         arguments = static.filled(args)
         reason = reason_of(
@@ -270,7 +273,7 @@ class Jitted(Generic[P, R]):
             if traced.trace.depends_on_frames:
                 return traced
             try:
-                return compiler.compile(traced, args, kwargs, backend, built)
+                return compile_traced(compiler, traced, args, kwargs, backend, built)
             except RecursionError as error:
                 if current_frame() is not None:
                     raise
@@ -357,6 +360,7 @@ class Jitted(Generic[P, R]):
         >>> str(traced.program.output_types[0]), traced.lower().plan is not None
         ('f64[3]', True)
         """
+        from arrayfn.compilation.compiling import lower
         from arrayfn.compilation.stages import Traced
 
         compiler = self._compiler
@@ -377,7 +381,7 @@ class Jitted(Generic[P, R]):
             traced.program,
             tree.structure((args, kwargs)),
             traced.out_tree,
-            lambda: compiler.lower(traced, args, kwargs, backend),
+            lambda: lower(compiler, traced, args, kwargs, backend),
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
