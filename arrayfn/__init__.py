@@ -135,7 +135,7 @@ logs.configure_from_environment()
 tracebacks.install()
 einops_backend.install()
 set_by_environment()
-LATER["mesh"] = "arrayfn.distributed"
+LATER["mesh"] = "arrayfn.distributed.backend:MeshBackend"
 Immediate.module = "arrayfn.compilation.immediate"
 Namespace.numpy_module = "arrayfn.numpy"
 Namespace.special_module = "arrayfn.scipy.special"
