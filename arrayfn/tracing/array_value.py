@@ -6,7 +6,7 @@ Traced values and arrays on a GPU share them. The functions behind them are look
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from typing_extensions import override
@@ -303,6 +303,10 @@ class ArrayOnDevice(ImmutableArray):
     def device(self) -> str:
         """The backend whose memory holds it."""
         raise NotImplementedError
+
+    def block_until_ready(self) -> Self:
+        """Itself, once it is computed; a device that computes at once need not wait."""
+        return self
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
         """The array on ``device``: itself if it is there, a NumPy array on "cpu".

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from typing_extensions import override
@@ -166,7 +166,8 @@ class DeviceArray(ArrayOnDevice):
 
     # Elements.
 
-    def block_until_ready(self) -> DeviceArray:
+    @override
+    def block_until_ready(self) -> Self:
         """Wait until it is computed; returns itself. Raises errors of kernels."""
         if not self.pointer:
             self.address()  # raises
