@@ -134,6 +134,30 @@ def test_the_backend_of_meshes_is_found_before_there_are_arrays_over_one() -> No
     assert found == "False implied\n"
 
 
+NODES = (
+    "arrayfn.optim.adam(0.1).init({'w': np.ones(2)})",
+    "arrayfn.sparse.CSR(np.eye(2))",
+)
+
+
+@pytest.mark.parametrize("value", NODES)
+def test_saved_structures_are_read_where_their_namespace_was_not_imported(
+    value: str,
+) -> None:
+    document = printed(
+        "import json, numpy as np, arrayfn, arrayfn.optim\n"
+        "from arrayfn.compilation import structures\n"
+        f"structure = arrayfn.tree.structure({value})\n"
+        "print(json.dumps(structures.described(structure)))"
+    )
+    leaves = printed(
+        "import json, sys, arrayfn\n"
+        "from arrayfn.compilation import structures\n"
+        f"print(len(structures.read(json.loads({document!r}))[0]))"
+    )
+    assert int(leaves) == 3
+
+
 def test_loops_outside_jit_are_compiled_where_nothing_was_compiled_before() -> None:
     total = printed(
         "import numpy as np, arrayfn as af\n"
@@ -152,3 +176,11 @@ def test_the_first_product_of_a_process_with_a_sparse_matrix_has_its_kernel() ->
         "print(kernel.provider)"
     )
     assert steps.startswith("sparse_csr_")
+
+
+def test_rules_find_primitives_that_nothing_has_imported() -> None:
+    slope = printed(
+        "import numpy as np, arrayfn as af\n"
+        "print(af.grad(lambda w: (w @ w).sum())(np.ones((2, 2))).tolist())"
+    )
+    assert slope == "[[4.0, 4.0], [4.0, 4.0]]\n"
