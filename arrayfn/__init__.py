@@ -11,51 +11,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from arrayfn import (
-    ad_checkpoint,
-    checkify,
-    checkpoint_policies,
-    custom_batching,
-    custom_derivatives,
-    debug,
-    distributed,
-    einops_backend,
-    errors,
-    fft,
-    flatten_util,
-    image,
-    lax,
-    linalg,
-    logs,
-    nn,
-    numpy,
-    ops,
-    optim,
-    random,
-    sharding,
-    tracebacks,
-    tree,
-    tree_util,
-)
 from arrayfn import documentation as _documentation
-from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
+from arrayfn import einops_backend, errors, logs, tracebacks, tree
 from arrayfn.arrays import Array, typeof
-from arrayfn.assertions import check
-from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
-from arrayfn.backends.cuda import (
-    DeviceArray,
-    memory_stats,
-)
 from arrayfn.backends.registry import (
+    LATER,
     available_backends,
     backend_info,
     is_backend_available,
     register_backend,
 )
 from arrayfn.caches import clear_caches
-from arrayfn.callbacks import io_callback, pure_callback
-from arrayfn.compilation import immediate
-from arrayfn.compilation.compiled import Compiled
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -66,34 +32,18 @@ from arrayfn.compilation.debugging import (
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.stages import Lowered
-from arrayfn.debug import named_call, named_scope
-from arrayfn.devices import (
+from arrayfn.documentation.missing_names import missing
+from arrayfn.ir import Mesh, NamedSharding, PartitionSpec, Program
+from arrayfn.references import Ref, empty_ref, freeze, new_ref
+from arrayfn.tracing import Immediate, Namespace
+from arrayfn.tracing.meshes import set_mesh
+from arrayfn.transfers import (
     block_until_ready,
     device_get,
     device_put,
     from_dlpack,
     to_dlpack,
 )
-from arrayfn.distributed import (
-    Device,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    ShardedArray,
-    devices,
-    local_devices,
-    make_array_from_callback,
-    make_mesh,
-    set_num_devices,
-)
-from arrayfn.documentation.missing_names import missing
-from arrayfn.ir import Program
-from arrayfn.lax import platform_dependent
-from arrayfn.lowering.plan import ExecutionPlan as Plan
-from arrayfn.references import Ref, empty_ref, freeze, new_ref
-from arrayfn.tracing import Namespace
-from arrayfn.tracing.meshes import set_mesh
 from arrayfn.transforms import (
     Dim,
     ShapeDtypeStruct,
@@ -125,9 +75,53 @@ from arrayfn.transforms.custom import (
 )
 
 if TYPE_CHECKING:
-    from arrayfn import adapters, ode, scipy, sparse
+    from arrayfn import (
+        ad_checkpoint,
+        adapters,
+        checkify,
+        checkpoint_policies,
+        custom_batching,
+        custom_derivatives,
+        debug,
+        distributed,
+        fft,
+        flatten_util,
+        image,
+        lax,
+        linalg,
+        nn,
+        numpy,
+        ode,
+        ops,
+        optim,
+        random,
+        scipy,
+        sharding,
+        sparse,
+        tree_util,
+    )
+    from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
+    from arrayfn.assertions import check
+    from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+    from arrayfn.backends.cuda.device_array import DeviceArray
+    from arrayfn.backends.cuda.this_gpu import memory_stats
+    from arrayfn.callbacks import io_callback, pure_callback
     from arrayfn.compilation.bundles import Bundle, load, save
+    from arrayfn.compilation.compiled import Compiled
     from arrayfn.compilation.kernels import get_kernel, kernels
+    from arrayfn.compilation.stages import Lowered
+    from arrayfn.debug import named_call, named_scope
+    from arrayfn.distributed import (
+        Device,
+        ShardedArray,
+        devices,
+        local_devices,
+        make_array_from_callback,
+        make_mesh,
+        set_num_devices,
+    )
+    from arrayfn.lax import platform_dependent
+    from arrayfn.lowering.plan import ExecutionPlan as Plan
     from arrayfn.parameter_files import load_parameters, save_parameters
     from arrayfn.tools.bisect import bisect
     from arrayfn.tools.compare import compare
@@ -139,33 +133,69 @@ if TYPE_CHECKING:
 
 logs.configure_from_environment()
 tracebacks.install()
-immediate.install()
 einops_backend.install()
 set_by_environment()
+LATER["mesh"] = "arrayfn.distributed.backend:MeshBackend"
+Immediate.module = "arrayfn.compilation.immediate"
+Namespace.numpy_module = "arrayfn.numpy"
 Namespace.special_module = "arrayfn.scipy.special"
 Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
-_NAMESPACES = ("adapters", "ode", "scipy", "sparse")
-_MODULES = {
-    **dict.fromkeys(("Bundle", "load", "save"), "compilation.bundles"),
-    **dict.fromkeys(("get_kernel", "kernels"), "compilation.kernels"),
-    **dict.fromkeys(("load_parameters", "save_parameters"), "parameter_files"),
-    **{name: f"tools.{name}" for name in ("bisect", "compare", "explain", "profile")},
-    "lint": "tools.hazards",
+# Public modules, and names with their modules, that are imported when they are named.
+# Type checkers find them above.
+_NAMESPACES = (
+    *("ad_checkpoint", "adapters", "checkify", "checkpoint_policies"),
+    *("custom_batching", "custom_derivatives", "debug", "distributed", "fft"),
+    *("flatten_util", "image", "lax", "linalg", "nn", "numpy", "ode", "ops", "optim"),
+    *("random", "scipy", "sharding", "sparse", "tree_util"),
+)
+_NAMES = {
+    "ad_checkpoint": ("checkpoint", "checkpoint_name", "remat"),
+    "assertions": ("check",),
+    "backends.cpu.runtime": ("get_num_threads", "set_num_threads"),
+    "backends.cuda.device_array": ("DeviceArray",),
+    "backends.cuda.this_gpu": ("memory_stats",),
+    "callbacks": ("io_callback", "pure_callback"),
+    "compilation.bundles": ("Bundle", "load", "save"),
+    "compilation.compiled": ("Compiled",),
+    "compilation.kernels": ("get_kernel", "kernels"),
+    "compilation.stages": ("Lowered",),
+    "debug": ("named_call", "named_scope"),
+    "distributed": (
+        *("Device", "ShardedArray", "devices", "local_devices"),
+        *("make_array_from_callback", "make_mesh", "set_num_devices"),
+    ),
+    "lax": ("platform_dependent",),
+    "lowering.plan": ("Plan",),
+    "parameter_files": ("load_parameters", "save_parameters"),
+    "tools.bisect": ("bisect",),
+    "tools.compare": ("compare",),
+    "tools.explain": ("explain",),
+    "tools.hazards": ("lint",),
+    "tools.profile": ("profile",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """What few processes use, imported when it is asked for."""
+    """A public name of a module that is imported when the name is first used."""
     if name in _NAMESPACES:
         return import_module(f"arrayfn.{name}")
     if name in _MODULES:
-        return getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
+        module = import_module(f"arrayfn.{_MODULES[name]}")
+        value = getattr(module, "ExecutionPlan" if name == "Plan" else name)
+        _documentation.attach_to(__name__, name, value)
+        globals()[name] = value
+        return value
     if name == "__version__":
         return _version()
     raise missing(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _version() -> str:

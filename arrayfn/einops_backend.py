@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.tracing import ImmutableArray, Namespace
+from arrayfn.tracing import ImmutableArray, namespace
 
 _MODULE = "einops._backends"
 
@@ -52,7 +52,7 @@ def _define(backends: Any) -> None:
         framework_name = "arrayfn"
 
         def __init__(self) -> None:
-            self.np = Namespace.module
+            self.np = namespace().module
 
         def is_appropriate_type(self, tensor: object) -> bool:
             return isinstance(tensor, ImmutableArray)

@@ -32,7 +32,7 @@ import numpy as np
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.backends.cuda import DeviceArray, device_put
+from arrayfn.backends.cuda.device_array import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArrayfnError
 from benchmarks.gpu_cases import Case, affine, inputs_of, of_group, step_of

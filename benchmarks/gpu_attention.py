@@ -33,7 +33,7 @@ import numpy as np
 
 import arrayfn as af
 from arrayfn import dtypes
-from arrayfn.backends.cuda import DeviceArray, device_put
+from arrayfn.backends.cuda.device_array import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.ir import ArrayType

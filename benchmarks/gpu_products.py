@@ -25,7 +25,8 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.backends.cuda import cublas, device_put, timing
+from arrayfn.backends.cuda import cublas, timing
+from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.lowering.cuda.products.names import MIN_COPIED_WORK
 

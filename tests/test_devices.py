@@ -16,6 +16,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn, random, tree
+from arrayfn.compilation import immediate
 from arrayfn.errors import ArgumentError, BackendError, InPlaceError
 from arrayfn.tracing import ArrayOnDevice
 from tests.backends.device import SimulatedArray
@@ -127,9 +128,9 @@ def test_known_indices_out_of_bounds_are_errors_and_others_are_filled(there):
 def test_rows_are_taken_by_one_compiled_operation(there):
     x = there(np.arange(300.0).reshape(100, 3))
     x[0]
-    known = len(af.immediate._device_cache._executables)
+    known = len(immediate._device_cache._executables)
     assert [row.tolist() for row in x] == np.arange(300.0).reshape(100, 3).tolist()
-    assert len(af.immediate._device_cache._executables) == known
+    assert len(immediate._device_cache._executables) == known
 
 
 FUNCTIONS = {
@@ -180,9 +181,9 @@ def test_a_derivative_runs_as_a_whole(there):
 
     w = there(X.T[:, :2])
     af.grad(loss)(w)
-    known = len(af.immediate._device_cache._executables)
+    known = len(immediate._device_cache._executables)
     af.grad(loss)(w)
-    assert len(af.immediate._device_cache._executables) == known
+    assert len(immediate._device_cache._executables) == known
 
 
 def test_operators_with_kernels_are_one_operation(there):
@@ -190,9 +191,9 @@ def test_operators_with_kernels_are_one_operation(there):
     def twice(x):
         return x + x
 
-    known = len(af.immediate._device_cache._executables)
+    known = len(immediate._device_cache._executables)
     assert_there(twice(there(X)), 2 * X)
-    assert len(af.immediate._device_cache._executables) == known + 1
+    assert len(immediate._device_cache._executables) == known + 1
 
 
 def test_jit_follows_its_arguments(device, there):

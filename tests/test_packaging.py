@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -53,12 +51,3 @@ def test_pages_name_extras_that_there_are() -> None:
         text = (ROOT / page).read_text(encoding="utf-8")
         for named in re.findall(r"'\.\[([\w,-]+)\]'", text):
             assert set(named.split(",")) <= extras, page
-
-
-def test_an_import_of_arrayfn_leaves_out_what_few_processes_use() -> None:
-    late = "numba llvmlite scipy json hashlib fractions secrets arrayfn.tools "
-    late += "arrayfn.compilation.bundles arrayfn.sparse arrayfn.scipy arrayfn.ode"
-    code = f"import sys, arrayfn; print({{*{late.split()}}} & sys.modules.keys())"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

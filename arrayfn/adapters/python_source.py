@@ -14,7 +14,7 @@ from importlib import import_module
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
-from arrayfn.tracing import ImmutableArray, Namespace
+from arrayfn.tracing import ImmutableArray, Namespace, namespace
 
 Function = Callable[..., Any]
 
@@ -95,7 +95,7 @@ def _array_function(name: str) -> Function:
         if name in _SPECIAL:
             import_module(Namespace.special_module)
             return Namespace.special[_SPECIAL[name]](*operands)
-        known = Namespace.functions
+        known = namespace().functions
         if name == "log" and len(operands) == 2:
             value, base = map(known["log"], operands)
             return known["true_divide"](value, base)
@@ -114,7 +114,7 @@ def _extreme(name: str) -> Function:
         """Call the built-in on plain numbers, and arrayfn's function on others."""
         if len(values) < 2 or not any(isinstance(x, ImmutableArray) for x in values):
             return theirs(*values, **options)
-        return functools.reduce(Namespace.functions[f"{name}imum"], values)
+        return functools.reduce(namespace().functions[f"{name}imum"], values)
 
     function.__name__ = name
     return function

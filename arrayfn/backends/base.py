@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.plan import Kernel
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.compiled import CompiledProgram
+    from arrayfn.lowering.plan import Kernel
 
 Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
 

@@ -15,7 +15,6 @@ from functools import cache
 from typing import Final
 
 from arrayfn.backends.base import BackendInfo
-from arrayfn.backends.cpu.libraries.blas import blas_file
 from arrayfn.backends.cuda.requirements import missing_here
 
 Check = Callable[[], str]
@@ -60,6 +59,8 @@ def _missing_on_gpu(*modules: str, install: str) -> str:
 @cache
 def _missing_mkl() -> str:
     """Why matrix products do not go through MKL here; empty if they do."""
+    from arrayfn.backends.cpu.libraries.blas import blas_file
+
     library = ctypes.CDLL(blas_file())
     if hasattr(library, "MKL_Get_Max_Threads"):
         return ""

@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from arrayfn.backends.base import Backend, BackendInfo
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 BACKENDS: Final[dict[str, Backend]] = {}
 ENTRY_POINTS: Final = "arrayfn.backends"
+LATER: Final[dict[str, str]] = {}
+"""Backends of later rooms by name, as "module:class": registered when asked for."""
 
 
 def register_backend(backend: Backend, *, replace: bool = False) -> None:
@@ -63,10 +66,11 @@ def get_backend(name: str) -> Backend:
         if name in PARTS:
             raise BackendError(
                 f"{name!r} is not a backend to compute on, but a part that backends "
-                f"may use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
+                f"may use ({PARTS[name].description}); there are "
+                f"{', '.join(chosen_by_name())}",
                 user_location(),
             )
-        known = [each for each in BACKENDS if BACKENDS[each].info().kind == "backend"]
+        known = chosen_by_name()
         near = difflib.get_close_matches(name, (*known, *PARTS), 1, cutoff=0.7)
         if name.startswith("gpu"):
             near = ["cuda" + name[3:]]
@@ -85,8 +89,17 @@ def has_backend(name: str) -> bool:
     """Whether there is a backend ``name``, available here or not."""
     if name in BACKENDS or _gpu_number(name) >= 0:
         return True
-    _load_entry_points()
+    if name in LATER:
+        module, _, made = LATER[name].partition(":")
+        register_backend(getattr(import_module(module), made)(), replace=True)
+    else:
+        _load_entry_points()
     return name in BACKENDS
+
+
+def chosen_by_name() -> list[str]:
+    """The backends that can be named as a device, available here or not."""
+    return [name for name in BACKENDS if BACKENDS[name].info().kind == "backend"]
 
 
 def _gpu_number(name: str) -> int:

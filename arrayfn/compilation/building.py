@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from arrayfn import tree
-from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.static_arguments import StaticArguments
 from arrayfn.errors import plural
 from arrayfn.ir import ArrayType, Mesh
@@ -55,6 +54,8 @@ def building(name: str, backend: str, reason: str) -> Generator[Built]:
     ``backend`` is the one it is compiled for, and ``reason`` what ``reason_of`` says.
     If it takes long, a line in a terminal says what is being compiled.
     """
+    from arrayfn.backends.object_cache import COUNTS
+
     built = Built(name, backend, reason)
     if reason:
         RETRACE.info("%s: %s", name, reason)

@@ -17,15 +17,11 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn import dtypes
-from arrayfn.backends.registry import get_backend
-from arrayfn.compilation.compiled import with_faults
 from arrayfn.compilation.jitted import Jitted
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Params, Program, type_of
 from arrayfn.ir.builder import ProgramBuilder
-from arrayfn.passes.checks import with_checks
 from arrayfn.passes.faults import INF, NAN
-from arrayfn.passes.inline_calls import keep_none
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import Immediate
 from arrayfn.tracing.frames import current_frame
@@ -255,6 +251,11 @@ def _run_checked(
     program: Program, operands: Sequence[Any], kinds: frozenset[str]
 ) -> None:
     """Interpret ``program`` on arrays, with checks of these ``kinds``, which raise."""
+    from arrayfn.backends.registry import get_backend
+    from arrayfn.compilation.compiled import with_faults
+    from arrayfn.passes.checks import with_checks
+    from arrayfn.passes.inline_calls import keep_none
+
     checked, sites = with_checks(program, kinds, keep_none)
     reference = get_backend("reference")
     run = with_faults(reference.load(reference.lower(checked, frozenset())), sites)

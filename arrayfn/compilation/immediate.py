@@ -50,41 +50,31 @@ from arrayfn.primitives.control_flow import (
 )
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
-from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
+from arrayfn.tracing import ArrayOnDevice, device_of
 
 Array = np.ndarray[Any, Any]
 Sites = tuple[Site, ...]
 
 # Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
-_MAX_LOOPS: Final = 1024  # compiled loops that are cached
-_MAX_OPERATIONS: Final = 4096  # compiled operations that are cached
-_MAX_NUMBERS: Final = 4096  # scalars that are cached on devices
-_LOOPS: Final = ("scan", "while_loop", "while_linear")
-
-
-def install() -> None:
-    """Make operations on arrays outside ``jit`` compute by this module."""
-    Immediate.compute = compute
-    Immediate.compute_on_device = compute_on_device
-    Immediate.run_on_device = run_on_device
+_MAX_LOOPS: Final = 1024
+_MAX_OPERATIONS: Final = 4096
+_MAX_NUMBERS: Final = 4096
 
 
 def compute(
     primitive: Primitive, arrays: Sequence[Array], params: Params
-) -> Sequence[Array] | None:
-    """Compute a shard_map, or a primitive that holds a loop; None for others.
+) -> Sequence[Array]:
+    """The results of a shard_map, or of a primitive that holds a loop.
 
-    ``arrays`` are its operands. None leaves the primitive to NumPy. A loop is
-    interpreted until it has run as many equations as compiling takes time; it is then
-    compiled, and a ``while_loop`` goes on from its carry.
+    ``arrays`` are its operands. A loop is interpreted until it has run as many
+    equations as compiling takes time; it is then compiled, and a ``while_loop`` goes on
+    from its carry.
     """
     if primitive.name == "shard_map":
         return run_on_device(
             _single_equation(primitive, map(type_of, arrays), params), arrays
         )
-    if not _has_loop(primitive, params):
-        return None
     operands = [np.asarray(x, order="C") for x in arrays]
     program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
@@ -306,18 +296,6 @@ def _value(atom: Any, values: dict[Var, Any]) -> Any:
 
 _interpreted: Counter[str] = Counter()
 """How many equations have been interpreted of each loop, by its Program's text."""
-
-
-def _has_loop(primitive: Primitive, params: Params) -> bool:
-    """Whether ``primitive`` is a loop, or a Program in its params has one."""
-    if primitive.name in _LOOPS:
-        return True
-    inner = programs_in(params)
-    return bool(inner) and any(
-        _has_loop(primitive_of(equation), equation.params)
-        for program in inner
-        for equation in program.equations
-    )
 
 
 def _single_equation(

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from arrayfn.backends.registry import choose
-from arrayfn.compilation.compiling import Compiler
+from arrayfn.compilation.compiler import Compiler
 from arrayfn.compilation.jitted import Jitted, P, R
 from arrayfn.compilation.static_arguments import StaticParameters
-from arrayfn.compilation.weight_recipes import LOSSLESS, check_recipes
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.options import MODES, Options
-from arrayfn.passes.checks import kinds_of
+from arrayfn.passes.faults import kinds_of
 from arrayfn.transforms import Function, with_shardings
 from arrayfn.transforms.arguments import check_function
 
@@ -155,11 +154,7 @@ def jit(
     static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
     static.check_apart(donated)
-    recipes = (freeze,) if isinstance(freeze, str) else freeze
-    if isinstance(recipes, bool):
-        recipes = LOSSLESS if recipes else None
-    check_recipes(recipes or ())
-    chosen = None if recipes is None else tuple(recipes)
+    recipes = None if freeze is False else _recipes(freeze)
     parts = 0 if isinstance(deterministic, bool) else deterministic
     if parts < 0 or parts & (parts - 1):
         raise ArgumentError(
@@ -167,9 +162,20 @@ def jit(
             f"{deterministic}",
             user_location(),
         )
-    options = Options(bool(deterministic), mode, parts=parts, freeze=chosen)
+    options = Options(bool(deterministic), mode, parts=parts, freeze=recipes)
     backend = None if device is None else choose(device, to_lower=True)
     check_kinds = kinds_of(checks)
     if in_shardings is not None or out_shardings is not None:
         fun = with_shardings(fun, in_shardings, out_shardings)
     return Jitted(Compiler(fun, backend, static, donated, options, check_kinds))
+
+
+def _recipes(freeze: bool | str | Sequence[str]) -> tuple[str, ...]:
+    """The recipes that ``freeze`` names. Raises ArgumentError for unknown ones."""
+    from arrayfn.compilation.weight_recipes import LOSSLESS, check_recipes
+
+    if isinstance(freeze, bool):
+        return LOSSLESS
+    recipes = (freeze,) if isinstance(freeze, str) else tuple(freeze)
+    check_recipes(recipes)
+    return recipes

@@ -1,7 +1,8 @@
 """Jitted: a function that compiles itself for each signature of its arguments.
 
 A call looks up the signature of its arguments and runs the executable found. A new
-signature is traced and compiled; equal kernels compile once.
+signature is traced and compiled; equal kernels compile once. What lowers and loads is
+imported by the first one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 from weakref import WeakSet
 
 import numpy as np
@@ -21,22 +31,19 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
-from arrayfn.compilation.compiling import CompiledSignature, Compiler
-from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
+from arrayfn.compilation.compiler import Compiler
 from arrayfn.compilation.short_calls import (
     device_shortcut,
     gives_tuple,
     is_flat,
     structure_shortcut,
 )
-from arrayfn.compilation.stages import Lowered, Traced
 from arrayfn.compilation.static_arguments import (
     StaticArguments,
     StaticParameters,
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
 from arrayfn.errors import ArgumentError, plural, user_location
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.pickling import pickled
 from arrayfn.tracing import Namespace, too_deep
@@ -52,6 +59,12 @@ from arrayfn.tracing.references import (
 )
 from arrayfn.transforms import FlatTrace, check_leaves, inside_trace, leaf_type
 from arrayfn.transforms.arguments import hints, with_own_arrays
+
+if TYPE_CHECKING:
+    from arrayfn.compilation.compiling import CompiledSignature
+    from arrayfn.compilation.open_sizes import Sizes
+    from arrayfn.compilation.stages import Lowered, Traced
+    from arrayfn.lowering.compiled import CompiledProgram
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -248,6 +261,8 @@ class Jitted(Generic[P, R]):
         ``args`` and ``kwargs`` are its dynamic arguments. A function that uses traced
         values of enclosing functions is not compiled: its trace is returned.
         """
+        from arrayfn.compilation.compiling import compile_traced
+
         compiler, (_, static, types, *_) = self._compiler, key
         arguments = static.filled(args)
         reason = reason_of(
@@ -258,7 +273,7 @@ class Jitted(Generic[P, R]):
             if traced.trace.depends_on_frames:
                 return traced
             try:
-                return compiler.compile(traced, args, kwargs, backend, built)
+                return compile_traced(compiler, traced, args, kwargs, backend, built)
             except RecursionError as error:
                 if current_frame() is not None:
                     raise
@@ -347,6 +362,9 @@ class Jitted(Generic[P, R]):
         >>> str(traced.program.output_types[0]), traced.lower().plan is not None
         ('f64[3]', True)
         """
+        from arrayfn.compilation.compiling import lower
+        from arrayfn.compilation.stages import Traced
+
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
         args, kwargs, leaves, _ = with_own_arrays(args, kwargs)
@@ -365,7 +383,7 @@ class Jitted(Generic[P, R]):
             traced.program,
             tree.structure((args, kwargs)),
             traced.out_tree,
-            lambda: compiler.lower(traced, args, kwargs, backend),
+            lambda: lower(compiler, traced, args, kwargs, backend),
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -386,6 +404,8 @@ class Jitted(Generic[P, R]):
         traced at several sizes, and the lowered function can be saved for all sizes.
         Raises ArgumentError if the Program has different structures at different sizes.
         """
+        from arrayfn.compilation.open_sizes import is_open, open_text
+
         arguments, structure = tree.flatten((args, kwargs))
         if not any(map(is_open, arguments)):
             return self.trace(*args, **kwargs).lower()

@@ -2,14 +2,15 @@
 
 A number is a leaf, by its place. Tuples, lists and dicts stand for themselves; named
 tuples and registered classes by their names, with their static values. What reads them
-back imports nothing: a class is one that this process has imported, and, unless it is
-a named tuple, registered as a node of trees.
+back imports nothing but ``OWN`` namespaces: another class is one that this process has
+imported, and, unless it is a named tuple, registered as a node of trees.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,11 @@ from arrayfn.errors import ArgumentError, BundleError, user_location
 
 _DEEPEST: Final = 64  # of nested arguments
 _MAIN: Final = "__main__"
+OWN: Final = (
+    *("arrayfn.checkify", "arrayfn.ode", "arrayfn.optim", "arrayfn.scipy.stats"),
+    "arrayfn.sparse",
+)
+"""Our namespaces whose classes are pytrees; a process may not have used them yet."""
 
 
 def described(structure: tree.TreeDef, first: int = 0) -> Any:
@@ -144,13 +150,21 @@ def _static_from(value: Any, depth: int) -> Any:
             raise BundleError("describes no static values")
 
 
+def _import_own(module: str) -> None:
+    """Import the namespace of ours that ``module`` is a part of, if it is of one."""
+    for namespace in OWN:
+        if f"{module}.".startswith(f"{namespace}."):
+            import_module(namespace)
+
+
 def _registered(name: str) -> tuple[type, Any]:
     """The registered class ``name``, and the function that makes its objects.
 
     A class of a script is found under any module, and in a script by its own name.
     """
-    known = tree.registered()
     module, _, own = name.partition(":")
+    _import_own(module)
+    known = tree.registered()
     found = [cls for cls in known if _name(cls) == name] or [
         cls
         for cls in known
@@ -170,6 +184,7 @@ def _named_tuple(name: str, fields: Sequence[Any]) -> Any:
     ``fields`` are the names of its fields. Raises BundleError without such a class.
     """
     module, _, own = name.partition(":")
+    _import_own(module)
     for place in (module, _MAIN):
         found: Any = sys.modules.get(place)
         for part in own.split("."):

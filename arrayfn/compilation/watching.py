@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from arrayfn.backends.base import Backend, Executable
-from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.passes.faults import Site
+if TYPE_CHECKING:
+    from arrayfn.backends.base import Backend, Executable
+    from arrayfn.lowering.compiled import CompiledProgram
+    from arrayfn.passes.faults import Site
 
 
 class Watched(Protocol):

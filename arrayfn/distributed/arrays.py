@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from typing_extensions import override
@@ -104,8 +104,9 @@ class ShardedArray(ArrayOnDevice):
         """The part number ``index`` of those in this process."""
         return self.addressable_shards[index].data
 
-    def block_until_ready(self) -> ShardedArray:
-        """Wait until all parts are computed; returns the array itself."""
+    @override
+    def block_until_ready(self) -> Self:
+        """Itself, once its parts are computed; those of a CPU always are."""
         for part in self.parts.values():
             if isinstance(part, DeviceArray):
                 part.block_until_ready()

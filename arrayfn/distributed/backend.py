@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
-from arrayfn.backends.registry import register_backend
 from arrayfn.distributed.arrays import ShardedArray
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
@@ -65,6 +64,3 @@ class MeshBackend:
         if not isinstance(compiled, MeshProgram):
             raise BackendError("a saved function has no mesh; trace it here")
         return ClockedMesh(compiled)
-
-
-register_backend(MeshBackend())

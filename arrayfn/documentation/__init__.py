@@ -32,13 +32,26 @@ def entries(namespace: str) -> dict[str, str]:
 def attach(module: str) -> None:
     """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions.
 
-    Names that the namespace lacks then raise errors that say where they are. There are
-    no entries for names that are imported when they are asked for.
+    Names that the namespace lacks then raise errors that say where they are. Names that
+    are imported when they are asked for get their entries then, by ``attach_to``.
     """
     namespace = sys.modules[module]
     for name, text in entries(module.removeprefix("arrayfn.")).items():
-        value: Any = reduce(getattr, name.split("."), namespace)
-        if value.__doc__ is not None and value.__module__.startswith("arrayfn"):
-            indented = text.replace("\n", f"\n{_INDENT}")
-            value.__doc__ += f"\n\n{_INDENT}{indented}"
+        first, *inner = name.split(".")
+        if first in vars(namespace):
+            _add(text, reduce(getattr, inner, vars(namespace)[first]))
     tell_where(module)
+
+
+def attach_to(module: str, name: str, value: Any) -> None:
+    """Add the entry of ``name`` in ``module``, if there is one, to its ``value``."""
+    text = entries(module.removeprefix("arrayfn.")).get(name)
+    if text is not None:
+        _add(text, value)
+
+
+def _add(text: str, value: Any) -> None:
+    """Add ``text`` to the docstring of ``value``, if it is one of arrayfn's."""
+    if value.__doc__ is not None and value.__module__.startswith("arrayfn"):
+        indented = text.replace("\n", f"\n{_INDENT}")
+        value.__doc__ += f"\n\n{_INDENT}{indented}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from arrayfn.lowering.compiled import CompiledProgram
+if TYPE_CHECKING:
+    from arrayfn.lowering.compiled import CompiledProgram
 
-Runner = Callable[[CompiledProgram], bool]
+Runner: TypeAlias = "Callable[[CompiledProgram], bool]"
 """Runs a plan with checked memory. False: it cannot, or that would take too long."""
 
 RUNNERS: Final[dict[str, Runner]] = {}

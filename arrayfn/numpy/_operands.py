@@ -14,8 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
-from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
-from arrayfn.distributed.arrays import put_sharded
+from arrayfn.backends.registry import chosen_by_name, get_backend, has_backend
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -319,12 +318,15 @@ def placed(name: str, x: Any, device: Any) -> Any:
         sharding: NamedSharding = over_mesh(f"{name}: device", device)
         if is_staged((x,)):
             return apply(reshard, x, mesh=sharding.mesh, spec=sharding.spec)
+        from arrayfn.distributed.arrays import put_sharded
+
         return put_sharded(x, sharding)
     device = getattr(device, "backend", device)
     if device is not None and not (isinstance(device, str) and has_backend(device)):
+        known = ", ".join(map(repr, chosen_by_name()))
         raise ArgumentError(
-            f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, or over "
-            f"a mesh by a NamedSharding, not on {device!r}",
+            f"{name} makes arrays on one of {known}, or over a mesh by a "
+            f"NamedSharding, not on {device!r}",
             user_location(),
         )
     if device is None or is_staged((x,)):

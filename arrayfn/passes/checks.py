@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.checks_in_loops import LOOPS, NO_FAULT_LITERAL
@@ -29,7 +28,6 @@ from arrayfn.passes.faults import (
     DIVISION,
     INDEX,
     INF,
-    KINDS,
     MAX_INDEX,
     NAN,
     NO_FAULT,
@@ -52,27 +50,6 @@ _BAD_RESULTS: Final = (
 """(kind, test of results, test of operands that excuse the result)."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
 """Families whose results are copies of elements of their operands."""
-
-
-def kinds_of(checks: object) -> frozenset[str]:
-    """The ``KINDS`` that ``checks``, an argument of ``jit``, asks for.
-
-    True means ``"index"``, and ``"all"`` means all. Raises ArgumentError for others.
-    """
-    if isinstance(checks, bool):
-        return frozenset((INDEX,) if checks else ())
-    if checks == "all":
-        return frozenset(KINDS)
-    is_collection = isinstance(checks, (tuple, list, set, frozenset))
-    requested = set[object](checks) if is_collection else {checks}
-    kinds = frozenset(kind for kind in KINDS if kind in requested)
-    if len(kinds) != len(requested):
-        raise ArgumentError(
-            f"jit has no checks {checks!r}; there are {', '.join(map(repr, KINDS))}, "
-            "several of them in a tuple, 'all', and True, which is 'index'",
-            user_location(),
-        )
-    return kinds
 
 
 def with_checks(

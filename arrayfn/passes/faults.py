@@ -15,12 +15,14 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.errors import (
+    ArgumentError,
     ArrayfnError,
     CheckError,
     DivisionByZeroError,
     NotFiniteError,
     OutOfBoundsError,
     SourceLocation,
+    user_location,
 )
 from arrayfn.ir import ArrayType
 from arrayfn.primitives.assertions import Loops, failure
@@ -38,6 +40,27 @@ DETAIL_BITS: Final = 40  # the lower bits of a fault; the site is in the others
 MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
 """The largest index that fits into a fault; larger ones are clamped to it."""
 NO_FAULT: Final = (1 << 63) - 1  # larger than any fault, so a minimum finds the first
+
+
+def kinds_of(checks: object) -> frozenset[str]:
+    """The ``KINDS`` that ``checks``, an argument of ``jit``, asks for.
+
+    True means ``"index"``, and ``"all"`` means all. Raises ArgumentError for others.
+    """
+    if isinstance(checks, bool):
+        return frozenset((INDEX,) if checks else ())
+    if checks == "all":
+        return frozenset(KINDS)
+    is_collection = isinstance(checks, (tuple, list, set, frozenset))
+    requested = set[object](checks) if is_collection else {checks}
+    kinds = frozenset(kind for kind in KINDS if kind in requested)
+    if len(kinds) != len(requested):
+        raise ArgumentError(
+            f"jit has no checks {checks!r}; there are {', '.join(map(repr, KINDS))}, "
+            "several of them in a tuple, 'all', and True, which is 'index'",
+            user_location(),
+        )
+    return kinds
 
 
 @dataclass(frozen=True, slots=True)

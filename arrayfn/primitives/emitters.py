@@ -8,6 +8,8 @@ Emitter; ``table`` defines which primitives there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 from typing_extensions import override
@@ -16,12 +18,17 @@ from arrayfn import dtypes
 from arrayfn.ir import Atom
 from arrayfn.primitives.base import Primitive
 
-_primitives: dict[str, Primitive] = {}
+_TABLE: Final = "arrayfn.primitives.table"
 
 
-def define(primitives: Mapping[str, Primitive]) -> None:
-    """Make ``primitives`` known to the Emitters, by their names."""
-    _primitives.update(primitives)
+@cache
+def _primitives() -> Mapping[str, Primitive]:
+    """All primitives by name. Their modules are imported by the first that is emitted.
+
+    A process that takes no derivative, and maps and compiles nothing, has no need of
+    them all.
+    """
+    return import_module(_TABLE).TABLE
 
 
 class Emitter:
@@ -38,7 +45,7 @@ class Emitter:
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
         """As ``Primitive.__call__``."""
-        return _primitives[self._name](*operands, **params)
+        return _primitives()[self._name](*operands, **params)
 
     @override
     def __repr__(self) -> str:

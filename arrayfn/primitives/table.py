@@ -25,7 +25,6 @@ from arrayfn.primitives import (
     discrete,
     dynamic_slices,
     elementwise,
-    emitters,
     fourier,
     indexing,
     linalg_lu,
@@ -106,6 +105,5 @@ def primitives_in(*modules: ModuleType) -> tuple[Primitive, ...]:
 
 ROWS: Final = primitives_in(*_FAMILIES)
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
-emitters.define(TABLE)
 
 assert len(TABLE) == len(ROWS), "two primitives have one name"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import arrayfn.numpy as anp
-from arrayfn import dtypes, tree
+from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir.layout import Shape
@@ -20,17 +20,6 @@ from arrayfn.tracing import ImmutableArray, Key, apply
 _WORDS = 2
 _WORD_LIMIT = 2**32
 _LONG_ROW = 64
-
-
-def _children(key: Key) -> tuple[tuple[Array], None]:
-    return (key.data,), None
-
-
-def _of_children(_: None, children: tuple[Array, ...]) -> Key:
-    return Key(children[0])
-
-
-tree.register_node(Key, _children, _of_children)
 
 
 def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:

@@ -28,7 +28,7 @@ import arrayfn
 from arrayfn import dtypes
 from arrayfn.backends.cpu.runtime import get_num_threads
 from arrayfn.backends.object_cache import object_cache
-from arrayfn.backends.registry import BACKENDS, backend_info
+from arrayfn.backends.registry import BACKENDS, LATER, backend_info
 from arrayfn.compilation.jit import jit
 from arrayfn.display.units import in_bytes
 from arrayfn.errors import ArgumentError, plural
@@ -74,7 +74,7 @@ def _facts() -> Iterator[tuple[str, str]]:
             yield package, "not installed"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "threads", f"{get_num_threads()} of {os.cpu_count()} processors"
-    for name in BACKENDS:
+    for name in dict.fromkeys((*BACKENDS, *LATER)):
         found = backend_info(name)
         state = f"not available: {found.missing}" if found.missing else "available"
         if found.kind == "implied":

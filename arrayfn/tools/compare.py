@@ -20,7 +20,6 @@ from arrayfn import dtypes, tree
 from arrayfn.backends.registry import available_backends, choose, has_backend
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.devices import block_until_ready, device_put
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
@@ -28,6 +27,7 @@ from arrayfn.numpy._operands import DTypeLike
 from arrayfn.tools.engines import ENGINES, Engine, counterpart, prepared
 from arrayfn.tools.measured import Comparison, Measured, Roof
 from arrayfn.tools.sweep import Sweep, sweep
+from arrayfn.transfers import block_until_ready, device_put
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]

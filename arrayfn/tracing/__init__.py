@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from arrayfn.tracing.array_value import ArrayOnDevice, ImmutableArray
 from arrayfn.tracing.keys import Key
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import Namespace, namespace
 from arrayfn.tracing.staging import (
     Immediate,
     Trace,
@@ -41,6 +41,7 @@ __all__ = [
     "device_of",
     "is_made_of_equations",
     "is_staged",
+    "namespace",
     "owned_copy",
     "too_deep",
     "trace",

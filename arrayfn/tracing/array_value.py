@@ -6,7 +6,7 @@ Traced values and arrays on a GPU share them. The functions behind them are look
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from typing_extensions import override
@@ -15,13 +15,13 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, InPlaceError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.tracing.methods import (
-    Namespace,
     Operand,
     called,
     function_for,
     in_dtype,
     in_place_method,
     is_operand,
+    namespace,
     operator,
     reflected,
 )
@@ -91,27 +91,27 @@ class ImmutableArray(Typed, Operand):
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
         """The axes reversed."""
-        return Namespace.functions["transpose"](self)
+        return namespace().functions["transpose"](self)
 
     @property
     def mT(self) -> Any:  # noqa: N802 - the array API's name
         """The last two axes exchanged."""
-        return Namespace.functions["matrix_transpose"](self)
+        return namespace().functions["matrix_transpose"](self)
 
     @property
     def real(self) -> Any:
         """The real part."""
-        return Namespace.functions["real"](self)
+        return namespace().functions["real"](self)
 
     @property
     def imag(self) -> Any:
         """The imaginary part."""
-        return Namespace.functions["imag"](self)
+        return namespace().functions["imag"](self)
 
     @property
     def at(self) -> Any:
-        """An accessor: ``x.at[index].set(y)`` and its like return a changed copy."""
-        return Namespace.functions["at"](self)
+        """``x.at[index].set(y)`` and similar methods, which give a changed copy."""
+        return namespace().functions["at"](self)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
@@ -140,14 +140,14 @@ class ImmutableArray(Typed, Operand):
         self, function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         name = f"{function.__module__}.{function.__name__}"
-        if function in Namespace.changing:
+        if function in namespace().changing:
             raise InPlaceError(
                 f"{name} would change an array in place, which is not done with what "
                 f"is an array {self.KIND}; arrayfn.numpy.{function.__name__} gives a "
                 "changed copy",
                 user_location(),
             )
-        traced = Namespace.array_functions.get(function)
+        traced = namespace().array_functions.get(function)
         if traced is None:
             raise ArgumentError(
                 f"{name} {self.REFUSED}",
@@ -156,7 +156,7 @@ class ImmutableArray(Typed, Operand):
         return called(name, traced, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return Namespace.module
+        return namespace().module
 
     def __len__(self) -> int:
         if not self.shape:
@@ -173,7 +173,7 @@ class ImmutableArray(Typed, Operand):
         return (self[i] for i in range(self.shape[0]))
 
     def __getitem__(self, index: Any) -> Any:
-        return Namespace.functions["getitem"](self, index)
+        return namespace().functions["getitem"](self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise InPlaceError(
@@ -247,7 +247,7 @@ class ImmutableArray(Typed, Operand):
 
     def copy(self) -> Any:
         """The same elements; an array on a device is copied."""
-        return Namespace.functions["copy"](self)
+        return namespace().functions["copy"](self)
 
     cumprod = operator("cumprod")
     cumsum = operator("cumsum")
@@ -303,6 +303,10 @@ class ArrayOnDevice(ImmutableArray):
     def device(self) -> str:
         """The backend whose memory holds it."""
         raise NotImplementedError
+
+    def block_until_ready(self) -> Self:
+        """Itself, once it is computed; a device that computes at once need not wait."""
+        return self
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
         """The array on ``device``: itself if it is there, a NumPy array on "cpu".

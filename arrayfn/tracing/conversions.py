@@ -25,7 +25,7 @@ from arrayfn.errors import (
     TracedConversionError,
     user_location,
 )
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 
 _OWN: Final = str(Path(__file__).parents[1]) + os.sep
 _STANDARD: Final = sysconfig.get_path("stdlib") + os.sep
@@ -128,7 +128,7 @@ def _counterpart(name: str) -> str:
     """arrayfn's name for the function ``name`` of ``math``; empty if it has none."""
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
-    if name not in _NO_COUNTERPART and hasattr(Namespace.module, name):
+    if name not in _NO_COUNTERPART and hasattr(namespace().module, name):
         return f"arrayfn.numpy.{name}"
     return ""
 

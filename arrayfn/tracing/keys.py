@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from typing_extensions import override
 
-from arrayfn import dtypes
+from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, IndexingError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import (
@@ -28,7 +28,7 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing.array_value import ImmutableArray
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.value import Tracer
 
 WORDS: Final = 2  # of a key, each a uint32
@@ -78,14 +78,14 @@ class Key(ImmutableArray):
             axes_or_reversed = (order_or_axis,)
         ndim = len(axes_or_reversed)
         order = [place % ndim for place in axes_or_reversed]
-        return Key(Namespace.functions["transpose"](self.data, (*order, ndim)))
+        return Key(namespace().functions["transpose"](self.data, (*order, ndim)))
 
     @override
     def reshape(self, *shape: Any) -> Key:
         """The same keys with another shape; one extent of it may be -1."""
         given = shape[0] if len(shape) == 1 else shape
         wanted = given if isinstance(given, Sequence) else (given,)
-        return Key(Namespace.functions["reshape"](self.data, (*wanted, WORDS)))
+        return Key(namespace().functions["reshape"](self.data, (*wanted, WORDS)))
 
     @override
     def __iter__(self) -> Iterator[Key]:
@@ -109,7 +109,7 @@ class Key(ImmutableArray):
                 user_location(),
             )
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
-        getitem = Namespace.functions["getitem"]
+        getitem = namespace().functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
 
     @override
@@ -135,6 +135,17 @@ class Key(ImmutableArray):
             kind = "traced" if isinstance(self.data, Tracer) else "on a device"
             return f"Key<{self.shape}, {kind}>"
         return f"Key({self.data!r})"
+
+
+def _children(key: Key) -> tuple[tuple[Any], None]:
+    return (key.data,), None
+
+
+def _of_children(_: None, children: tuple[Any, ...]) -> Key:
+    return Key(children[0])
+
+
+tree.register_node(Key, _children, _of_children)
 
 
 _MOVED: Final[dict[Primitive, tuple[int, ...]]] = {

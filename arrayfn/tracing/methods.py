@@ -1,6 +1,6 @@
 """Operators and methods of arrays, made of functions looked up by name.
 
-``Namespace`` is filled by ``arrayfn.numpy``, which is a later room.
+``Namespace`` is filled by ``arrayfn.numpy``, a later room, when it is first needed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
@@ -29,10 +30,11 @@ class Namespace:
     """The functions that operators, methods, ufuncs and NumPy's functions call.
 
     ``functions`` are keyed by name, ``ufuncs`` by (ufunc, method), ``array_functions``
-    by NumPy's function; ``changing`` are NumPy's functions that change an argument.
-    ``arrayfn.numpy`` fills them. ``special`` is keyed by the names of SciPy's ufuncs
-    and filled by ``special_module``, which is imported when it is needed, as is
-    ``numba_module``, which calls functions that Numba compiled.
+    by NumPy's function; ``changing`` are NumPy's functions that change an argument, and
+    ``module`` is ``arrayfn.numpy`` itself, which fills all of these: ``namespace()``
+    imports it, by the name ``numpy_module``, when it is needed. ``special`` is keyed by
+    the names of SciPy's ufuncs and filled by ``special_module``, which is imported when
+    it is needed, as is ``numba_module``, which calls functions that Numba compiled.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -42,12 +44,20 @@ class Namespace:
     special: ClassVar[dict[str, Callable[..., Any]]] = {}
     special_module: ClassVar[str]
     numba_module: ClassVar[str]
+    numpy_module: ClassVar[str]
     module: ClassVar[Any] = None
+
+
+@cache
+def namespace() -> type[Namespace]:
+    """``Namespace``, filled."""
+    import_module(Namespace.numpy_module)
+    return Namespace
 
 
 def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
     """arrayfn's function for a method of a NumPy or SciPy ufunc, or None."""
-    found = Namespace.ufuncs.get((ufunc, method))
+    found = namespace().ufuncs.get((ufunc, method))
     if found is None and method == "__call__":
         name = ufunc.__name__
         theirs = sys.modules.get("scipy.special")  # whoever has its ufuncs imported it
@@ -69,7 +79,7 @@ def operator(name: str) -> Callable[..., Any]:
             if other is operands[0]:
                 return _not_an_operand(name, other)
             operands = (other, *operands[1:])
-        return Namespace.functions[name](self, *operands, **options)
+        return namespace().functions[name](self, *operands, **options)
 
     method.__name__ = name
     return method
@@ -87,7 +97,7 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
         known = other if is_operand(other) else adopted(other)
         if known is other and not is_operand(other):
             return _not_an_operand(name, other)
-        return Namespace.functions[name](known, self)
+        return namespace().functions[name](known, self)
 
     return method
 
@@ -173,7 +183,7 @@ def in_dtype(
                     f"{x.dtype}; convert it first, with .astype",
                     user_location(),
                 )
-            x = Namespace.functions["astype"](x, dtype)
+            x = namespace().functions["astype"](x, dtype)
         converted.append(x)
     return tuple(converted), rest
 

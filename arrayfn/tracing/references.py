@@ -19,7 +19,7 @@ from arrayfn.errors import ArgumentError, TracerLeakError, user_location
 from arrayfn.ir import ArrayType, type_of
 from arrayfn.tracing.array_value import ImmutableArray, Typed
 from arrayfn.tracing.frames import Frame, current_frame
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.staging import constant
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ class Ref(Typed):
 
     def set(self, value: Any) -> None:
         """Set the value to ``value``, converted to the Ref's shape and dtype."""
-        value = Namespace.functions["broadcast_to"](value, self.shape)
-        self._replace(Namespace.functions["astype"](value, self.dtype))
+        value = namespace().functions["broadcast_to"](value, self.shape)
+        self._replace(namespace().functions["astype"](value, self.dtype))
 
     def swap(self, value: Any) -> Any:
         """Set the value to ``value``, and return the previous value."""
@@ -78,13 +78,13 @@ class Ref(Typed):
 
     def __getitem__(self, index: Any) -> Any:
         value = self.get()
-        return value if index is ... else Namespace.functions["getitem"](value, index)
+        return value if index is ... else namespace().functions["getitem"](value, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if index is ...:
             self.set(value)
         else:
-            self._replace(Namespace.functions["at"](self.current())[index].set(value))
+            self._replace(namespace().functions["at"](self.current())[index].set(value))
 
     def _replace(self, value: Any) -> None:
         """Store ``value``; in a nested trace, as a new value in the current frame."""

@@ -13,8 +13,10 @@ import itertools
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from arrayfn.ir import (
     Params,
     Program,
     Var,
+    programs_in,
     type_of,
 )
 from arrayfn.ir.builder import rename
@@ -47,32 +50,66 @@ from arrayfn.primitives.base import Primitive, has_effect, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.keys import WORDS, Key, check_moved
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.value import Tracer
 
 Array = np.ndarray[Any, Any]
 
 
 class Immediate:
-    """Computes operations whose operands are known; filled by a later room.
+    """Computes operations whose operands are known, in a later room.
 
-    ``compute`` computes loops on NumPy's arrays, and returns None for operations that
-    are left to the NumPy reference. ``compute_on_device`` computes a primitive, and
-    ``run_on_device`` a whole Program, whose operands are on a device (``device_of``).
+    ``module`` is its name; it is imported when it is needed (see ``Computing``).
     ``inspect`` sees what was computed, and may raise; while it is set, Programs are
     computed one equation after the other.
     """
 
-    compute: ClassVar[
-        Callable[[Primitive, Sequence[Array], Params], Sequence[Array] | None] | None
-    ] = None
-    compute_on_device: ClassVar[
-        Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]
-    ]
-    run_on_device: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
+    module: ClassVar[str]
     inspect: ClassVar[
         Callable[[Primitive, Sequence[Any], Params, Any], None] | None
     ] = None
+
+
+class Computing(Protocol):
+    """The functions of the module ``Immediate.module``."""
+
+    def compute(
+        self, primitive: Primitive, arrays: Sequence[Array], params: Params, /
+    ) -> Sequence[Array]:
+        """The results of a shard_map, or of a primitive that holds a loop."""
+        ...
+
+    def compute_on_device(
+        self, primitive: Primitive, operands: Sequence[Any], params: Params, /
+    ) -> Sequence[Any]:
+        """The results of a primitive with operands on a device (``device_of``)."""
+        ...
+
+    def run_on_device(
+        self, program: Program, operands: Sequence[Any], /
+    ) -> Sequence[Any]:
+        """The outputs of a Program with operands or constants on a device."""
+        ...
+
+
+@cache
+def _computing() -> Computing:
+    return cast(Any, import_module(Immediate.module))
+
+
+_LOOPS: Final = ("scan", "while_loop", "while_linear")
+
+
+def _has_loop(primitive: Primitive, params: Params) -> bool:
+    """Whether ``primitive`` is a loop, or a Program in it has one."""
+    if primitive.name in _LOOPS:
+        return True
+    inner = programs_in(params)
+    return bool(inner) and any(
+        _has_loop(primitive_of(equation), equation.params)
+        for program in inner
+        for equation in program.equations
+    )
 
 
 _FROM_REFUSALS: Final = TypeError, ValueError, IndexError, SystemError, AttributeError
@@ -311,7 +348,7 @@ def _applied_to_words(
 ) -> Any:
     """Apply a primitive that moves or compares keys to each word of the keys."""
     check_moved(primitive, operands)
-    functions = Namespace.functions
+    functions = namespace().functions
     parts: list[Any] = []
     for k in range(WORDS):
         words = [
@@ -339,7 +376,7 @@ def apply_program(
         return _inlined(frame, program, operands, once)
     is_whole = frame is None and Immediate.inspect is None
     if is_whole and device_of((*operands, *program.constant_values)):
-        return list(Immediate.run_on_device(program, operands))
+        return list(_computing().run_on_device(program, operands))
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
@@ -458,16 +495,13 @@ def _array(value: Any) -> Any:
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
     """Compute the result, or results, of ``primitive`` on arrays."""
     if _is_any(ArrayOnDevice, arrays):
-        outputs = Immediate.compute_on_device(primitive, arrays, params)
+        outputs = _computing().compute_on_device(primitive, arrays, params)
         results = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    # Loops hold their Programs in params.
+    elif params and (primitive.name == "shard_map" or _has_loop(primitive, params)):
+        results = tuple(_computing().compute(primitive, arrays, params))
     else:
-        made = None
-        # It computes loops alone, which hold their Programs in params.
-        if Immediate.compute is not None and params:
-            made = Immediate.compute(primitive, arrays, params)
-        results = (
-            primitive.reference(*arrays, **params) if made is None else tuple(made)
-        )
+        results = primitive.reference(*arrays, **params)
     if Immediate.inspect is not None:
         Immediate.inspect(primitive, arrays, params, results)
     return results

@@ -29,7 +29,7 @@ from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
 from arrayfn.tracing.array_value import ArrayOnDevice, ImmutableArray
 from arrayfn.tracing.conversions import refused_conversion
-from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.methods import Namespace, namespace
 
 Array = np.ndarray[Any, Any]
 
@@ -225,7 +225,7 @@ class Tracer(ImmutableArray):
             super().__setitem__(index, value)
         # ``array_api_extra.at`` assigns to a local variable, which it returns. The
         # variable becomes the changed copy; this Tracer stays what it is.
-        functions = Namespace.functions
+        functions = namespace().functions
         new = functions["astype"](functions["asarray"](value), self.dtype)
         mask = isinstance(index, bool) or (
             getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape

@@ -12,7 +12,9 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
-from arrayfn.backends.cuda import DeviceArray, memory_stats, missing_here
+from arrayfn.backends.cuda import missing_here
+from arrayfn.backends.cuda.device_array import DeviceArray
+from arrayfn.backends.cuda.this_gpu import memory_stats
 from arrayfn.errors import InPlaceError, OutOfMemoryError
 
 pytestmark = [

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn.backends.cuda import (
-    code,
-    device_put,
-    missing_here,
-    modules,
-)
+from arrayfn.backends.cuda import code, missing_here, modules
+from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.graphs import replay
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.plan import Kernel

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda import cublas, device_put, missing_here
+from arrayfn.backends.cuda import cublas, missing_here
+from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.product_forms import form_of
 from arrayfn.backends.cuda.product_tiles import choose_candidates

@@ -8,11 +8,8 @@ import pytest
 
 import arrayfn as af
 from arrayfn import dtypes, nn
-from arrayfn.backends.cuda import (
-    device_put,
-    missing_here,
-    runner,
-)
+from arrayfn.backends.cuda import missing_here, runner
+from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import dispatch, replay
 from arrayfn.backends.cuda.runner import LaunchConfig, Plan, StepKind

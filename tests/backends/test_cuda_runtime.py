@@ -9,14 +9,9 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
-from arrayfn.backends.cuda import (
-    CudaBackend,
-    DeviceArray,
-    device_put,
-    from_dlpack,
-    memory_stats,
-    missing_here,
-)
+from arrayfn.backends.cuda import CudaBackend, missing_here
+from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
+from arrayfn.backends.cuda.this_gpu import memory_stats
 from arrayfn.errors import ArgumentError, BackendError, DifferentiationError
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.calls import evaluate

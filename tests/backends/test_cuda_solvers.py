@@ -6,12 +6,9 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.backends.cuda import (
-    device_put,
-    missing_here,
-    missing_packages,
-)
+from arrayfn.backends.cuda import missing_here, missing_packages
 from arrayfn.backends.cuda.code import kernel_ptx
+from arrayfn.backends.cuda.device_array import device_put
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.backends.cuda.libraries import spectra
 from arrayfn.lowering.cuda.lower import lower

@@ -8,13 +8,18 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
-from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram, completed
+from arrayfn.ir import ArrayType, Equation, Program
+from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan_runners import RUNNERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from arrayfn.lowering.compiled import CompiledProgram
+    from arrayfn.lowering.libraries.calls import LibraryCall
     from arrayfn.lowering.plan import Kernel
+    from arrayfn.passes.reads import Reads
 
 # The compiler and the runtime are imported by the first function that is compiled.
 
@@ -28,7 +33,28 @@ def _try_plan(compiled: CompiledProgram) -> bool:
     return try_plan(compiled)
 
 
+def _sparse_product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """The product of a sparse matrix and a dense vector or matrix."""
+    from arrayfn.lowering.libraries.sparse import product
+
+    return product(equation, reads)
+
+
+def _has_sparse_product(*types: ArrayType, **static: Any) -> bool:
+    """Whether the library has these types, and there are enough entries."""
+    from arrayfn.lowering.libraries.sparse import is_computed
+
+    return is_computed(*types, **static)
+
+
 RUNNERS["cpu"] = _try_plan
+# An operator's kernel is registered here, not beside the operator, so that functions
+# that call it can be saved, and loaded without it.
+KERNELS.register(
+    OperatorKernel(
+        "sparse_product", "cpu", _sparse_product, _has_sparse_product, lowered=True
+    )
+)
 
 
 class CpuBackend:
@@ -66,6 +92,7 @@ class CpuBackend:
         """
         from arrayfn.backends.cpu.donation import DonatingExecutable
         from arrayfn.backends.cpu.executable import bind
+        from arrayfn.lowering.compiled import completed
 
         compiled = completed(compiled, lambda once: self.load(once)(()))
         executable = bind(compiled.plan, compiled.kernels, compiled.constants)

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
 from arrayfn.backends.cuda import attention, sparse_systems
-from arrayfn.backends.cuda.checked_run import try_plan
-from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
-from arrayfn.backends.cuda.driver import device, gpu, gpu_count, on, per_device
-from arrayfn.backends.cuda.memory import MemoryStats
 from arrayfn.backends.cuda.requirements import missing_here, missing_packages
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.plan_runners import RUNNERS
 
-__all__ = [
-    "CudaBackend",
-    "DeviceArray",
-    "device_put",
-    "from_dlpack",
-    "memory_stats",
-    "missing_here",
-    "missing_packages",
-]
+if TYPE_CHECKING:
+    from arrayfn.backends.cuda.device_array import DeviceArray
+    from arrayfn.lowering.compiled import CompiledProgram
+    from arrayfn.lowering.plan import Kernel
 
-RUNNERS["cuda"] = try_plan
+# The driver, the runner and the arrays are imported by what first uses a GPU.
+
+__all__ = ["CudaBackend", "missing_here", "missing_packages"]
+
+
+def _try_plan(compiled: CompiledProgram) -> bool:
+    """Run a plan in checked memory (``checked_run``)."""
+    from arrayfn.backends.cuda.checked_run import try_plan
+
+    return try_plan(compiled)
+
+
+RUNNERS["cuda"] = _try_plan
 attention.register()
 sparse_systems.register()
 
-_HOPPER: Final = (9, 0)
+HOPPER: Final = (9, 0)
 
 
 class CudaBackend:
@@ -54,18 +53,27 @@ class CudaBackend:
         )
 
     def _missing(self) -> str:
-        """Say why there is no GPU of this number; empty if there is one."""
-        count = gpu_count() if self.number else 1
+        """Why there is no GPU of this number; empty if there is."""
+        if not self.number:
+            return ""
+        from arrayfn.backends.cuda.driver import gpu_count
+
+        count = gpu_count()
         if self.number < count:
             return ""
         return f"there {'is' if count == 1 else 'are'} {count} here"
 
     def array_types(self) -> tuple[type, ...]:
-        """The types of arrays on the GPU."""
+        """Arrays on the GPU."""
+        from arrayfn.backends.cuda.device_array import DeviceArray
+
         return (DeviceArray,)
 
     def put(self, x: Any) -> DeviceArray:
-        """Copy ``x``, an array or a number, to the memory of this GPU."""
+        """A copy of ``x``, an array or a number, in the memory of this GPU."""
+        from arrayfn.backends.cuda.device_array import device_put
+        from arrayfn.backends.cuda.driver import gpu, on
+
         with on(gpu(self.number)):
             return device_put(x)
 
@@ -80,14 +88,18 @@ class CudaBackend:
 
         if missing_here():
             return lower(program, donated, options=options)
+        from arrayfn.backends.cuda.driver import gpu, on
+        from arrayfn.backends.cuda.this_gpu import config
+
         with on(gpu(self.number)):
-            return lower(program, donated, gpu=_config(), options=options)
+            return lower(program, donated, gpu=config(), options=options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """Load ``compiled`` as a callable. Raises BackendError without a GPU."""
         reason = missing_here()
         if reason:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
+        from arrayfn.backends.cuda.driver import gpu, on
         from arrayfn.backends.cuda.executable import Executable
 
         with on(gpu(self.number)):
@@ -101,39 +113,15 @@ class CudaBackend:
         if reason := missing_packages():
             raise BackendError(f"PTX cannot be made: {reason}")
         from arrayfn.backends.cuda.code import kernel_ptx
+        from arrayfn.backends.cuda.driver import gpu
 
-        here = _HOPPER if missing_here() else gpu(self.number).arch
+        here = HOPPER if missing_here() else gpu(self.number).arch
         return kernel_ptx(kernel, here)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
         """Load ``compiled`` as a callable with an event after each step."""
         from arrayfn.backends.cuda import timed
+        from arrayfn.backends.cuda.driver import gpu, on
 
         with on(gpu(self.number)):
             return timed.TimedExecutable(compiled, self.name)
-
-
-@per_device
-def _config() -> GpuConfig:
-    """The configuration of the GPU here. Before Hopper there are no clusters."""
-    from arrayfn.backends.cuda.convolution_algorithms import choose_algorithm
-
-    here = device()
-    cluster = GPU.max_cluster if here.arch >= _HOPPER else 0
-    return replace(
-        GPU,
-        multiprocessors=here.multiprocessors,
-        max_cluster=cluster,
-        choose_convolution=choose_algorithm,
-    )
-
-
-def memory_stats() -> MemoryStats:
-    """The amounts of GPU memory that are in use and reserved now.
-
-    Raises BackendError without a GPU.
-    """
-    reason = missing_here()
-    if reason:
-        raise BackendError(f"backend 'cuda' is not available ({reason})")
-    return device().memory_stats()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from typing_extensions import override
@@ -167,11 +167,9 @@ class DeviceArray(ArrayOnDevice):
 
     # Elements.
 
-    def block_until_ready(self) -> DeviceArray:
-        """Wait until the array is computed, and return it.
-
-        Raises errors of kernels.
-        """
+    @override
+    def block_until_ready(self) -> Self:
+        """Wait until it is computed; returns itself. Raises errors of kernels."""
         if not self.pointer:
             self.address()  # raises
         self.gpu.synchronize()

@@ -8,23 +8,20 @@ complex128, and sums are exact before they are rounded; its results stay float64
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
 from arrayfn.backends.base import BackendInfo, Executable
-from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.ir import Program
-from arrayfn.ir import text as ir_text
-from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.plan import ExecutionPlan
-from arrayfn.primitives.callbacks import keep_callbacks
-from arrayfn.primitives.calls import evaluate
-from arrayfn.primitives.table import TABLE
-from arrayfn.tracing import owned_copy
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.compiled import CompiledProgram
+
+# The table of primitives is imported by the first Program that is lowered or run.
 
 
 class ReferenceBackend:
@@ -48,12 +45,17 @@ class ReferenceBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """Wrap the Program's text; there are no kernels and there is no plan."""
+        """No kernels and no plan: the Program's text is what is run."""
+        from arrayfn.ir.text import format_program
+        from arrayfn.lowering.compiled import CompiledProgram
+        from arrayfn.lowering.plan import ExecutionPlan
+        from arrayfn.primitives.callbacks import keep_callbacks
+
         keep_callbacks(program.equations)
         return CompiledProgram(
             name=program.name,
             target=self.name,
-            text=ir_text.format_program(program, comments=False),
+            text=format_program(program, comments=False),
             input_types=program.input_types,
             output_types=program.output_types,
             kernels=(),
@@ -63,7 +65,12 @@ class ReferenceBackend:
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """Parse the Program back, and interpret it."""
-        program = ir_text.parse_program(compiled.text, TABLE, compiled.constants)
+        from arrayfn.ir.text import parse_program
+        from arrayfn.primitives.calls import evaluate
+        from arrayfn.primitives.table import TABLE
+        from arrayfn.tracing import owned_copy
+
+        program = parse_program(compiled.text, TABLE, compiled.constants)
         run_program = self.prepare(program)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
@@ -94,9 +101,13 @@ class WideReferenceBackend(ReferenceBackend):
     @override
     def prepare(self, program: Program) -> Program:
         """The Program in double precision."""
+        from arrayfn.backends.reference.wide import widened
+
         return widened(program)
 
     @override
     def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
         """An argument, rounded to the dtype that the Program gives it, as float64."""
+        from arrayfn.backends.reference.wide import wide_array
+
         return wide_array(x, dtype)

@@ -18,11 +18,9 @@ from arrayfn.lowering.libraries import (
     factorizations,
     fourier,
     sorting,
-    sparse,
     triangular,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall
-from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.passes.reads import Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
@@ -56,12 +54,3 @@ def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     ``name`` is that of the primitive's ``Library`` form.
     """
     return LIBRARIES[name](equation, reads)
-
-
-# An operator's kernel is registered here, not beside the operator, so that functions
-# that call it can be saved, and loaded without it.
-KERNELS.register(
-    OperatorKernel(
-        "sparse_product", "cpu", sparse.product, when=sparse.is_computed, lowered=True
-    )
-)

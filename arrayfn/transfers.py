@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from arrayfn import tree
 from arrayfn.array_likes import Elsewhere, Shared, adopted
-from arrayfn.backends.cuda import DeviceArray
 from arrayfn.backends.registry import choose, is_backend_available
-from arrayfn.distributed.arrays import ShardedArray, put_sharded
-from arrayfn.distributed.devices import Device
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import NamedSharding, PartitionSpec
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import ArrayOnDevice, apply
 from arrayfn.tracing.meshes import over_mesh
 from arrayfn.transforms import check_leaf
+
+if TYPE_CHECKING:
+    from arrayfn.distributed import Device
 
 
 def device_put(
@@ -45,12 +45,14 @@ def device_put(
     where = over_mesh("device_put", device)
     if isinstance(where, NamedSharding):
         return tree.map(lambda leaf: _resharded(leaf, where), x)
-    name = where.backend if isinstance(where, Device) else where
+    name = getattr(where, "backend", where)
     return tree.map(choose(name).put, x)
 
 
 def _resharded(x: Any, sharding: NamedSharding) -> Any:
     """``x`` over the devices that ``sharding`` says."""
+    from arrayfn.distributed.arrays import ShardedArray, put_sharded
+
     if not isinstance(x, ShardedArray) or x.sharding.mesh != sharding.mesh:
         return put_sharded(x, sharding)
     if x.sharding.spec == sharding.spec:
@@ -119,6 +121,6 @@ def block_until_ready(x: Any) -> Any:
     {'a': array([0, 1])}
     """
     for leaf in tree.leaves(x):
-        if isinstance(leaf, (DeviceArray, ShardedArray)):
+        if isinstance(leaf, ArrayOnDevice):
             leaf.block_until_ready()
     return x
