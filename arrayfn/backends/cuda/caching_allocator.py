@@ -52,11 +52,11 @@ class CachingAllocator:
             **{field: addresses[name] for field, name in FUNCTIONS.items()},
         )
         self._free_lists: dict[int, int] = {}
-        self._take = _function(free_lists.free_list_take)
-        self._give = _function(free_lists.free_list_give)
+        self._pop_block = _function(free_lists.free_list_pop)
+        self._push_block = _function(free_lists.free_list_push)
         self._clear = _function(free_lists.free_list_clear)
         self._object = _function(free_lists.block_object)
-        self._share = _function(free_lists.block_share)
+        self._mark_shared = _function(free_lists.mark_shared)
 
     @property
     def idle_bytes(self) -> int:
@@ -81,27 +81,27 @@ class CachingAllocator:
         None if memory is exhausted.
         """
         free_list = self.free_list(nbytes)
-        pointer = self._take(free_list)
+        pointer = self._pop_block(free_list)
         return (pointer, self._object(free_list, pointer)) if pointer else None
 
     def allocate(self, nbytes: int) -> int:
         """Allocate ``nbytes``, to be freed by ``free``; 0 if memory is exhausted."""
         free_list = self.free_list(nbytes)
-        pointer: int = self._take(free_list)
+        pointer: int = self._pop_block(free_list)
         if pointer:
             self._allocated[pointer] = free_list
         return pointer
 
     def free(self, pointer: int) -> None:
         """Free what ``allocate`` returned."""
-        self._give(self._allocated.pop(pointer), pointer)
+        self._push_block(self._allocated.pop(pointer), pointer)
 
     def share(self, owner: object) -> None:
         """Record that another library has seen the memory of the block ``owner``.
 
         The GPU is waited for before that memory is used again.
         """
-        self._share(id(owner))
+        self._mark_shared(id(owner))
 
     def clear(self) -> None:
         """Return all idle blocks to the driver."""

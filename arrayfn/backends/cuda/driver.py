@@ -397,11 +397,11 @@ def per_device(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Cache the results of ``function`` for each GPU and its arguments."""
 
     @cache
-    def kept(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def cached(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return function(*args, **kwargs)
 
     @wraps(function)
-    def found(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return kept(current_number(), *args, **kwargs)
+    def on_current_gpu(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return cached(current_number(), *args, **kwargs)
 
-    return found
+    return on_current_gpu

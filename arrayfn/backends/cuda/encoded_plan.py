@@ -285,20 +285,20 @@ class EncodedPlan:
             shared=kernel.shared,
         )
 
-    def _step_accesses(self, step: KernelCall, made: runner.Step) -> StepAccesses:
-        """The memory that ``step`` reads and writes, and its estimated time.
+    def _step_accesses(self, step: KernelCall, encoded: runner.Step) -> StepAccesses:
+        """What ``step`` reads and writes, and whether other steps may run beside it.
 
-        ``made`` is the step as encoded for the native runner.
+        ``encoded`` is the step as encoded for the native runner.
         """
         workspace, nbytes = (0, 0), self._bytes(step)
         duration = _duration(nbytes)
         small = not duration
-        if made.kind == StepKind.KERNEL:
-            # A few blocks take as long as if all multiprocessors had as much.
-            shares = max(1, device().multiprocessors // step.items)
-            duration = _duration(nbytes * shares)
-        if isinstance(made, runner.PreparedProduct):
-            workspace = made.workspace, made.workspace + made.workspace_bytes
+        if encoded.kind == StepKind.KERNEL:
+            # Few blocks use few multiprocessors, and so take longer for the bytes.
+            idle_factor = max(1, device().multiprocessors // step.items)
+            duration = _duration(nbytes * idle_factor)
+        if isinstance(encoded, runner.Product):
+            workspace = encoded.workspace, encoded.workspace + encoded.workspace_bytes
             kernel = self._kernels[step.kernel]
             assert isinstance(kernel, LibraryKernel)
             _, p = self._named(step, kernel)
@@ -347,7 +347,7 @@ class EncodedPlan:
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, addend, result = made.layouts
-        return runner.PreparedProduct(
+        return runner.Product(
             kind=StepKind.PRODUCT,
             handle=made.handle,
             operation=made.operation,

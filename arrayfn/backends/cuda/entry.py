@@ -19,8 +19,8 @@ from typing import Final
 from arrayfn.backends.cuda.free_lists import (
     FreeList,
     block_object,
-    free_list_give,
-    free_list_take,
+    free_list_pop,
+    free_list_push,
 )
 from arrayfn.backends.cuda.runner import LaunchPlan, run
 from arrayfn.backends.native import CFunction, cast, cycles, native, pause, size_of
@@ -192,34 +192,34 @@ def start(call: Call) -> bool:
     count = call.output_count
     for i in range(count):
         output = call.outputs[i]
-        block = free_list_take(output.free_list)
+        block = free_list_pop(output.free_list)
         if block == 0:
-            outputs_give(call, i)
+            free_outputs(call, i)
             return False
         call.buffers[output.buffer] = block
     free_list = call.arena_free_list
     arena = 0
     if free_list is not None:
-        arena = free_list_take(free_list)
+        arena = free_list_pop(free_list)
         if arena == 0:
-            outputs_give(call, count)
+            free_outputs(call, count)
             return False
         call.buffers[call.arena] = arena
     status = launch(call)
     if free_list is not None:
-        free_list_give(free_list, arena)
+        free_list_push(free_list, arena)
     if status != 0:
-        outputs_give(call, count)
+        free_outputs(call, count)
         return False
     return True
 
 
 @native
-def outputs_give(call: Call, count: int) -> None:
+def free_outputs(call: Call, count: int) -> None:
     """Free the memory of the first ``count`` results."""
     for i in range(count):
         output = call.outputs[i]
-        free_list_give(output.free_list, call.buffers[output.buffer])
+        free_list_push(output.free_list, call.buffers[output.buffer])
 
 
 @native

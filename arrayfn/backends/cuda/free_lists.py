@@ -57,8 +57,11 @@ realloc = CFunction[[Array[int], int], Array[int] | None]("realloc")
 
 
 @native
-def free_list_take(free_list: FreeList) -> int:
-    """Allocate the lowest block of a free list, or a new one; 0 without memory."""
+def free_list_pop(free_list: FreeList) -> int:
+    """Remove and return a free list's lowest block, or allocate one; 0 on failure.
+
+    The list is a binary min-heap: its last block sinks from the root to its place.
+    """
     last = free_list.count - 1
     if last < 0:
         return free_list_new_block(free_list)
@@ -94,7 +97,7 @@ def free_list_new_block(free_list: FreeList) -> int:
 
 
 @native
-def free_list_give(free_list: FreeList, block: int) -> None:
+def free_list_push(free_list: FreeList, block: int) -> None:
     """Put an idle block on its free list, or return it to the driver."""
     memory = free_list.memory
     if free_list.keeps == 0 or memory.idle_bytes >= memory.max_idle:
@@ -155,11 +158,11 @@ def block_destroyed(capsule: PyObject) -> None:
         # Another library's work on it may not have run yet.
         free_list.memory.set_current(free_list.memory.context)
         free_list.memory.synchronize()
-    free_list_give(free_list, PyCapsule_GetPointer(capsule, None))
+    free_list_push(free_list, PyCapsule_GetPointer(capsule, None))
 
 
 @native
-def block_share(capsule: PyObject) -> None:
+def mark_shared(capsule: PyObject) -> None:
     """Mark a block's capsule as seen by another library.
 
     Its destructor then waits for the GPU.

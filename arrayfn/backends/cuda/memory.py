@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
+LARGEST_IDLE: Final = 32 << 20
 """Bytes of the largest block that stays in a free list for the next array (32 MiB)."""
 _MIN_BLOCK: Final = 512
 """Bytes of the smallest block, except those for single numbers."""
-_NUMBER: Final = 16  # bytes of a single number, at most
+_NUMBER: Final = 16
 """Bytes of a single number, at most: a complex128."""
 _NUMBERS_BLOCK: Final = 256
 """Bytes of a block for a single number; no other array has blocks of this size."""
@@ -19,7 +19,7 @@ _NUMBERS_BLOCK: Final = 256
 # Numbers of cuda.h: attributes of a pool, and what it allocates.
 _RELEASE_THRESHOLD: Final = 4
 _RESERVED, _RESERVED_HIGH, _USED, _USED_HIGH = 5, 6, 7, 8
-_PINNED_ON_DEVICE: Final = (1, 0, 1)  # pinned; no handles; location: a device
+_PINNED_ON_DEVICE: Final = (1, 0, 1)
 """How CUmemPoolProps begin: pinned memory; no handles; located on a device."""
 
 

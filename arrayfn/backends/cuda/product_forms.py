@@ -17,13 +17,13 @@ import numpy as np
 
 from arrayfn.errors import BackendError
 
-_BLOCK: Final = 1 << 20  # bytes
+_BLOCK: Final = 1 << 20
 """Bytes of the random numbers with which operands are filled for timing."""
-_ALIGNMENT: Final = 16  # that arrays of other libraries have too
+_ALIGNMENT: Final = 16
 """Bytes to which arrays of other libraries are aligned too."""
-_EPILOGUES: Final = {"relu": 2, "bias": 4}  # together: the sum
+_EPILOGUES: Final = {"relu": 2, "bias": 4}
 """cublasLtEpilogue_t of what follows a product; those of several are added."""
-_NO_EFFECT_ON_SPEED: Final = ("alpha", "beta", "tile_m", "tile_n")  # tiles are of CPUs
+_NO_EFFECT_ON_SPEED: Final = ("alpha", "beta", "tile_m", "tile_n")
 """Parameters that do not change a product's speed; tiles are those of CPUs."""
 _FACTORS: Final = (
     "scaled",

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from arrayfn.backends.cuda.product_forms import Form
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
-MIN_ALL_TILES_WORK: Final = 1 << 30  # multiply-adds from which all tiles are tried
+MIN_ALL_TILES_WORK: Final = 1 << 30
 """Multiply-adds of a float32 batch from which all tiles are tried."""
 MIN_LOW_POWER_WORK: Final = (
     1 << 36

@@ -96,7 +96,7 @@ class Kernel(Step):
     shared: int  # bytes of shared memory
 
 
-class PreparedProduct(Step):
+class Product(Step):
     """A matrix product: the arguments of cublasLtMatmul, as it orders them.
 
     ``alpha`` and ``beta`` are addresses of numbers. Matrices, the bias and an alpha in
@@ -212,7 +212,7 @@ def run_step(plan: LaunchPlan, step: Step) -> int:
         made = cast(Recorded, step)
         return plan.launch(made.config, made.function, made.parameters, None)
     if kind == StepKind.PRODUCT:
-        return run_product(plan, cast(PreparedProduct, step))
+        return run_product(plan, cast(Product, step))
     if kind == StepKind.ZEROS:
         zeros = cast(Zeros, step)
         return plan.fill(zeros.target[0], 0, zeros.nbytes, plan.stream)
@@ -259,7 +259,7 @@ def run_cooperative_kernel(plan: LaunchPlan, step: Kernel) -> int:
 
 
 @native
-def run_product(plan: LaunchPlan, step: PreparedProduct) -> int:
+def run_product(plan: LaunchPlan, step: Product) -> int:
     """Launch a matrix product on the plan's stream; return cuBLAS's status."""
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)

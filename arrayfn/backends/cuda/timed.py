@@ -33,7 +33,7 @@ from arrayfn.backends.cuda.timing import elapsed
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import KernelCall, Step, blocks_of, numbered
 
-_MOST_EVENTS: Final = 1 << 12  # before they are read, which waits for the GPU
+_MOST_EVENTS: Final = 1 << 12
 """Recorded events after which they are read, which waits for the GPU."""
 
 

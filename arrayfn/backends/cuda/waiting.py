@@ -9,11 +9,11 @@ from typing import Final
 from arrayfn.backends.cuda import entry
 from arrayfn.backends.native.objects import METH_NOARGS, builtin_of, immortal
 
-_SPINS: Final = 32  # queries, of some 0.3 us each, before other threads may go on
+_SPINS: Final = 32
 """Queries of the stream, of some 0.3 us each, before other threads may run."""
 
 
-_CYCLES: Final = 1 << 27  # 30 to 130 ms
+_CYCLES: Final = 1 << 27
 """Clock cycles (30 to 130 ms) of a wait, after which signals are handled."""
 
 

@@ -20,7 +20,7 @@ from arrayfn.lowering.plan import Kernel
 _compiler: Any = module("compiler")
 _nvvm: Any = module("cudadrv.nvvm")
 _NumbaError: Any = module("core.errors").NumbaError
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in Numba's messages
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours in Numba's messages."""
 
 

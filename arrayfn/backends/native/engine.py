@@ -21,7 +21,7 @@ from arrayfn.backends.native import target
 from arrayfn.backends.native.target import llvm
 from arrayfn.caches import forgets
 
-_RECENT: Final = 64  # kernels, of some 50 KiB
+_RECENT: Final = 64
 """Kernels, of some 50 KiB, that stay loaded without a plan that holds them."""
 
 

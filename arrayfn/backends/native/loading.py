@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-_COMPILER_BYTES: Final = 256 << 20  # more than LLVM takes for one unit
+_COMPILER_BYTES: Final = 256 << 20
 """Bytes of address space that must be free to compile: LLVM needs less for one unit."""
 
 

@@ -11,7 +11,7 @@ _FUNCTIONS: Final = (
     "declare i64 @llvm.readcyclecounter()",
     "declare i64 @llvm.readsteadycounter()",
 )
-_CYCLES_A_TICK_BITS: Final = 5  # of an ARM timer, of 24 MHz to 1 GHz
+_CYCLES_A_TICK_BITS: Final = 5
 """Log2 of the cycles counted for a tick of an ARM timer, which runs at 24 MHz to 1 GHz.
 """
 _PAUSE: Final = {

@@ -21,7 +21,7 @@ from arrayfn.backends.native import CFunction
 from arrayfn.backends.native.structures import Array, Struct, i32, u8, u64
 from arrayfn.errors import BackendError
 
-KNOWN_PYTHON: Final = ((3, 11), (3, 13))  # the first and the last minor version
+KNOWN_PYTHON: Final = ((3, 11), (3, 13))
 """The first and the last minor version of CPython with these structures."""
 KNOWN_NUMPY: Final = 2
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-_LIBRARY_BYTES: Final = 192 << 20  # of llvmlite, with what it maps at first
+_LIBRARY_BYTES: Final = 192 << 20
 """Bytes of address space that llvmlite's library takes, with what it maps at first."""
 
 

@@ -18,11 +18,11 @@ from typing import Final
 from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-ROW_NUMBER_SLOTS: Final = 8  # of row numbers: more than are in use at a time
+ROW_NUMBER_SLOTS: Final = 8
 """Row numbers in shared memory. More than are in use at a time, which is at most the
 prefetched rows and the two after them; a power of two for fast remainders.
 """
-ROW_NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
+ROW_NUMBER_BYTES: Final = 8
 """Bytes of a row's number, as it is sent to other blocks."""
 
 

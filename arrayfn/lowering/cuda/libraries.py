@@ -46,7 +46,7 @@ def _fft(op: LibraryEquation) -> Iterable[Lowered]:
     # cuFFT writes over the operand of a transform to real numbers.
     if kind == "irfft":
         copy = Var(x.type)
-        yield _copied(op, source, copy)
+        yield _copy_nest(op, source, copy)
         source = Pointer(copy)
     yield LibraryCall(
         provider=f"{kind}_{short_name(x.type.dtype)}",
@@ -75,7 +75,7 @@ def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
     return b.nest(op.equation.outputs[0].type.shape, "a transform and its factor")
 
 
-def _copied(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
+def _copy_nest(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
     """The nest that copies ``source``, the transform's operand, into ``copy``."""
     b = op.builder()
     strides = copy.type.layout.strides(copy.type.shape)

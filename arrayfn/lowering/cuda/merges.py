@@ -215,7 +215,7 @@ class _Pair:
     def differences(
         self, x: Scalar, combine: str
     ) -> Iterator[tuple[Compute, Value, Reduce]]:
-        """Find the ways in which ``x`` is ``v - shift`` with a reduction of ``v``.
+        """Match ``x`` with ``v - shift``, for each earlier reduction of ``v``.
 
         Yields the subtraction, the shift and the reduction, whose function is
         ``accumulate_`` and ``combine``: ``max_f32`` for example.

@@ -45,7 +45,7 @@ class PartsPrinter(ScanPrinter[S]):
     * ``before``: the total of parts before, or of a group of parts.
     """
 
-    reduces_part: bool = False  # whether lines are of the part that is reduced
+    reduces_part: bool = False
     """Whether the lines being printed are for the part that is reduced."""
 
     @override

@@ -300,16 +300,16 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
         for part in ("chunk", "within", "begin", "first", "inside")
     )
 
-    def made(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
+    def compute(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
         return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
 
     return [
         replace(s, result=chunk, axis=axis),
         replace(s, result=within, axis=axis + 1),
-        made(begin, "mul_i64", chunk, Argument("index_size", steps[0])),
-        made(first, "add_i64", begin, Argument("index_start", start)),
-        made(inside, "mul_i64", within, Argument("index_step", steps[1])),
-        made(s.result, "add_i64", first, inside),
+        compute(begin, "mul_i64", chunk, Argument("index_size", steps[0])),
+        compute(first, "add_i64", begin, Argument("index_start", start)),
+        compute(inside, "mul_i64", within, Argument("index_step", steps[1])),
+        compute(s.result, "add_i64", first, inside),
     ]
 
 

@@ -83,7 +83,7 @@ def distribute(nest: Nest) -> list[Nest]:
         last = first if first + 1 in stages else first + 1
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
-            made = _piece(nest, roots, results, nest.axes, lambda s: s.level, first)
+            made = _sub_nest(nest, roots, results, nest.axes, lambda s: s.level, first)
             operands, statements = list(made.operands), list(made.statements)
             end = made.stages
             for s in roots:
@@ -96,10 +96,10 @@ def distribute(nest: Nest) -> list[Nest]:
     elements = [s for s in stores if s.level == "element"]
     if elements:
         axes = tuple(replace(a, reduced=False) for a in nest.axes)
-        pieces.append(_piece(nest, elements, results, axes, lambda s: "element"))
+        pieces.append(_sub_nest(nest, elements, results, axes, lambda s: "element"))
     outer = [s for s in stores if s.level == "outer"]
     if outer:
-        made = _piece(nest, outer, results, nest.axes, lambda s: "element")
+        made = _sub_nest(nest, outer, results, nest.axes, lambda s: "element")
         pieces.append(select_axes(made, kept))
     return pieces
 
@@ -117,7 +117,7 @@ def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
     return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
 
 
-def _piece(
+def _sub_nest(
     nest: Nest,
     roots: Sequence[Statement],
     results: dict[str, ArrayOperand],

@@ -237,6 +237,7 @@ class _Factors:
             self._execute(_SOLUTION, b + offset, out + offset, step)
 
     def _factor(self, *phases: int) -> None:
+        """Run these ``phases`` of cuDSS, such as the factorization."""
         space = device_put(np.zeros(self._size, self.arrays[0].dtype))
         for phase in phases:
             self._execute(phase, space.pointer, space.pointer, self._size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.shared import Library
 from arrayfn.backends.cuda.libraries.workspaces import Workspace
 from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
@@ -37,12 +38,12 @@ BLAS: Final = Library(
 
 def solver_params() -> ctypes.c_void_p:
     """Default parameters of those cuSOLVER functions that take any dtype."""
-    return SOLVER.made("cusolverDnCreateParams")
+    return SOLVER.per_gpu_object("cusolverDnCreateParams")
 
 
 def jacobi_params(name: str) -> ctypes.c_void_p:
     """Default parameters of Jacobi's method, "Gesvdj" or "Syevj"."""
-    return SOLVER.made(f"cusolverDnCreate{name}Info")
+    return SOLVER.per_gpu_object(f"cusolverDnCreate{name}Info")
 
 
 class Workspaces:
@@ -125,15 +126,17 @@ def each_matrix(
     library: Library,
     function: str,
     matrices: int,
-    steps: Sequence[int],
+    matrix_bytes: Mapping[str, int],
     arguments: Callable[..., tuple[Any, ...]],
     workspaces: Workspaces | None = None,
-) -> Callable[..., None]:
-    """Make a function that enqueues ``function`` for each of ``matrices``.
+    *,
+    capturable: bool = False,
+) -> Call:
+    """Prepare a call of ``function`` for each of ``matrices``, one after the other.
 
-    A matrix has ``steps`` bytes in each array. A call takes ``arguments(*arrays)``, or
-    with ``workspaces`` ``arguments(work, *arrays)``, where ``work`` is the workspace's
-    address.
+    ``matrix_bytes`` are the bytes of a matrix in each array, by the array's name. The
+    function takes ``arguments(*addresses)``, or with ``workspaces``
+    ``arguments(work, *addresses)``, where ``work`` is the workspace's address.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
@@ -141,7 +144,7 @@ def each_matrix(
         run = library.routine(function, stream)
         arrays = [
             [ctypes.c_void_p(at + number * step) for number in range(matrices)]
-            for at, step in zip(addresses, steps, strict=True)
+            for at, step in zip(addresses, matrix_bytes.values(), strict=True)
         ]
         if workspaces is None:
             for matrix in zip(*arrays, strict=True):
@@ -152,7 +155,7 @@ def each_matrix(
                 run(*arguments(work, *matrix))
                 workspaces.release()
 
-    return enqueue
+    return Call(enqueue, tuple(matrix_bytes), capturable)
 
 
 class PointerTables:

@@ -59,9 +59,9 @@ class Library:
     @property
     def handle(self) -> ctypes.c_void_p:
         """The handle of this GPU, created at the first call."""
-        return self.made(self._create)
+        return self.per_gpu_object(self._create)
 
-    def made(self, create: str) -> ctypes.c_void_p:
+    def per_gpu_object(self, create: str) -> ctypes.c_void_p:
         """The object that the function ``create`` makes for each GPU: a handle, say."""
         key = current_number(), create
         if key not in self._made:

@@ -40,7 +40,7 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
     read. ``dtype`` is a short name ("f32"), here and below.
     """
     n, matrices, fill = (integers[name] for name in ("n", "matrices", "upper"))
-    element, names = Element(dtype), ("a", "status")
+    element = Element(dtype)
     step = n * n * element.size
     function = f"cusolverDn{element.letter}potrf"
     if is_batched(integers, n):
@@ -52,20 +52,15 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
             run = SOLVER.routine(f"{function}Batched", stream)
             run(*arguments, matrices)
 
-        return Call(all_at_once, names, capturable=False)
+        return Call(all_at_once, ("a", "status"), capturable=False)
     elements = workspace_elements(function, fill, n, NONE, n)
 
     def arguments(work: Any, a: Any, status: Any) -> tuple[Any, ...]:
         return fill, n, a, n, work, elements, status
 
-    batch = (
-        function,
-        matrices,
-        (step, 4),
-        arguments,
-        Workspaces(elements * element.size),
-    )
-    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
+    sizes = {"a": step, "status": 4}
+    workspaces = Workspaces(elements * element.size)
+    return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 def lu(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -75,7 +70,6 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
     """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
-    names = ("a", "pivots", "status")
     step = rows * columns * element.size
     if rows == columns and is_batched(integers, rows):
         tables = PointerTables(matrices)
@@ -87,16 +81,16 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
             run = BLAS.routine(f"cublas{element.letter}getrfBatched", stream)
             run(rows, table, rows, swaps, info, matrices)
 
-        return Call(all_at_once, names, capturable=False)
+        return Call(all_at_once, ("a", "pivots", "status"), capturable=False)
     function = f"cusolverDn{element.letter}getrf"
     elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, pivots: Any, status: Any) -> tuple[Any, ...]:
         return rows, columns, a, rows, work, pivots, status
 
-    steps = step, 4 * min(rows, columns), 4
-    batch = function, matrices, steps, arguments, Workspaces(elements * element.size)
-    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
+    sizes = {"a": step, "pivots": 4 * min(rows, columns), "status": 4}
+    workspaces = Workspaces(elements * element.size)
+    return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -106,27 +100,30 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
     """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
-    names = ("a", "tau", "status")
-    steps = rows * columns * element.size, min(rows, columns) * element.size, 4
+    sizes = {
+        "a": rows * columns * element.size,
+        "tau": min(rows, columns) * element.size,
+        "status": 4,
+    }
     if max(rows, columns) <= min(_MAX_REFLECTED, 4 * matrices):
         tables = PointerTables(matrices)
 
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
             """Enqueue one call for all matrices."""
-            pair = tables.table(a, steps[0]), tables.table(tau, steps[1])
+            tables_of = tables.table(a, sizes["a"]), tables.table(tau, sizes["tau"])
             info = ctypes.byref(ctypes.c_int())  # of the arguments, and on the host
             run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
-            run(rows, columns, pair[0], rows, pair[1], info, matrices)
+            run(rows, columns, tables_of[0], rows, tables_of[1], info, matrices)
 
-        return Call(all_at_once, names, capturable=False)
+        return Call(all_at_once, tuple(sizes), capturable=False)
     function = f"cusolverDn{element.letter}geqrf"
     elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, tau: Any, status: Any) -> tuple[Any, ...]:
         return rows, columns, a, rows, tau, work, elements, status
 
-    batch = function, matrices, steps, arguments, Workspaces(elements * element.size)
-    return Call(each_matrix(SOLVER, *batch), names, capturable=False)
+    workspaces = Workspaces(elements * element.size)
+    return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -142,10 +139,9 @@ def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(a: Any, b: Any) -> tuple[Any, ...]:
         return *options, ctypes.c_void_p(one.ctypes.data), a, n, b, n
 
-    steps = n * n * element.size, n * sides * element.size
+    sizes = {"a": n * n * element.size, "b": n * sides * element.size}
     function = f"cublas{element.letter}trsm_v2"
-    batch = function, integers["matrices"], steps, arguments
-    return Call(each_matrix(BLAS, *batch), ("a", "b"), capturable=False)
+    return each_matrix(BLAS, function, integers["matrices"], sizes, arguments)
 
 
 def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:

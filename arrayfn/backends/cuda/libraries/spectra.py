@@ -27,29 +27,12 @@ from arrayfn.backends.cuda.libraries.workspaces import workspace
 
 _UPPER: Final = 1
 _BATCH: Final = "cusolverDnXsyevBatched"
+_WHOLE_ARRAYS: Final = {"a": 0, "w": 0, "status": 0}
+"""The arrays of a call that computes all matrices at once."""
 _MAX_CAPTURED: Final = 512  # rows up to which the batched routine does not wait
 _MAX_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
 _MAX_SINGLE: Final = 512
 """Rows up to which the batched routine is faster for one float32 matrix, too."""
-
-
-def _call(
-    names: Sequence[str],
-    function: str,
-    matrices: int,
-    steps: Sequence[int],
-    arguments: Callable[..., tuple[Any, ...]],
-    workspaces: Workspaces,
-    *,
-    capturable: bool = False,
-) -> Call:
-    """Prepare a call of ``function`` for each of ``matrices``, see ``each_matrix``.
-
-    ``names`` are its arrays, ``steps`` the bytes from one matrix to the next in each.
-    ``arguments`` makes the function's arguments of the workspace and the addresses.
-    """
-    batch = function, matrices, steps, arguments, workspaces
-    return Call(each_matrix(SOLVER, *batch), tuple(names), capturable)
 
 
 def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -70,9 +53,9 @@ def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
         return vectors, _UPPER, n, a, n, w, work, elements, info
 
-    steps = n * n * element.size, n * element.real_size, 4
+    sizes = {"a": n * n * element.size, "w": n * element.real_size, "status": 4}
     workspaces = Workspaces(elements * element.size)
-    return _call(("a", "w", "status"), function, matrices, steps, arguments, workspaces)
+    return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
@@ -98,8 +81,15 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     )
     if not waits:
         workspaces.shared = workspace(workspaces.nbytes)
-    batch = _BATCH, 1, (0, 0, 0), arguments, workspaces
-    return _call(("a", "w", "status"), *batch, capturable=not waits)
+    return each_matrix(
+        SOLVER,
+        _BATCH,
+        1,
+        _WHOLE_ARRAYS,
+        arguments,
+        workspaces,
+        capturable=not waits,
+    )
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -119,8 +109,8 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
-    batch = function, 1, (0, 0, 0), arguments, Workspaces(elements * element.size)
-    return _call(("a", "w", "status"), *batch)
+    workspaces = Workspaces(elements * element.size)
+    return each_matrix(SOLVER, function, 1, _WHOLE_ARRAYS, arguments, workspaces)
 
 
 def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
@@ -146,16 +136,14 @@ def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
 
     workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE))
     matrix = n * n * element.size
-    names, steps = ["a", "w", "status"], [matrix, n * element.complex_size, 4]
+    sizes = {"a": matrix, "w": n * element.complex_size, "status": 4}
     if with_vectors:
-        names, steps = [*names, "v"], [*steps, matrix]
-    return _call(names, function, matrices, steps, arguments, workspaces)
+        sizes["v"] = matrix
+    return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 class _Svd:
     """The arguments of an SVD, and the bytes of each matrix of its arrays."""
-
-    names = ("a", "s", "status", "u", "v")
 
     def __init__(self, dtype: str, integers: Mapping[str, int]) -> None:
         self.element = element = Element(dtype)
@@ -166,7 +154,8 @@ class _Svd:
         left, right = (k if self.full else small for k in (m, n))
         numbers = m * n, m * left, n * right
         a, u, v = (k * element.size for k in numbers)
-        self.steps = a, small * element.real_size, 4, u, v
+        s = small * element.real_size
+        self.sizes = {"a": a, "s": s, "status": 4, "u": u, "v": v}
 
     def call(
         self,
@@ -197,7 +186,8 @@ class _Svd:
             function, *arrays(NONE, NONE, NONE, NONE), last=last
         )
         workspaces = Workspaces(elements * self.element.size)
-        return _call(self.names, function, matrices, self.steps, arguments, workspaces)
+        sizes = self.sizes
+        return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
@@ -242,7 +232,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
 
     perturbation = ctypes.c_double()
     workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE, NONE))
-    return _call(p.names, function, p.matrices, p.steps, arguments, workspaces)
+    return each_matrix(SOLVER, function, p.matrices, p.sizes, arguments, workspaces)
 
 
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {

@@ -10,7 +10,7 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device, per_device
 
-_MIN_BYTES: Final = 4 << 20  # bytes
+_MIN_BYTES: Final = 4 << 20
 """Bytes of the smallest shared workspace: most calls need less, and so share one."""
 
 

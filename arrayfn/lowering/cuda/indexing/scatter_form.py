@@ -76,7 +76,12 @@ class Scatter:
 
 
 def scatter_of(equation: Equation) -> Scatter:
-    """Classify the axes of the scatter ``equation``."""
+    """Classify the axes of the scatter ``equation``.
+
+    Axes of the operand that indices address make up the key. Window axes lie inside an
+    update, unless a window is longer than 1 along an indexed axis: then each element is
+    an update of its own.
+    """
     params = dict(equation.params)
     for name in ("mode", "unique_indices", "indices_are_sorted"):
         params.pop(name, None)
@@ -84,13 +89,21 @@ def scatter_of(equation: Equation) -> Scatter:
     x, _, updates = (atom.type for atom in equation.inputs)
     sizes = windows.sizes(x.ndim, updates.shape)
     outer = [k for k in range(updates.ndim) if k not in windows.window_axes]
-    keyed = {*windows.indexed_axes, *windows.batch[0]}
-    kept = windows.kept(x.ndim)
-    within = dict(zip(kept, windows.window_axes, strict=True))
+    key_axes = {*windows.indexed_axes, *windows.batch[0]}
+    window_targets = windows.kept(x.ndim)
+    update_axis = dict(zip(window_targets, windows.window_axes, strict=True))
     if any(sizes[axis] > 1 for axis in windows.indexed_axes):
-        numbered = tuple(range(updates.ndim))
-        keyed |= set(kept)
+        number_axes = tuple(range(updates.ndim))
+        key_axes |= set(window_targets)
     else:
-        numbered = tuple(sorted([*outer, *(within[a] for a in kept if a in keyed)]))
-    inside = tuple(within[axis] for axis in kept if within[axis] not in numbered)
-    return Scatter(equation, windows, numbered, inside, tuple(sorted(keyed)))
+        number_axes = tuple(
+            sorted([*outer, *(update_axis[a] for a in window_targets if a in key_axes)])
+        )
+    element_axes = tuple(
+        update_axis[axis]
+        for axis in window_targets
+        if update_axis[axis] not in number_axes
+    )
+    return Scatter(
+        equation, windows, number_axes, element_axes, tuple(sorted(key_axes))
+    )

@@ -100,7 +100,7 @@ def scatter_in_tiles(
     blocks = -(-tiles.limit // tiles.size)
     moved_in = dict(zip(("keys_in", "updates_in"), sorted_arrays, strict=True))
     yield HandwrittenCall(
-        kernel_of(tiles),
+        tile_kernel(tiles),
         {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
         {"target_out": Pointer(result)},
         {"limit": tiles.limit, "targets": 1 << tiles.shift},
@@ -109,7 +109,7 @@ def scatter_in_tiles(
     )
 
 
-def kernel_of(tiles: Tiles) -> Handwritten:
+def tile_kernel(tiles: Tiles) -> Handwritten:
     """Write the kernel that combines sorted updates with targets, one tile a block.
 
     Its steps share these arrays in shared memory: ``tile``, the targets from ``begin``

@@ -109,7 +109,7 @@ class _Tiles:
     def text(self) -> Handwritten:
         """Write the kernel."""
         size, itemsize = self.size, self.dtype.itemsize
-        parts = (self._begin(), self._products(), self._diagonal(), self._below())
+        parts = (self._load_tile(), self._products(), self._diagonal(), self._below())
         return Handwritten(
             "cholesky",
             "\n".join(parts),
@@ -134,7 +134,7 @@ class _Tiles:
         """Elements of ``beside``, which holds a tile by rows or a factor by columns."""
         return max(self.size * self._pitch, self.size * self._triangle)
 
-    def _begin(self) -> str:
+    def _load_tile(self) -> str:
         """Lines that find a block's tile, declare memory and load the tile."""
         t, size = short_name(self.dtype), self.size
         m, k = _PARTS[size]
@@ -251,7 +251,7 @@ barrier()"""
                     old = sums[part * {k} + y]
                     sums[part * {k} + y] = fma_{t}(less, right[e], old)"""
 
-    def _own(self) -> str:
+    def _load_row_elements(self) -> str:
         """Lines that load ``own``: a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
@@ -259,7 +259,7 @@ barrier()"""
     def _diagonal(self) -> str:
         """Lines that factor a diagonal tile; the last one stores the status of all."""
         size = self.size
-        factor = f"""{self._own()}
+        factor = f"""{self._load_row_elements()}
 {factoring(self.dtype, size, str(size))}
 for part in unrolled({size // LANES}):
     x = column * {size} + along_tile
@@ -314,7 +314,7 @@ for part in unrolled({each}):
     y = down_tile + part * {LANES}
     place = along_tile * {triangle} + remainder(y, {LANES}) * {group}
     beside[place + quotient(y, {LANES})] = fetched[part]
-{self._own()}
+{self._load_row_elements()}
 barrier()
 if thread < {size}:
     place = thread * {triangle} + remainder(thread, {LANES}) * {group}

@@ -164,7 +164,7 @@ def eigh(op: MatrixEquation) -> Iterable[Lowered]:
 def eigvalsh(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of eigenvalues of Hermitian matrices: syevd or heevd of a copy."""
     (values,) = op.equation.outputs
-    copy, nest = _copied(op)
+    copy, nest = _copy_of_operand(op)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
         yield jacobi.eigenvalues(copy, op.operand(), values)
         return
@@ -180,7 +180,7 @@ def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
-def _copied(op: MatrixEquation) -> tuple[Var, Nest]:
+def _copy_of_operand(op: MatrixEquation) -> tuple[Var, Nest]:
     """A new array for a copy of the operand, and the nest that makes the copy.
 
     The copy is for the library to overwrite.
@@ -211,7 +211,7 @@ def eig(op: MatrixEquation) -> Iterable[Lowered]:
     combines.
     """
     vectors, values = op.equation.outputs
-    copy, nest = _copied(op)
+    copy, nest = _copy_of_operand(op)
     yield nest
     matrices, n, _ = copy.type.shape
     status = _status(matrices)
@@ -222,14 +222,14 @@ def eig(op: MatrixEquation) -> Iterable[Lowered]:
         # With a vector more at either end, so that each has two neighbours.
         raw = Var(ArrayType((matrices * n + 2, n), copy.type.dtype))
         yield _geev(copy, values, status, Pointer(raw, n))
-        yield op.paired(raw, values, status, vectors)
+        yield op.conjugate_pairs(raw, values, status, vectors)
     yield op.or_nan(values, status, "values, or NaN")
 
 
 def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
     """The steps of general eigenvalues: geev of a copy, without vectors."""
     (values,) = op.equation.outputs
-    copy, nest = _copied(op)
+    copy, nest = _copy_of_operand(op)
     yield nest
     status = _status(copy.type.shape[0])
     yield _geev(copy, values, status, None)
@@ -308,7 +308,7 @@ def svd(op: MatrixEquation) -> Iterable[Lowered]:
         full = bool(op.equation.params["full"])
         yield small_svd.vectors(operand, s, u, vh, full=full)
         return
-    copy, nest = _copied(op)
+    copy, nest = _copy_of_operand(op)
     yield nest
     decomposition = _gesvd(copy, s, full=bool(op.equation.params["full"]), vectors=True)
     yield decomposition.call
@@ -334,7 +334,7 @@ def svdvals(op: MatrixEquation) -> Iterable[Lowered]:
     if operand is not None:
         yield small_svd.values(operand, s)
         return
-    copy, nest = _copied(op)
+    copy, nest = _copy_of_operand(op)
     yield nest
     decomposition = _gesvd(copy, s, full=False, vectors=False)
     yield decomposition.call

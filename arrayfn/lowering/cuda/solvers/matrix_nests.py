@@ -114,7 +114,7 @@ class MatrixEquation(LibraryEquation):
         b.store(b.operand(StridedArray(output, kind, (1,)), written=True), result)
         return b.nest((output.type.size,), "pivots that count from 0")
 
-    def paired(self, vectors: Var, w: Var, status: Var, output: Var) -> Nest:
+    def conjugate_pairs(self, vectors: Var, w: Var, status: Var, output: Var) -> Nest:
         """Build the nest that makes complex eigenvectors of the real ones of geev.
 
         For a conjugate pair of eigenvalues geev stores the real and the imaginary part

@@ -162,7 +162,7 @@ if not (scale < {t.upper()}_INF):
         lengths may be any, and columns of at most that length are left alone.
         """
         return f"""
-{self._next_places()}
+{self._next_columns()}
 here = i64(0)
 rotated = i64(1)
 sweep = i64(0)
@@ -178,7 +178,7 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 {indented(self._agree(), 1)}
 """
 
-    def _next_places(self) -> str:
+    def _next_columns(self) -> str:
         """Lines that define ``to_x`` and ``to_y``, where a pair's columns go next.
 
         As in a tournament, all columns but the first move on by one place. So each

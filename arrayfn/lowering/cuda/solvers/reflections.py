@@ -120,7 +120,7 @@ class _Reflections:
         """
         b, dtype = self.op.builder(), v.type.dtype
         raw = b.load("raw", b.operand(matrices_of(self.a)))
-        before, equal = self._places(b)
+        before, equal = self._triangle_tests(b)
         zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
         part = select(b, "part", before, raw, zero, dtype)
         b.store(
@@ -151,14 +151,14 @@ class _Reflections:
         """Build the nest that stores the identity minus ``rest`` in ``q``."""
         b, dtype = self.op.builder(), q.type.dtype
         value = b.load("rest", b.operand(matrices_of(rest)))
-        _, equal = self._places(b)
+        _, equal = self._triangle_tests(b)
         zero, one = (Constant(number, dtype) for number in (0.0, 1.0))
         unit = select(b, "unit", equal, one, zero, dtype)
         result = b.compute("q", "sub", unit, value, dtype=dtype, of=dtype)
         b.store(b.operand(matrices_of(q), written=True), result)
         return b.nest(rest.type.shape, "Q")
 
-    def _places(self, b: NestBuilder) -> tuple[Value, Value]:
+    def _triangle_tests(self, b: NestBuilder) -> tuple[Value, Value]:
         """Append two tests of an element: is it above the diagonal, is it on it.
 
         Both are values of the nest that ``b`` builds.

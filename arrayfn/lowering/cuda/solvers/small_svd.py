@@ -104,7 +104,11 @@ def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
     """Write the kernel for columns in ``layout``, with singular vectors or without."""
     # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
     tolerance = float(np.finfo(layout.dtype).eps) / 4
-    parts = [_begin(layout), layout.sweeps(tolerance), _values(layout, tolerance)]
+    parts = [
+        _load_matrix_and_identity(layout),
+        layout.sweeps(tolerance),
+        _values(layout, tolerance),
+    ]
     if with_vectors:
         parts += [_basis(layout), _stored(layout)]
     what = "singular values and vectors" if with_vectors else "singular values"
@@ -118,7 +122,7 @@ def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
     )
 
 
-def _begin(layout: ColumnLayout) -> str:
+def _load_matrix_and_identity(layout: ColumnLayout) -> str:
     """Lines that load the matrix, divided by its largest element, and the identity.
 
     ``layout`` says how columns are spread over the block.
