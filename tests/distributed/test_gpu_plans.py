@@ -132,7 +132,7 @@ def engine(monkeypatch):
     places = tuple(Device(k, platform="cuda") for k in range(2))
     monkeypatch.setattr(DEVICES, "gpu_devices", places)
     group = SimpleNamespace(devices=places, communicators={0: "first", 1: "second"})
-    monkeypatch.setattr(nccl.GROUPS, "known", {(0, 1): group})
+    monkeypatch.setattr(nccl.GROUPS, "groups", {(0, 1): group})
     return made
 
 
