@@ -68,9 +68,9 @@ class NumbaFunction:
         leaves, structure = tree.flatten((args, kwargs))
         if not is_staged(leaves):
             return _run(self.function, args, kwargs, ())
-        places = [k for k, x in enumerate(leaves) if _is_array(x)]
-        call = _Call(self, leaves, structure, places)
-        operands = [leaves[k] for k in places]
+        array_positions = [k for k, x in enumerate(leaves) if _is_array(x)]
+        call = _Call(self, leaves, structure, array_positions)
+        operands = [leaves[k] for k in array_positions]
         if self.python is None or self.result is not None or self.vjp is not None:
             return call.call_back(operands, None)
         try:
@@ -99,29 +99,32 @@ class _Call:
     """One call: its leaves, and which of them are arrays.
 
     Attributes:
-        whole: the function that is called.
+        callee: the function that is called.
         others: the leaves that are no arrays, by position.
         count: the number of leaves.
         structure: the structure of ``(args, kwargs)``.
-        places: the positions of the arrays among the leaves.
+        array_positions: the positions of the arrays among the leaves.
     """
 
     def __init__(
         self,
-        whole: NumbaFunction,
+        callee: NumbaFunction,
         leaves: Sequence[Any],
         structure: tree.TreeDef,
-        places: Sequence[int],
+        array_positions: Sequence[int],
     ) -> None:
-        self.whole = whole
-        self.others = {k: x for k, x in enumerate(leaves) if k not in places}
+        self.callee = callee
+        self.others = {k: x for k, x in enumerate(leaves) if k not in array_positions}
         self.count = len(leaves)
         self.structure = structure
-        self.places = tuple(places)
+        self.array_positions = tuple(array_positions)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[Any, Any]:
         """The call's ``(args, kwargs)`` with ``operands`` in place of the arrays."""
-        values = {**self.others, **dict(zip(self.places, operands, strict=True))}
+        values = {
+            **self.others,
+            **dict(zip(self.array_positions, operands, strict=True)),
+        }
         flat = [values[k] for k in range(self.count)]
         return tree.unflatten(self.structure, flat)
 
@@ -129,12 +132,12 @@ class _Call:
         """The operator whose body is the function's Python source, traced."""
         # 1, 1.0 and True are equal as keys: their types tell them apart.
         kinds = tuple((k, type(x), x) for k, x in self.others.items())
-        key = self.structure, self.places, kinds
-        return self.whole.operator_for(key, self._make_operator)
+        key = self.structure, self.array_positions, kinds
+        return self.callee.operator_for(key, self._make_operator)
 
     def _make_operator(self) -> Operator[..., Any]:
         """Make an operator of the arrays, whose kernel is the compiled function."""
-        python, count = self.whole.python, len(self.places)
+        python, count = self.callee.python, len(self.array_positions)
         assert python is not None
 
         def body(*operands: Any) -> Any:
@@ -144,18 +147,18 @@ class _Call:
         def kernel(*arrays: Any) -> None:
             """Run the compiled function, and copy its results to the last arrays."""
             args, kwargs = self.arguments([_as_numba(x) for x in arrays[:count]])
-            given = _run(self.whole.function, args, kwargs, ())
-            write(self.whole.__name__, tree.leaves(given), arrays[count:])
+            given = _run(self.callee.function, args, kwargs, ())
+            write(self.callee.__name__, tree.leaves(given), arrays[count:])
 
-        name = _unique(self.whole.__name__)
-        body.__name__ = kernel.__name__ = self.whole.__name__
+        name = _unique(self.callee.__name__)
+        body.__name__ = kernel.__name__ = self.callee.__name__
         positional = Parameter.POSITIONAL_ONLY
         parameters = [Parameter(f"x{k}", positional) for k in range(count)]
         vars(body)["__signature__"] = Signature(parameters)
         made = Operator(body, name, frozenset())
         KERNELS.register(
             OperatorKernel(
-                name, "cpu", kernel, check=self.whole.check, compiles_body=True
+                name, "cpu", kernel, check=self.callee.check, compiles_body=True
             )
         )
         return made
@@ -165,23 +168,23 @@ class _Call:
 
         ``error`` says why its Python source cannot be traced, if it was tried.
         """
-        whole, name = self.whole, self.whole.__name__
+        callee, name = self.callee, self.callee.__name__
         wanted = self.result_of(operands, error)
         result_types = [ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(wanted)]
 
         def run(*arrays: Any) -> Any:
             args, kwargs = self.arguments([_as_numba(np.array(x)) for x in arrays])
-            return _run(whole.function, args, kwargs, result_types)
+            return _run(callee.function, args, kwargs, result_types)
 
         run.__name__ = name
-        method = "expand_dims" if _is_ufunc(whole.function) else "sequential"
+        method = "expand_dims" if _is_ufunc(callee.function) else "sequential"
 
         def called(*arrays: Any) -> Any:
             return pure_callback(run, wanted, *arrays, vmap_method=method)
 
-        if whole.vjp is None:
+        if callee.vjp is None:
             return called(*operands)
-        rule = whole.vjp
+        rule = callee.vjp
 
         def backward(kept: tuple[Any, Any], cotangent: Any) -> tuple[Any, ...]:
             return tuple(rule(*kept[0], kept[1], cotangent))
@@ -200,22 +203,22 @@ class _Call:
         Raises ArgumentError if they cannot be found; ``error`` says why the function
         was not traced.
         """
-        whole = self.whole
+        callee = self.callee
         given = [leaf_type(x) for x in operands]
         structs = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
-        if callable(whole.result):
+        if callable(callee.result):
             args, kwargs = self.arguments(structs)
-            return whole.result(*args, **kwargs)
-        if whole.result is not None:
-            return whole.result
+            return callee.result(*args, **kwargs)
+        if callee.result is not None:
+            return callee.result
         found = None
-        if _is_ufunc(whole.function):
-            found = _ufunc_results(whole.function, self.arguments(structs)[0])
-        elif hasattr(whole.function, "overloads"):
+        if _is_ufunc(callee.function):
+            found = _ufunc_results(callee.function, self.arguments(structs)[0])
+        elif hasattr(callee.function, "overloads"):
             found = self._scalar_result(structs)
         if found is not None:
             return found
-        name = whole.__name__
+        name = callee.__name__
         why = "its results are its arguments" if error is None else _reason(error)
         raise ArgumentError(
             f"{name}, which Numba compiled, cannot be traced: {why}. To call the "
@@ -234,8 +237,8 @@ class _Call:
             return None
         numba = sys.modules["numba"]
         signature = tuple(numba.typeof(x) for x in args)
-        self.whole.function.compile(signature)
-        inferred = self.whole.function.overloads[signature].signature.return_type
+        self.callee.function.compile(signature)
+        inferred = self.callee.function.overloads[signature].signature.return_type
         if not isinstance(inferred, (numba.types.Number, numba.types.Boolean)):
             return None
         dtype = numba.np.numpy_support.as_dtype(inferred)

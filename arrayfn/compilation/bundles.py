@@ -245,7 +245,7 @@ class Bundle:
     def __init__(self, loaded: Sequence[Signature], arrays: dict[str, Any]) -> None:
         self.arrays = arrays
         self._loaded = tuple(loaded)
-        self._known: dict[Any, Compiled] = {}
+        self._by_types: dict[Any, Compiled] = {}
 
     @override
     def __repr__(self) -> str:
@@ -262,9 +262,9 @@ class Bundle:
         leaves = [adopted(x) for x in leaves]
         types = [leaf_type(x) for x in leaves]
         key = structure, tuple((t.shape, t.dtype) for t in types)
-        compiled = self._known.get(key)
+        compiled = self._by_types.get(key)
         if compiled is None:
-            compiled = self._known[key] = self._chosen(structure, types)
+            compiled = self._by_types[key] = self._chosen(structure, types)
         return compiled.on_leaves(leaves, types)
 
     @property

@@ -186,7 +186,7 @@ class Recorder:
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
         arguments: list[Argument] = []
-        self._kept = [pointer[0] for pointer in pointers if pointer is not None]
+        self._keepalive = [pointer[0] for pointer in pointers if pointer is not None]
         arrays = [
             pointer[0]
             for pointer, argument in zip(pointers, step.arguments, strict=True)

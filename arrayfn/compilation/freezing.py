@@ -206,7 +206,7 @@ class _Freezer:
         weights = self.weights(equation)
         if weights is None or weights.first - weights.batch != 1:
             return None
-        return weights.kept[-1]
+        return weights.product_axes[-1]
 
     def is_step(self, step: Equation, value: Var, axis: int) -> bool:
         """Whether ``step`` scales or shifts ``value`` by a vector along ``axis``."""
@@ -280,7 +280,7 @@ class _Freezer:
             )
         if shift is None:
             return result
-        axis = weights.kept[-1]
+        axis = weights.product_axes[-1]
         vector = np.broadcast_to(shift, result.type.shape[axis]).astype(
             result.type.dtype
         )
@@ -293,7 +293,7 @@ class _Freezer:
         self, weights: Weights, steps: Sequence[Equation]
     ) -> tuple[Array, Array | None]:
         """Fold ``steps`` into the weights; returns these and the vector to add."""
-        axis = weights.kept[-1]
+        axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
         scale, shift = np.ones((), wide), np.zeros((), wide)

@@ -31,14 +31,14 @@ class Fit:
 
     Attributes:
         points: the sizes at which values are given.
-        known: the answers of ``formula_of``.
+        cached: the answers of ``formula_of``.
         monomials: those of degree 1 at most, of 2 at most and so on, each the names of
             its factors.
     """
 
     def __init__(self, points: Sequence[Sizes], names: Sequence[str]) -> None:
         self.points = points
-        self.known: dict[tuple[str, ...], str | None] = {}
+        self.cached: dict[tuple[str, ...], str | None] = {}
         self.monomials = [
             [
                 monomial
@@ -57,9 +57,9 @@ class Fit:
         Program has many equal numbers, so answers are kept.
         """
         key = tuple(words)
-        if key not in self.known:
-            self.known[key] = self._formula_of(words)
-        return self.known[key]
+        if key not in self.cached:
+            self.cached[key] = self._formula_of(words)
+        return self.cached[key]
 
     def _formula_of(self, words: list[str]) -> str | None:
         """``formula_of`` without the cache: for integers, floats or reciprocals."""

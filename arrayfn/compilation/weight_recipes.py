@@ -65,7 +65,7 @@ class Weights:
     """The known operand of a product, number ``side``, whose array may be changed.
 
     In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
-    and kept (1,).
+    and product_axes (1,).
 
     Attributes:
         equation: the product.
@@ -73,7 +73,7 @@ class Weights:
         order: its axes: batch axes, output features, then contracted axes.
         batch: how many batch axes there are.
         first: where in ``order`` the contracted axes begin.
-        kept: the axes of the product that are the batch axes and output features.
+        product_axes: the product's axes that are batch axes and output features.
     """
 
     equation: Equation
@@ -81,7 +81,7 @@ class Weights:
     order: tuple[int, ...]
     batch: int
     first: int
-    kept: tuple[int, ...]
+    product_axes: tuple[int, ...]
 
     @property
     def is_matrix(self) -> bool:
@@ -111,9 +111,11 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         contracted, batch = params["contract"][side], params["batch"][side]
         own = contraction.free_axes(operand.ndim, contracted, batch)
         begin = len(batch) if side == 0 else result.ndim - len(own)
-        kept = (*range(len(batch)), *range(begin, begin + len(own)))
+        product_axes = (*range(len(batch)), *range(begin, begin + len(own)))
         order = (*batch, *own, *contracted)
-        return Weights(equation, side, order, len(batch), len(kept), kept)
+        return Weights(
+            equation, side, order, len(batch), len(product_axes), product_axes
+        )
     if equation.primitive is padded_convolution and (params["gives"], side) == (
         "output",
         1,
@@ -121,9 +123,9 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         roles, out = params["rhs"], params["out"]
         leading = (*roles[GROUP], *roles[OUTER])
         rest = (k for k in range(operand.ndim) if k not in leading)
-        kept = (*out[GROUP], *out[INNER])
+        product_axes = (*out[GROUP], *out[INNER])
         order, batch = (*leading, *rest), len(roles[GROUP])
-        return Weights(equation, side, order, batch, len(leading), kept)
+        return Weights(equation, side, order, batch, len(leading), product_axes)
     return None
 
 
@@ -214,11 +216,11 @@ def _scaled(
 ) -> Atom:
     """Emit ``product`` times ``scales``, which have the axes ``weights.order``."""
     factors = scales.reshape(scales.shape[: weights.first])
-    factors = factors.transpose(np.argsort(weights.kept))
+    factors = factors.transpose(np.argsort(weights.product_axes))
     spread = views.broadcast_in_dim(
         builder.constant(np.array(factors, product.type.dtype, order="C")),
         shape=product.type.shape,
-        axes=tuple(sorted(weights.kept)),
+        axes=tuple(sorted(weights.product_axes)),
     )
     return e.mul(product, spread)
 

@@ -79,34 +79,34 @@ class _Devices:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.known: tuple[Device, ...] = ()
-        self.known_gpus: tuple[Device, ...] | None = None
+        self.cpu_devices: tuple[Device, ...] = ()
+        self.gpu_devices: tuple[Device, ...] | None = None
         self.process = 0  # the rank of this process
         self.rank_on_host = -1  # among the processes of this host; -1 if it is alone
 
     def all(self) -> tuple[Device, ...]:
         """The CPU devices of all processes."""
         with self.lock:
-            if not self.known:
-                self.known = _virtual(_configured_count())
-            return self.known
+            if not self.cpu_devices:
+                self.cpu_devices = _virtual(_configured_count())
+            return self.cpu_devices
 
     def gpus(self) -> tuple[Device, ...]:
         """The GPUs of all processes."""
         with self.lock:
-            if self.known_gpus is None:
+            if self.gpu_devices is None:
                 count = 0 if missing_gpu() else gpu_count()
                 if count and self.rank_on_host >= 0:
                     mine = self.rank_on_host % count
-                    self.known_gpus = tuple(
+                    self.gpu_devices = tuple(
                         Device(d.id, d.process_index, "cuda", local_id=mine)
-                        for d in self.known
+                        for d in self.cpu_devices
                     )
                 else:
-                    self.known_gpus = tuple(
+                    self.gpu_devices = tuple(
                         Device(k, platform="cuda") for k in range(count)
                     )
-            return self.known_gpus
+            return self.gpu_devices
 
     def of(self, platform: str) -> tuple[Device, ...]:
         """The devices of a platform."""
@@ -121,14 +121,14 @@ class _Devices:
         processes of its host, or -1 if there is only this one.
         """
         with self.lock:
-            self.known, self.process = known, process
-            self.rank_on_host, self.known_gpus = rank_on_host, None
+            self.cpu_devices, self.process = known, process
+            self.rank_on_host, self.gpu_devices = rank_on_host, None
 
     def reset_after_fork(self) -> None:
         """Copy the devices in a forked child, since threads do not survive a fork."""
         self.lock = threading.Lock()
-        self.known = tuple(map(replace, self.known))
-        self.known_gpus = None
+        self.cpu_devices = tuple(map(replace, self.cpu_devices))
+        self.gpu_devices = None
 
 
 DEVICES: Final = _Devices()

@@ -140,17 +140,17 @@ class _Groups:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.known: dict[tuple[int, ...], Group] = {}
+        self.groups: dict[tuple[int, ...], Group] = {}
         self.plans: WeakSet[GpuPlans] = WeakSet()
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:
         """The group of the GPUs with these ``ids``; created at first use."""
         with self.lock:
-            known = self.known.get(ids)
+            known = self.groups.get(ids)
             if known is None:
                 devices = DEVICES.gpus()
-                known = self.known[ids] = Group(tuple(devices[k] for k in ids), step)
+                known = self.groups[ids] = Group(tuple(devices[k] for k in ids), step)
             return known
 
     def abort(self) -> None:
@@ -161,8 +161,8 @@ class _Groups:
         ``_ABORT_SECONDS``.
         """
         with self.lock:
-            groups, plans = list(self.known.values()), list(self.plans)
-            self.known.clear()
+            groups, plans = list(self.groups.values()), list(self.plans)
+            self.groups.clear()
             self.plans.clear()
             self.generation += 1
         communicators = [c for group in groups for c in group.communicators.values()]
@@ -205,7 +205,7 @@ class Watch:
                 "which says what to do",
                 user_location(),
             )
-        for group in list(GROUPS.known.values()):
+        for group in list(GROUPS.groups.values()):
             group.check()
         if time.monotonic() > self.end:
             GROUPS.abort()

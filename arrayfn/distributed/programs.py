@@ -142,15 +142,15 @@ class ClockedMesh:
         self._run = MeshExecutable(compiled, timed=True)
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
         self.backend = "cuda" if self._run.on_gpus else "mesh"
-        self._taken: list[Mapping[int, tuple[int, float]]] = []
+        self._step_times: list[Mapping[int, tuple[int, float]]] = []
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
         """Run the plan on all devices."""
         results = [x.block_until_ready() for x in self._run(inputs)]
         if self._run.gpus is not None:
-            self._taken = self._run.gpus.times_of_steps()
+            self._step_times = self._run.gpus.times_of_steps()
         else:
-            self._taken = [times_of_steps(state) for state in self._states]
+            self._step_times = [times_of_steps(state) for state in self._states]
         return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
@@ -159,8 +159,8 @@ class ClockedMesh:
         Devices that take different branches run a step different numbers of times; the
         largest number is returned.
         """
-        steps = sorted({step for taken in self._taken for step in taken})
-        found = {s: [t.get(s, (0, 0.0)) for t in self._taken] for s in steps}
+        steps = sorted({step for times in self._step_times for step in times})
+        found = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
         return {
             step: (max(r for r, _ in each), sum(t for _, t in each) / len(each))
             for step, each in found.items()

@@ -110,7 +110,7 @@ class ProgramBuilder:
     def bind_inputs(
         self, program: Program, operands: Sequence[Atom]
     ) -> dict[Var, Atom]:
-        """Map ``program``'s inputs to ``operands``, its constants to this one's."""
+        """Map ``program``'s inputs to ``operands``, and its constants to new ones."""
         environment: dict[Var, Atom] = dict(zip(program.inputs, operands, strict=True))
         for var, value in zip(program.constants, program.constant_values, strict=True):
             environment[var] = self.constant(value)

@@ -108,7 +108,7 @@ class _Token:
     kind: str
     text: str
     line: int
-    place: int = 0  # of its first character in the text
+    offset: int = 0  # of its first character in the text
 
 
 def tokens(text: str) -> Iterator[_Token]:
@@ -118,11 +118,13 @@ def tokens(text: str) -> Iterator[_Token]:
 
 def _tokens(text: str) -> Iterator[_Token]:
     """The tokens of ``text``; ProgramError, with the line, for what is none."""
-    line, place = 1, 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    line, offset = 1, 0
+    while offset < len(text):
+        match = _TOKEN.match(text, offset)
         if match is None:
-            raise ProgramError(f"line {line}: cannot read {text[place : place + 20]!r}")
+            raise ProgramError(
+                f"line {line}: cannot read {text[offset : offset + 20]!r}"
+            )
         kind, word = str(match.lastgroup), match.group()
         if not word.isprintable() and kind != "space":
             # Printed again, it could end a comment or a line.
@@ -132,9 +134,9 @@ def _tokens(text: str) -> Iterator[_Token]:
                 f"line {line}: {word} is not the normal form of the name "
                 f"{unicodedata.normalize('NFKC', word)}"
             )
-        yield _Token(kind, word, line, place)
+        yield _Token(kind, word, line, offset)
         line += word.count("\n")
-        place = match.end()
+        offset = match.end()
 
 
 class _Parser:

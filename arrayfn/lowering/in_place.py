@@ -42,7 +42,7 @@ class Storage:
 
     def __init__(self) -> None:
         self._in: dict[Var, Var] = {}
-        self._kept: set[Var] = set()
+        self._fixed_results: set[Var] = set()
 
     def of(self, var: Var) -> Var:
         """The Var in whose memory ``var`` is stored."""
@@ -53,7 +53,7 @@ class Storage:
     def put(self, var: Var, into: Var) -> None:
         """Store ``var`` in the memory of ``into``."""
         own, target = self.of(var), self.of(into)
-        if own in self._kept and target not in self._kept:
+        if own in self._fixed_results and target not in self._fixed_results:
             own, target = target, own
         if own is not target:
             self._in[own] = target
@@ -65,12 +65,12 @@ class Storage:
         The values of a branch are lowered in it: they may share the memory of its
         results, which the plan outside knows.
         """
-        new = {self.of(var) for var in results} - self._kept
-        self._kept |= new
+        new = {self.of(var) for var in results} - self._fixed_results
+        self._fixed_results |= new
         try:
             yield
         finally:
-            self._kept -= new
+            self._fixed_results -= new
 
 
 @dataclass(frozen=True)

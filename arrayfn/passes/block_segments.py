@@ -64,7 +64,7 @@ class Blocks:
     Attributes:
         axis: the axis whose members are the blocks.
         flags: whether a value differs between members; it is then stacked.
-        known: the new value of each Var outside of segments.
+        new_values: the new value of each Var outside of segments.
         inlined: the equation of each Var that is a view, repeated where it is read.
         readers: the segments that read each Var.
     """
@@ -78,23 +78,23 @@ class Blocks:
     ) -> None:
         self.axis = axis
         self.flags = varying(program, differ, axis.name)
-        self.known: dict[Atom, Atom] = {}
+        self.new_values: dict[Atom, Atom] = {}
         for var, x in current_builder().bind_inputs(program, inputs).items():
-            self.known[var] = x
+            self.new_values[var] = x
         self.inlined: dict[Atom, Equation] = {}
         self.readers: dict[Atom, set[Segment]] = {}
         self._emit(program)
 
     def unstacked(self, atom: Atom) -> Atom:
         """The new value of ``atom``, which is equal on all members."""
-        x = self.known.get(atom, atom)
+        x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
         return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
         """The new values of ``atom`` for all blocks, along a new first axis."""
-        x = self.known.get(atom, atom)
+        x = self.new_values.get(atom, atom)
         return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
@@ -190,7 +190,7 @@ class Blocks:
                 if atom in self.inlined:
                     add(self.inlined[atom])
                     continue
-                x = self.known[atom]
+                x = self.new_values[atom]
                 type = x.type.with_shape(atom.type.shape)
                 environment[atom] = inner = body.input(type, atom.hint)
                 (xs if self.flags[atom] else consts).append((inner, x))
@@ -216,7 +216,9 @@ class Blocks:
             },
         )
         for var, y in zip(results, outputs, strict=True):
-            self.known[var] = y if differs else views.reshape(y, shape=var.type.shape)
+            self.new_values[var] = (
+                y if differs else views.reshape(y, shape=var.type.shape)
+            )
 
     # Collectives, and what has some inside.
 
@@ -229,7 +231,7 @@ class Blocks:
         else:
             differ = [self.flags.get(atom, False) for atom in equation.inputs]
             results = _CONTROL[equation.primitive.name](self, equation, differ)
-        self.known.update(zip(equation.outputs, results, strict=True))
+        self.new_values.update(zip(equation.outputs, results, strict=True))
 
     def inner(
         self, program: Program, differ: Sequence[bool], results: Sequence[bool]

@@ -114,7 +114,7 @@ def index_reduction(x: ArrayType, *, axis: int, dtype: Any) -> Factors:
 
 
 def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
-    """All axes are factors but those that are reversed."""
+    """Axes that are not reversed are factors; others stay whole."""
     dims = tuple(None if k in axes else k for k in range(x.ndim))
     return Factors((dims,), (dims,))
 
@@ -122,7 +122,7 @@ def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
 def slice_(
     x: ArrayType, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Factors:
-    """The axes that are taken whole are factors."""
+    """Axes of which the slice takes all elements are factors; others stay whole."""
     bounds = zip(start, limit, strides, x.shape, strict=True)
     dims = tuple(
         k if (low, high, step) == (0, extent, 1) else None
@@ -132,7 +132,7 @@ def slice_(
 
 
 def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
-    """The axes that are not padded are factors.
+    """Axes without padding are factors; others stay whole.
 
     ``config`` has (low, high, between elements) for each axis.
     """
@@ -155,7 +155,7 @@ def _whole_axes(sizes: Shape, shape: Shape) -> Dims:
 
 
 def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
-    """The axes that are taken whole are factors."""
+    """Axes of which the slice takes all elements are factors; others stay whole."""
     dims = _whole_axes(sizes, x.shape)
     return Factors((dims, *[()] * len(starts)), (dims,), localize=_local_sizes)
 
@@ -163,7 +163,7 @@ def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
 def dynamic_update_slice(
     x: ArrayType, update: ArrayType, *starts: ArrayType
 ) -> Factors:
-    """The axes that are written whole are factors."""
+    """Axes of which all elements are written are factors; others stay whole."""
     dims = _whole_axes(update.shape, x.shape)
     return Factors((dims, dims, *[()] * len(starts)), (dims,))
 

@@ -260,8 +260,9 @@ def sum_to_scalar(cotangent: Atom, operand: ArrayType) -> Atom:
 
 
 def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
-    """Make the transpose rule of a function linear in each input, or in all together.
+    """Make the transpose rule of a function of one output from a map for each input.
 
+    The function is linear in each input, or in all inputs together.
     ``maps[k](cotangent, inputs)`` is the cotangent of input k.
     """
 

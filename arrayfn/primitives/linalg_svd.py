@@ -122,9 +122,9 @@ def _jvp(
 
 
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
-    """The part of ``change`` outside the span of ``u``, over the singular values ``s``.
+    """Project ``change`` off the span of ``u``, and divide columns by ``s``.
 
-    ``uh`` is the adjoint of ``u``.
+    ``uh`` is the adjoint of ``u``, ``s`` are the singular values.
     """
     outside = e.sub(change, m.multiply(u, m.multiply(uh, change)))
     return e.div(

@@ -130,9 +130,9 @@ def engine(monkeypatch):
     card = SimpleNamespace(fill=lambda *a: made.calls.append(("fill", *a)))
     monkeypatch.setattr(nccl, "gpu_of", lambda device: card)
     places = tuple(Device(k, platform="cuda") for k in range(2))
-    monkeypatch.setattr(DEVICES, "known_gpus", places)
+    monkeypatch.setattr(DEVICES, "gpu_devices", places)
     group = SimpleNamespace(devices=places, communicators={0: "first", 1: "second"})
-    monkeypatch.setattr(nccl.GROUPS, "known", {(0, 1): group})
+    monkeypatch.setattr(nccl.GROUPS, "groups", {(0, 1): group})
     return made
 
 
@@ -298,7 +298,7 @@ def test_communicators_end_once_plans_have_dropped_their_graphs(monkeypatch):
     monkeypatch.setattr(nccl, "GROUPS", groups)
     engine = SimpleNamespace(comm_abort=comm_abort)
     monkeypatch.setattr(nccl, "bindings", lambda: engine)
-    groups.known[(0, 1)] = SimpleNamespace(
+    groups.groups[(0, 1)] = SimpleNamespace(
         communicators={0: "first", 1: "second"}, check=lambda: None
     )
     plan, _ = plans(monkeypatch, [lambda: 1])
@@ -308,7 +308,7 @@ def test_communicators_end_once_plans_have_dropped_their_graphs(monkeypatch):
     watch()
     groups.abort()
     assert sorted(ended) == ["first", "second"]
-    assert not groups.known
+    assert not groups.groups
     with pytest.raises(CollectiveError, match="f has ended with an error of another"):
         watch()
 
@@ -476,7 +476,7 @@ def test_meshes_are_of_one_platform():
 
 
 def test_a_mesh_of_missing_gpus_says_so(monkeypatch):
-    monkeypatch.setattr(DEVICES, "known_gpus", (Device(0, platform="cuda"),))
+    monkeypatch.setattr(DEVICES, "gpu_devices", (Device(0, platform="cuda"),))
     with pytest.raises(BackendError, match="of GPUs 0 to 1, but "):
         af.device_put(X, NamedSharding(PAIR, P("i")))
     with pytest.raises(ArgumentError, match='platform must be "cpu" or "cuda"'):

@@ -83,7 +83,7 @@ class EmulatedGpu:
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two emulated GPUs."""
     places = tuple(Device(k, platform="cuda") for k in range(2))
-    monkeypatch.setattr(DEVICES, "known_gpus", places)
+    monkeypatch.setattr(DEVICES, "gpu_devices", places)
     monkeypatch.setattr(gpus, "TimedExecutable", EmulatedGpu)
     monkeypatch.setattr(gpus, "NcclMember", lambda mesh, member, barrier: member)
     monkeypatch.setattr(gpus, "gpu_of", lambda place: SimpleNamespace())

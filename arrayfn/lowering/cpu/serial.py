@@ -336,7 +336,7 @@ class LoopPrinter(LoopFrame):
             self.copy(following, current)
 
     def leave(self, c: CarriedValue) -> None:
-        """Print the copy of the last value to the loop's result."""
+        """Print the assignment of a carry's last value to the loop's result."""
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
             result = self.of(c.result)

@@ -88,12 +88,12 @@ class Reach:
 class AccessSet:
     """All loads, or all stores, of one array argument.
 
-    ``intervals`` are the elements accessed; unless ``whole``, there may be more.
+    ``intervals`` are the elements accessed; unless ``is_complete``, there may be more.
     """
 
     reaches: list[Reach] = field(default_factory=list[Reach])
     intervals: Intervals = NOTHING
-    whole: bool = True
+    is_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -544,7 +544,7 @@ def add_access(part: AccessSet, access: Access, *, known: bool = True) -> None:
     part.reaches.append(Reach(access.line, low, high, exact, lanes, residue))
     intervals = intervals_of(access) if exact and known else None
     if intervals is None:
-        part.whole = False
+        part.is_complete = False
     else:
         part.intervals = part.intervals.joined(intervals)
 

@@ -469,7 +469,7 @@ class _Verifier:
                 possible = operand.possible(part)
                 stored[buffer] = stored.get(buffer, NOTHING).joined(possible)
                 writes.append(_Write(buffer, operand.known(part), surely=True))
-                if not part.whole:
+                if not part.is_complete:
                     writes.append(_Write(buffer, possible, surely=False))
         for operand, part in loads:
             stored_here = stored.get(operand.buffer, NOTHING)
@@ -574,6 +574,6 @@ class _Verifier:
                 part.reaches[0].line,
             )
         surely = cover.surely.get(buffer, NOTHING).joined(stored_here)
-        needed = known if part.whole else operand.possible(part)
+        needed = known if part.is_complete else operand.possible(part)
         if surely.missing(needed) is not None:
             self.unproved(f"whether {label}, read as {name}, is written", call)
