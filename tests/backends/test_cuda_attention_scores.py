@@ -375,6 +375,68 @@ def test_a_slope_of_one_multiplies_nothing():
     assert lines_of(softcap, slope=True).slope != ""
 
 
+HALVES = random(2, seed=3)
+FLAGS = np.random.default_rng(4).random((2, 20)) < 0.7
+OF_DOCUMENTS = random(3, seed=5, dtype=np.float32)
+FLOAT8 = random(2, 9, seed=6, dtype=np.float32).astype(dtypes.float8_e4m3fn)
+NOTHING = np.zeros(0, np.float32)
+# name: the score function; whether a kernel computes it
+READS = {
+    "halves, rounded": (
+        lambda s, b, h, q, k: s.astype(BF16) * anp.asarray(HALVES)[h].astype(BF16),
+        True,
+    ),
+    "bools": (
+        lambda s, b, h, q, k: anp.where(anp.asarray(FLAGS)[h, k], s, s / 2),
+        True,
+    ),
+    "at an index that is read": (
+        lambda s, b, h, q, k: (
+            s + anp.asarray(OF_DOCUMENTS)[anp.asarray(DOCUMENTS)[b, q]]
+        ),
+        True,
+    ),
+    "at the nearest index": (
+        lambda s, b, h, q, k: s + anp.take(OF_DOCUMENTS, q - k, mode="clip"),
+        True,
+    ),
+    "of a slice, backwards": (
+        lambda s, b, h, q, k: (
+            s + anp.asarray(TABLE)[h, 3:9][k % 6] + anp.asarray(TABLE)[:, ::-1][h, q]
+        ),
+        True,
+    ),
+    "numbers alone": (
+        lambda s, b, h, q, k: s * anp.asarray(OF_DOCUMENTS)[1],
+        True,
+    ),
+    "no elements": (
+        lambda s, b, h, q, k: anp.where(q < 0, anp.asarray(NOTHING)[q], s),
+        True,
+    ),
+    "float8": (
+        lambda s, b, h, q, k: s + anp.asarray(FLOAT8)[h, q].astype(np.float32),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_score_functions_read_captured_arrays(case):
+    score_mod, has_kernel = READS[case]
+    arguments = inputs(1, 9, 20, 2, 1, 8)
+
+    def attend(q, k, v):
+        return nn.dot_product_attention(q, k, v, score_mod=score_mod)
+
+    lowered = compiled_for_gpu(attend, *arguments)
+    assert bool(reasons(lowered)) == has_kernel
+    (have,) = run_plan(lowered.compiled_program, arguments)
+    want = af.jit(attend)(*(x.astype(np.float32) for x in arguments))
+    bound = 2e-2 if "halves" in case else 1e-3
+    np.testing.assert_allclose(have.astype(float), want, rtol=bound, atol=bound)
+
+
 def test_windows_of_windows_are_read_at_one_element():
     def nested(score, b, h, q, k):
         table = anp.asarray(TABLE)

@@ -213,7 +213,9 @@ class _Statements:
             else:
                 self.b.statements.append(statement)
                 assert not isinstance(statement, Store)
-                self.values[self.vars[statement.result.name]] = statement.result
+                made = self.vars.get(statement.result.name)
+                if made is not None:  # else a number before it is rounded
+                    self.values[made] = statement.result
         return True
 
     def is_known(self, atom: Atom) -> bool:
@@ -242,19 +244,19 @@ class _Statements:
         is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
         return from_array and is_one and self.positions(indices) is not None
 
-    def positions(self, indices: Var) -> list[Atom] | None:
+    def positions(self, indices: Var) -> Sequence[Atom] | None:
         """The scalars that the vector ``indices`` has; None if it is something else."""
         read = self.reads[indices]
         base, made = read.base, self.definitions.get(read.base)
-        found: list[Atom] = []
         if not base.type.ndim:
-            return found + [base for _ in range(indices.type.size)]
+            return [base] * indices.type.size
         if made is None or not read.is_identity:
             return None
         if _is_vector_of_literal(made):
             return [made.inputs[0]] * indices.type.size
         if made.primitive.name != "concatenate":
             return None
+        found: list[Atom] = []
         for part in made.inputs:
             scalars = self.positions(part) if isinstance(part, Var) else None
             if scalars is None:
