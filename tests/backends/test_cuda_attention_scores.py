@@ -13,6 +13,7 @@ from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
 from arrayfn.nn.score_programs import traced_scores, with_slope
 
@@ -340,14 +341,38 @@ def lines_of(score_mod, extents=(2, 2, 80, 80), slope=False):
     traced = traced_scores(score_mod, None)
     strides = [row_major_strides(ArrayType(x.shape, x.dtype)) for x in traced.captured]
     text = with_slope(traced.text) if slope else traced.text
-    return score_lines(text, extents, tuple(strides))
+    captured = tuple(ArrayType(x.shape, x.dtype) for x in traced.captured)
+    return score_lines(text, extents, captured, tuple(strides))
+
+
+def test_kernels_take_no_functions_of_arrays_of_other_shapes():
+    """As a text in a file may say, which would be read outside of the arrays."""
+    traced = traced_scores(alibi, None)
+    types = [ArrayType(shape, BF16) for shape in [(1, 8, 2, 16)] * 3]
+    score = {"score": traced.text, "given": ("captured_000",)}
+    static = {"scale": 1.0, "window": (None, None), "block": None, **score}
+    for length, chosen in ((2, "generated_attention"), (1, None)):
+        operands = [*types, ArrayType((length,), np.float32)]
+        found = KERNELS.find("nn.attention", "cuda", operands, static)
+        assert chosen == (found and found.function.__name__)
+
+
+def test_kernels_take_no_block_masks_of_other_shapes():
+    types = [ArrayType(shape, BF16) for shape in [(1, 8, 2, 16)] * 3]
+    names = {"given": ("next_keys", "next_queries")}
+    static = {"scale": 1.0, "window": (None, None), "score": "", **names}
+    blocks = [ArrayType((1, 2, 2, 3), np.int32)] * 2
+    for size, chosen in ((4, "generated_attention"), (2, None)):
+        options = {**static, "block": (size, size)}
+        found = KERNELS.find("nn.attention", "cuda", [*types, *blocks], options)
+        assert chosen == (found and found.function.__name__)
 
 
 def test_indices_that_are_known_to_be_inside_are_not_tested():
     found = lines_of(alibi)
     assert found.of_head() == [
-        "s_h_index = convert_i32_i64(s_member)",
-        "s_j_read = captured_00[s_h_index]",
+        "s_i_index = convert_i32_i64(s_member)",
+        "s_k_read = captured_000[s_i_index]",
     ]
     inside, across = (lines_of(relative, (2, 2, n, n)).lines for n in (40, 80))
     assert not any("select" in line.text for line in inside)
