@@ -33,6 +33,7 @@ import numpy as np
 
 import arrayfn as af
 from arrayfn import dtypes
+from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.libraries import cudnn
@@ -245,7 +246,7 @@ def measured(shape: Shape) -> Iterator[str]:
     first: list[Array] = []
     for name, make in makers.items():
         is_ours = name != "kernels" and shape.by_cudnn
-        with patch.object(fused, "_has_cudnn", lambda has=is_ours: has):
+        with patch.object(cuda_attention, "_has_cudnn", lambda has=is_ours: has):
             try:
                 way = make(shape, arrays)
                 results = [_some(x) for x in (way.forward()[0], *way.gradient()[:3])]

@@ -50,7 +50,7 @@ def attention(
 
     ``score`` is the text of a Program (see ``score_programs``) that each logit goes
     through, with the bias and before the masks; the arrays that it captures are the
-    terms "captured_00", "captured_01" and so on. ``block`` has the sizes of a block
+    terms "captured_000", "captured_001" and so on. ``block`` has the sizes of a block
     mask's blocks of queries and keys. The mask is part of ``score``; its terms
     "next_keys" and "next_queries" only help to leave out whole blocks (see
     ``BlockMask.following``).
@@ -368,7 +368,7 @@ fused_attention.defvjp(_ahead, _back)
 
 def terms_of_captured(captured: Sequence[Array]) -> dict[str, Array]:
     """The terms of ``attention`` for the arrays that a score function captures."""
-    return {f"captured_{k:02}": array for k, array in enumerate(captured)}
+    return {f"captured_{k:03}": array for k, array in enumerate(captured)}
 
 
 __all__ = ["attention", "attention_gradient", "fused_attention"]

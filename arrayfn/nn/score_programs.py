@@ -52,10 +52,11 @@ class TracedScores:
 def traced_scores(
     score_mod: ScoreFunction | None, mask_mod: MaskFunction | None
 ) -> TracedScores | None:
-    """The functions as one Program; None if they have derivative rules of their own.
+    """The functions as one Program; None if an operator cannot have them.
 
     What depends on captured arrays alone is computed here, outside of the Program. A
-    text keeps no rule of ``custom_jvp`` or ``custom_vjp``, and no callback.
+    text keeps no rule of ``custom_jvp`` or ``custom_vjp``, and no callback. Operators
+    take no arrays of storage types.
     """
 
     def scored(score: Any, *places: Any) -> Array:
@@ -70,6 +71,8 @@ def traced_scores(
     if not all(map(_is_plain, traced.program.equations)):
         return None
     known, program = _split(inline_calls(traced.program), len(scalars))
+    if any(var.type.dtype in dtypes.STORAGE for var in program.inputs):
+        return None
     values = apply_program(known, traced.trace.captured)
     return TracedScores(format_program(program, comments=False), tuple(values))
 

@@ -13,6 +13,7 @@ from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
 from arrayfn.nn.score_programs import traced_scores, with_slope
 
@@ -340,14 +341,38 @@ def lines_of(score_mod, extents=(2, 2, 80, 80), slope=False):
     traced = traced_scores(score_mod, None)
     strides = [row_major_strides(ArrayType(x.shape, x.dtype)) for x in traced.captured]
     text = with_slope(traced.text) if slope else traced.text
-    return score_lines(text, extents, tuple(strides))
+    captured = tuple(ArrayType(x.shape, x.dtype) for x in traced.captured)
+    return score_lines(text, extents, captured, tuple(strides))
+
+
+def test_kernels_take_no_functions_of_arrays_of_other_shapes():
+    """As a text in a file may say, which would be read outside of the arrays."""
+    traced = traced_scores(alibi, None)
+    types = [ArrayType(shape, BF16) for shape in [(1, 8, 2, 16)] * 3]
+    score = {"score": traced.text, "given": ("captured_000",)}
+    static = {"scale": 1.0, "window": (None, None), "block": None, **score}
+    for length, chosen in ((2, "generated_attention"), (1, None)):
+        operands = [*types, ArrayType((length,), np.float32)]
+        found = KERNELS.find("nn.attention", "cuda", operands, static)
+        assert chosen == (found and found.function.__name__)
+
+
+def test_kernels_take_no_block_masks_of_other_shapes():
+    types = [ArrayType(shape, BF16) for shape in [(1, 8, 2, 16)] * 3]
+    names = {"given": ("next_keys", "next_queries")}
+    static = {"scale": 1.0, "window": (None, None), "score": "", **names}
+    blocks = [ArrayType((1, 2, 2, 3), np.int32)] * 2
+    for size, chosen in ((4, "generated_attention"), (2, None)):
+        options = {**static, "block": (size, size)}
+        found = KERNELS.find("nn.attention", "cuda", [*types, *blocks], options)
+        assert chosen == (found and found.function.__name__)
 
 
 def test_indices_that_are_known_to_be_inside_are_not_tested():
     found = lines_of(alibi)
     assert found.of_head() == [
-        "s_h_index = convert_i32_i64(s_member)",
-        "s_j_read = captured_00[s_h_index]",
+        "s_i_index = convert_i32_i64(s_member)",
+        "s_k_read = captured_000[s_i_index]",
     ]
     inside, across = (lines_of(relative, (2, 2, n, n)).lines for n in (40, 80))
     assert not any("select" in line.text for line in inside)
@@ -373,6 +398,68 @@ def test_a_slope_of_one_multiplies_nothing():
     found = lines_of(alibi, slope=True)
     assert found.slope == ""
     assert lines_of(softcap, slope=True).slope != ""
+
+
+HALVES = random(2, seed=3)
+FLAGS = np.random.default_rng(4).random((2, 20)) < 0.7
+OF_DOCUMENTS = random(3, seed=5, dtype=np.float32)
+FLOAT8 = random(2, 9, seed=6, dtype=np.float32).astype(dtypes.float8_e4m3fn)
+NOTHING = np.zeros(0, np.float32)
+# name: the score function; whether a kernel computes it
+READS = {
+    "halves, rounded": (
+        lambda s, b, h, q, k: s.astype(BF16) * anp.asarray(HALVES)[h].astype(BF16),
+        True,
+    ),
+    "bools": (
+        lambda s, b, h, q, k: anp.where(anp.asarray(FLAGS)[h, k], s, s / 2),
+        True,
+    ),
+    "at an index that is read": (
+        lambda s, b, h, q, k: (
+            s + anp.asarray(OF_DOCUMENTS)[anp.asarray(DOCUMENTS)[b, q]]
+        ),
+        True,
+    ),
+    "at the nearest index": (
+        lambda s, b, h, q, k: s + anp.take(OF_DOCUMENTS, q - k, mode="clip"),
+        True,
+    ),
+    "of a slice, backwards": (
+        lambda s, b, h, q, k: (
+            s + anp.asarray(TABLE)[h, 3:9][k % 6] + anp.asarray(TABLE)[:, ::-1][h, q]
+        ),
+        True,
+    ),
+    "numbers alone": (
+        lambda s, b, h, q, k: s * anp.asarray(OF_DOCUMENTS)[1],
+        True,
+    ),
+    "no elements": (
+        lambda s, b, h, q, k: anp.where(q < 0, anp.asarray(NOTHING)[q], s),
+        True,
+    ),
+    "float8": (
+        lambda s, b, h, q, k: s + anp.asarray(FLOAT8)[h, q].astype(np.float32),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_score_functions_read_captured_arrays(case):
+    score_mod, has_kernel = READS[case]
+    arguments = inputs(1, 9, 20, 2, 1, 8)
+
+    def attend(q, k, v):
+        return nn.dot_product_attention(q, k, v, score_mod=score_mod)
+
+    lowered = compiled_for_gpu(attend, *arguments)
+    assert bool(reasons(lowered)) == has_kernel
+    (have,) = run_plan(lowered.compiled_program, arguments)
+    want = af.jit(attend)(*(x.astype(np.float32) for x in arguments))
+    bound = 2e-2 if "halves" in case else 1e-3
+    np.testing.assert_allclose(have.astype(float), want, rtol=bound, atol=bound)
 
 
 def test_windows_of_windows_are_read_at_one_element():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 
@@ -18,6 +19,7 @@ MESH = Mesh((2, 4), ("data", "model"))
 RANDOM = np.random.default_rng(3)
 X = RANDOM.standard_normal((8, 16))
 Y = RANDOM.standard_normal((16, 4))
+SLOPES = np.array([1.0, 0.5, 0.25, 0.125], np.float32)
 
 
 def over(*spec):
@@ -379,6 +381,31 @@ def test_attention_over_a_mesh_is_a_call_of_each_device_s_part():
     }
     have = gradient(put(q, "data", None, "model"))
     np.testing.assert_allclose(have, gradient(q), rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "calls"),
+    [
+        (lambda score, b, h, q, k: anp.tanh(score), [(2, 8, 1, 16)]),
+        # A part would need to know which heads it has.
+        (lambda score, b, h, q, k: score * anp.asarray(SLOPES)[h], []),
+    ],
+    ids=["of scores", "of heads"],
+)
+def test_score_functions_over_a_mesh(score_mod, calls, monkeypatch):
+    module = importlib.import_module("arrayfn.nn.attention")
+    monkeypatch.setattr(module, "platform", lambda: "cuda")
+    q = RANDOM.standard_normal((4, 8, 4, 16)).astype(np.float16)
+
+    def attend(q):
+        return af.nn.dot_product_attention(q, q, q, score_mod=score_mod)
+
+    placed = put(q, "data", None, "model")
+    program = af.jit(attend).lower(placed).compiled_program.partitioned.program
+    found = [e for e in program.equations if e.primitive.name == "operator_call"]
+    assert [e.inputs[0].type.shape for e in found] == calls
+    want = attend(q.astype(np.float64))
+    np.testing.assert_allclose(af.jit(attend)(placed), want, rtol=4e-3, atol=4e-3)
 
 
 def test_side_effects_take_place_once(capfd):

@@ -33,6 +33,7 @@ def _generated_supports(
     scale: float,
     given: tuple[str, ...],
     score: str = "",
+    block: tuple[int, int] | None = None,
     **static: Any,
 ) -> bool:
     """float16 or bfloat16, heads of at most 256, an elementwise score function.
@@ -46,9 +47,9 @@ def _generated_supports(
         return False
     if not calls.takes(q.shape, k.shape):
         return False
-    terms = zip(given, others[1:], strict=False)
-    captured = [type for name, type in terms if name.startswith("captured")]
-    return calls.takes_score(q.shape, k.shape, score, captured)
+    terms = dict(zip(given, others[1:], strict=False))
+    takes_score = calls.takes_score(q.shape, k.shape, score, terms)
+    return takes_score and calls.takes_blocks(q.shape, k.shape, block, terms)
 
 
 def _generated_supports_bias(

@@ -44,15 +44,47 @@ def takes_score(
     q_shape: Sequence[int],
     k_shape: Sequence[int],
     score: str,
-    captured: Sequence[ArrayType],
+    terms: Mapping[str, ArrayType],
 ) -> bool:
     """Whether the kernels compute the score function whose Program's text is ``score``.
 
-    The shapes are those of queries and keys; ``captured`` are its arrays.
+    The shapes are those of queries and keys; ``terms`` are the optional operands.
     """
+    captured = captured_types(terms)
     strides = tuple(map(row_major_strides, captured))
     extents = extents_of(q_shape, k_shape)
-    return not score or score_lines(score, extents, strides) is not None
+    return not score or score_lines(score, extents, captured, strides) is not None
+
+
+def takes_blocks(
+    q_shape: Sequence[int],
+    k_shape: Sequence[int],
+    block: tuple[int, int] | None,
+    terms: Mapping[str, ArrayType],
+) -> bool:
+    """Whether the arrays of a block mask have a number for each of its blocks.
+
+    The arguments are as for ``takes_score``; ``block`` has the sizes of a block.
+    """
+    arrays = "next_queries", "next_keys"
+    if block is None or min(block) < 1 or not terms.keys() >= {*arrays}:
+        return terms.keys().isdisjoint(arrays)
+    B, N, *lengths = extents_of(q_shape, k_shape)
+    down, across = (-(-n // size) for n, size in zip(lengths, block, strict=True))
+    ends = (across, down + 1), (down, across + 1)
+    return all(
+        terms[name].dtype == dtypes.int32
+        and terms[name].shape[2:] == end
+        and all(
+            n in (1, most) for n, most in zip(terms[name].shape, (B, N), strict=False)
+        )
+        for name, end in zip(arrays, ends, strict=True)
+    )
+
+
+def captured_types(terms: Mapping[str, ArrayType]) -> tuple[ArrayType, ...]:
+    """The types of the arrays among ``terms`` that a score function captures."""
+    return tuple(t for name, t in terms.items() if name.startswith("captured"))
 
 
 def extents_of(
@@ -217,7 +249,6 @@ class _Call:
             and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
         }
         head = q.type.shape[-1]
-        captured = [x for x in terms if x.startswith("captured")]
         form = Form(
             head=head,
             dtype=short_name(q.type.dtype),
@@ -231,7 +262,8 @@ class _Call:
             score=score_lines(
                 static["score"],
                 extents_of(q.type.shape, k.type.shape),
-                tuple(steps[name] for name in captured),
+                captured_types({name: atom.type for name, atom in kinds.items()}),
+                tuple(s for name, s in steps.items() if name.startswith("captured")),
             )
             if static["score"]
             else None,

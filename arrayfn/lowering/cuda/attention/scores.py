@@ -52,6 +52,7 @@ SCORE: Final = "s_score"
 """The variable of a logit that the lines begin with."""
 _WITHOUT_SOURCE: Final = Equation(TABLE["neg"], (), NO_PARAMS, ())
 """Stands for the equations of a Program that was text, which have no source line."""
+_SCALARS: Final = [((), dtypes.float32), *[((), dtypes.int32)] * len(PLACES)]
 _OF_HEAD: Final = frozenset({"batch", "member"})
 
 
@@ -108,6 +109,7 @@ class ScoreLines:
 def score_lines(
     text: str,
     extents: tuple[int, int, int, int],
+    captured: tuple[ArrayType, ...],
     strides: tuple[tuple[int, ...], ...],
 ) -> ScoreLines | None:
     """The lines of the Program ``text``; None if kernels cannot compute it so.
@@ -117,10 +119,16 @@ def score_lines(
     Args:
         text: the Program's text, with one result or, for gradients, two.
         extents: how many batches, heads of queries, queries and keys there are.
-        strides: the strides of each captured array.
+        captured: the types of the captured arrays, which must be the Program's.
+        strides: the strides of each of them.
     """
+    # Names may be from a file; those of a kernel are not.
+    program = parse_program(text, TABLE, keep_names=False)
+    types = [(t.shape, t.dtype) for t in program.input_types]
+    if types != [*_SCALARS, *((t.shape, t.dtype) for t in captured)]:
+        return None
     # A result of these scalars is in a register, so it needs no layout of its own.
-    program = run_passes(parse_program(text, TABLE), passes=PIPELINE[:-1])
+    program = run_passes(program, passes=PIPELINE[:-1])
     statements = _Statements(program, strides)
     if not statements.collect():
         return None
@@ -213,7 +221,9 @@ class _Statements:
             else:
                 self.b.statements.append(statement)
                 assert not isinstance(statement, Store)
-                self.values[self.vars[statement.result.name]] = statement.result
+                made = self.vars.get(statement.result.name)
+                if made is not None:  # else a number before it is rounded
+                    self.values[made] = statement.result
         return True
 
     def is_known(self, atom: Atom) -> bool:
@@ -242,19 +252,19 @@ class _Statements:
         is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
         return from_array and is_one and self.positions(indices) is not None
 
-    def positions(self, indices: Var) -> list[Atom] | None:
+    def positions(self, indices: Var) -> Sequence[Atom] | None:
         """The scalars that the vector ``indices`` has; None if it is something else."""
         read = self.reads[indices]
         base, made = read.base, self.definitions.get(read.base)
-        found: list[Atom] = []
         if not base.type.ndim:
-            return found + [base for _ in range(indices.type.size)]
+            return [base] * indices.type.size
         if made is None or not read.is_identity:
             return None
         if _is_vector_of_literal(made):
             return [made.inputs[0]] * indices.type.size
         if made.primitive.name != "concatenate":
             return None
+        found: list[Atom] = []
         for part in made.inputs:
             scalars = self.positions(part) if isinstance(part, Var) else None
             if scalars is None:
@@ -413,7 +423,7 @@ class _Printer(KernelPrinter):
 
 def captured_name(number: int) -> str:
     """The name of the operand that is captured array ``number``."""
-    return f"captured_{number:02}"
+    return f"captured_{number:03}"
 
 
 def row_major_strides(type: ArrayType) -> tuple[int, ...]:
