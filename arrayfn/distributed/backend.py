@@ -16,7 +16,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 
 
 class MeshBackend:
-    """The devices of a mesh, each with its part of the arrays."""
+    """The backend of a mesh, on which each device has its part of the arrays."""
 
     name = "mesh"
 

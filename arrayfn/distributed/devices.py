@@ -37,7 +37,7 @@ MOST: Final = 256
 
 @dataclass(frozen=True)
 class Device:
-    """A device, with its number in its platform and the number of its process.
+    """A device: its number among the devices of its platform, and its process.
 
     ``local_id`` is the number of a GPU in its process, if this number differs.
     """

@@ -38,9 +38,10 @@ way.
   NaN or infinite.
 
 The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
-and at least 2 units in the last place. The bound is an estimate, not a proof. It fails
-if all ``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare.
-The bound is infinite where integers, bools, infinities or NaN differ between runs.
+and at least 2 units in the last place. The bound is an estimate, not a proof. In rare
+cases it fails, because all ``SAMPLES`` runs stay within a quarter of the error that
+occurs. The bound is infinite where integers, bools, infinities or NaN differ between
+runs.
 """
 
 from __future__ import annotations

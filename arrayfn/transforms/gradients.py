@@ -79,8 +79,8 @@ def value_and_grad(
     structure of argument ``argnums`` (a tuple of them for a sequence). With
     ``holomorphic`` arguments and value are complex, and the gradient is the complex
     derivative. With ``allow_int`` the gradient with respect to integers and booleans is
-    a float64 0. Other arguments may have any values. ``fun`` receives values that are
-    not arrays, and Python's bools and integers, unchanged.
+    a float64 0. Other arguments may have any values. Values that are not arrays, and
+    Python's bools and integers, reach ``fun`` unchanged.
 
     Raises DifferentiationError if the value is not a scalar, or an argument is neither
     floating-point nor complex.
