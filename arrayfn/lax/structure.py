@@ -176,7 +176,7 @@ def slice_in_dim(
 ) -> Array:
     """Return ``operand[start_index:limit_index:stride]`` along ``axis``.
 
-    Negative bounds count from the end. None is the end itself.
+    Negative bounds count from the end. A ``limit_index`` of None means the end.
     """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))

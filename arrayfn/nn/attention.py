@@ -81,9 +81,10 @@ def dot_product_attention(
             and can be differentiated with respect to the values that it captures. A key
             whose score is -inf is not attended to.
         block_mask: a result of ``create_block_mask`` for extents B, N, T and S, where B
-            and N may be 1. Queries do not attend to keys that the mask excludes. If it
-            keeps at most half of the blocks of keys, and no other mask, bias or length
-            is given, the other blocks are not computed.
+            and N may be 1. Queries do not attend to keys that the mask excludes. If the
+            mask keeps at most half of the blocks of keys, arrayfn does not compute the
+            other blocks. It computes all blocks if the call also has a mask, bias or
+            length.
 
     Returns:
         An array of query's shape and dtype.

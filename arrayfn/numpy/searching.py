@@ -96,7 +96,7 @@ def digitize(
 ) -> Array:
     """The number of the bin that contains each x: int64.
 
-    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. It
+    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. The bin
     includes its lower edge, or with ``right`` its upper edge. ``method`` is as for
     ``searchsorted``.
     """

@@ -343,10 +343,10 @@ def eigh(
 ) -> Any:
     """The ascending eigenvalues and the eigenvectors of Hermitian ``a``.
 
-    With b, they solve a v = w b v. b must be positive definite, and its Cholesky factor
-    reduces the problem to one without b. The lower triangles are read with ``lower``,
-    otherwise the upper ones. ``subset_by_index`` has the first and the last index
-    (inclusive) of the eigenvalues to return.
+    With b, the eigenvalues w and eigenvectors v solve a v = w b v. b must be positive
+    definite, and its Cholesky factor reduces the problem to one without b. The lower
+    triangles are read with ``lower``, otherwise the upper ones. ``subset_by_index`` has
+    the first and the last index (inclusive) of the eigenvalues to return.
     """
     found = _eigh(a, b, lower, eigvals_only)
     if subset_by_index is None:

@@ -148,8 +148,8 @@ class Rotation(NamedTuple):
     def from_euler(cls, seq: str, angles: ArrayLike, degrees: bool = False) -> Rotation:
         """Rotations about up to three axes, one after the other.
 
-        ``seq`` names the axes: "xyz" for fixed axes, "XYZ" for axes that rotate along.
-        ``angles`` are (..., axes), or (...,) for one axis.
+        ``seq`` names the axes: "xyz" for fixed axes, "XYZ" for axes that each rotation
+        turns. ``angles`` are (..., axes), or (...,) for one axis.
         """
         axes, intrinsic = _axes_of(seq)
         value = anp.asarray(angles)
