@@ -78,8 +78,8 @@ def dot_product_attention(
             query attends to.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
             ``scale`` and before the masks. It takes and gives scalars. It is traced,
-            and can be differentiated with respect to the values that it captures. A key
-            whose score is -inf is not attended to.
+            and can be differentiated with respect to the values that it captures.
+            Queries do not attend to a key whose score is -inf.
         block_mask: a result of ``create_block_mask`` for extents B, N, T and S, where B
             and N may be 1. Queries do not attend to keys that the mask excludes. If the
             mask keeps at most half of the blocks of keys, arrayfn does not compute the

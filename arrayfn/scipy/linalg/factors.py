@@ -39,7 +39,7 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """The factor U with a = U^H U, or with ``lower`` the factor L with a = L L^H.
+    """The factor U with a = U^H U, or L with a = L L^H for ``lower``.
 
     ``a`` must be Hermitian. Its lower triangle is read with ``lower``, otherwise the
     upper one.
