@@ -114,7 +114,7 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The running log-sum-exp, with ``reverse`` from the end."""
+    """The running log-sum-exp. ``reverse`` begins at the end."""
     return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)
 
 
