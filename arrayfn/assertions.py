@@ -34,8 +34,8 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     counts only if the branch is taken.
 
     Derivatives keep the checks of the function. These checks are always on, unlike
-    those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or
-    continues without effect.
+    those of ``jit(checks=...)``. If a check fails in a loop, the loop ends, or its
+    further iterations have no effect.
 
     Raises ArgumentError if a field of the message is not given, and DTypeError if the
     condition is not a bool.

@@ -28,14 +28,14 @@ def pure_callback(
     """Call the Python function ``callback(*args, **kwargs)`` from compiled code.
 
     The callback receives NumPy arrays, and returns arrays in the structure, shapes and
-    dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It must have no
-    side effects, because compiled code may call it more or less often than the source
-    says. ``vmap_method`` says how ``vmap`` calls it. "sequential" calls it once for
-    each member. "expand_dims" and "broadcast_all" call it once for all members, with
-    the mapped axis as first axis of the arguments. In arguments that are not mapped,
-    "expand_dims" gives this axis extent 1, and "broadcast_all" repeats the values along
-    it. Without a method, ``vmap`` raises ArgumentError. The call has no derivative, but
-    ``custom_jvp`` can give it one.
+    dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). The callback
+    must have no side effects, because compiled code may call it more or less often than
+    the source says. ``vmap_method`` says how ``vmap`` calls it. "sequential" calls it
+    once for each member. "expand_dims" and "broadcast_all" call it once for all
+    members, with the mapped axis as first axis of the arguments. In arguments that are
+    not mapped, "expand_dims" gives this axis extent 1, and "broadcast_all" repeats the
+    values along it. Without a method, ``vmap`` raises ArgumentError. The call has no
+    derivative, but ``custom_jvp`` can give it one.
 
     Errors of the callback are raised again. A result that is not as declared raises
     ShapeError.

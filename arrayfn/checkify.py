@@ -103,7 +103,7 @@ class Error:
         return None if error is None else error.message
 
     def get_exception(self) -> ArrayfnError | None:
-        """The error that ``throw`` raises, with the user's line, or None.
+        """The error that ``throw`` would raise, with the user's line, or None.
 
         Its class is the one that ``jit(f, checks=...)`` raises: CheckError,
         OutOfBoundsError, NotFiniteError or DivisionByZeroError.
@@ -140,8 +140,8 @@ def checkify(
     Checks of other kinds are left as they are. The Error is about the first check of
     the function that failed. The result is computed all the same. A ``while_loop`` ends
     where a check failed. ``f`` is traced, so it sees no values of arrays, as under
-    ``jit``. To compile it, write ``jit(checkify(f))``. ``f`` receives arguments that
-    are neither arrays nor numbers unchanged. The same holds for ``True`` and ``False``,
+    ``jit``. To compile it, write ``jit(checkify(f))``. Arguments that are neither
+    arrays nor numbers reach ``f`` unchanged. The same holds for ``True`` and ``False``,
     and in a traced function for all Python numbers, such as static arguments of
     ``jit``. Raises ArgumentError for unknown kinds.
 

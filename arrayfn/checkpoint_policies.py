@@ -44,7 +44,10 @@ checkpoint_dots = dots_saveable
 def dots_with_no_batch_dims_saveable(
     primitive: Primitive, *types: ArrayType, **params: Any
 ) -> bool:
-    """Keep results of matrix products without batch axes, as with weights."""
+    """Keep results of matrix products without batch axes.
+
+    Products with weights are an example.
+    """
     return primitive is contraction.dot_general and not params["batch"][0]
 
 

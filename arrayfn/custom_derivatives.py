@@ -40,7 +40,9 @@ def custom_vjp_primal_tree_values(tree_: Any) -> Any:
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """The zero tangent of each leaf of ``val``, or with the option a ``SymbolicZero``.
+    """The zero tangent of each leaf of ``val``.
+
+    With ``symbolic_zeros``, each zero tangent is a ``SymbolicZero``.
 
     >>> import numpy as np
     >>> zero_from_primal(np.ones(2)), zero_from_primal(1.0, symbolic_zeros=True)

@@ -50,8 +50,8 @@ def callback(
 ) -> Any:
     """Call ``callback(*args, **kwargs)`` with NumPy arrays, for its effects.
 
-    Compiled code calls it when the values are known. Calls keep the order in which they
-    are written, so ``ordered`` changes nothing. ``vmap`` calls it once for each member.
+    Compiled code calls it when the values are known. Calls keep their order in the
+    source, so ``ordered`` has no effect. ``vmap`` calls it once for each member.
     Derivatives ignore the callback, and its result is not used. The call of the
     compiled function raises the exceptions of the callback. Without a callback, the
     result is a function that takes one.

@@ -1,10 +1,10 @@
 """The loggers of the compiler, and ``ARRAYFN_LOG``, which shows their records.
 
-``ARRAYFN_LOG=compile,retrace,cache`` prints records to standard error: each compilation
-with its time, each call that compiles a function again, with the argument that caused
-it, and each lookup in the disk cache. ``ARRAYFN_LOG=all`` prints all three. A program
-can use the loggers like any others, for example
-``logging.getLogger("arrayfn.retrace").setLevel("INFO")``.
+``ARRAYFN_LOG=compile,retrace,cache`` prints records to standard error. ``compile``
+prints each compilation with its time. ``retrace`` prints each call that compiles a
+function again, with the argument that caused it. ``cache`` prints each lookup in the
+disk cache. ``ARRAYFN_LOG=all`` prints all three. A program can use the loggers like any
+others, for example ``logging.getLogger("arrayfn.retrace").setLevel("INFO")``.
 """
 
 from __future__ import annotations

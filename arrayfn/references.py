@@ -20,9 +20,9 @@ def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> R
     The array is at first ``init_val``. ``ref[...]`` reads it, and ``ref[i] = y`` and
     ``ref[...] += y`` write to it. In a traced function a Ref stands for updates of a
     value, so derivatives, ``vmap`` and compilation work through them. Bodies of loops
-    and branches may write to Refs that were made outside of them. So may jitted
-    functions that are called while tracing. The values of these Refs are then passed in
-    and out. A jitted function takes Refs as arguments, and writes to them.
+    and branches may write to Refs that were made outside of them. Jitted functions that
+    are called while tracing may also write to them. The values of these Refs are then
+    passed in and out. A jitted function takes Refs as arguments, and writes to them.
 
     A Ref is not a value: a function cannot return it, take it twice, or use it after
     the function that made it has returned. ``memory_space`` and ``kind`` are parameters

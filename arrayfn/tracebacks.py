@@ -1,10 +1,10 @@
 """Tracebacks that end at the user's line, without the frames of arrayfn.
 
 ``install`` adds a hook to Python and IPython for printing uncaught errors. The errors
-themselves do not change. The hook hides the frames of arrayfn and of its libraries for
-errors of arrayfn, and for errors of the user's code that arrayfn called. Any other
-error that begins in arrayfn is a bug, and keeps its whole traceback.
-``ARRAYFN_TRACEBACK=full`` shows everything.
+themselves do not change. The hook hides the frames of arrayfn and of its libraries.
+Frames are hidden in errors of arrayfn, and in errors of the user's code when arrayfn
+called this code. Any other error that begins in arrayfn is a bug, and keeps its whole
+traceback. ``ARRAYFN_TRACEBACK=full`` shows everything.
 """
 
 from __future__ import annotations

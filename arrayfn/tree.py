@@ -61,8 +61,8 @@ def text_of(structure: TreeDef) -> str:
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
     """Flatten ``tree``, with dataclasses of optree as nodes.
 
-    Users register these dataclasses under a name of their choice. The ones found in
-    ``tree`` are registered here, too.
+    Users register these dataclasses under a name of their choice. This function
+    registers the dataclasses that it finds in ``tree``, too.
 
     >>> flatten_arguments({"a": 1})[0]
     [1]

@@ -141,7 +141,7 @@ def register_pytree_node(
     flatten_with_keys_func: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]]
     | None = None,
 ) -> None:
-    """Call ``arrayfn.tree.register_node``, or with keys ``register_with_keys``."""
+    """Call ``arrayfn.tree.register_node`` (with keys: ``register_with_keys``)."""
     if flatten_with_keys_func is None:
         register_node(nodetype, flatten_func, unflatten_func)
     else:

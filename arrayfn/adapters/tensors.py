@@ -47,9 +47,9 @@ def torch(
     ``function`` takes the operands (None for an operand that is not given), then the
     static arguments by name. It returns the result, or a tuple with as many results as
     ``results`` says. With ``out``, the function takes the tensors for the results after
-    the operands, and returns nothing. It runs without PyTorch's own autograd. Raises
-    BackendError at the first call if PyTorch is not installed, and ShapeError if a
-    result has another shape than the operator's result.
+    the operands, and returns nothing. ``function`` runs without PyTorch's own autograd.
+    Raises BackendError at the first call if PyTorch is not installed, and ShapeError if
+    a result has another shape than the operator's result.
 
     >>> import arrayfn as af
     >>> kernel = af.adapters.torch(lambda x: x * 2)  # af.operator(f).kernel("cpu")(...)
@@ -80,10 +80,10 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
     """A kernel that launches a function of ``triton.jit`` (or an autotuner of one).
 
     ``launch(*arrays, **static)`` gets the arrays of operands and results (for their
-    shapes) and the static arguments. It returns the grid, as Triton takes it, and the
-    arguments to pass by name: sizes, ``tl.constexpr`` parameters, ``num_warps``. The
-    pointers of operands and results are passed first, in their order. With
-    ``TRITON_INTERPRET=1`` such a kernel also computes for ``"cpu"``.
+    shapes) and the static arguments. ``launch`` returns the grid, as Triton takes it,
+    and the arguments to pass by name: sizes, ``tl.constexpr`` parameters,
+    ``num_warps``. The pointers of operands and results are passed first, in their
+    order. With ``TRITON_INTERPRET=1`` such a kernel also computes for ``"cpu"``.
 
     >>> import arrayfn as af
     >>> def launch(x, out):  # of @triton.jit def double(x_ptr, out_ptr, n, BLOCK): ...
@@ -106,10 +106,11 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
     """A kernel that calls the result of a function of ``tilelang.jit``.
 
-    ``sizes(*arrays, **static)`` gets the arrays of operands and results. It returns the
-    arguments of ``factory``, as a tuple or a mapping by name. The compiled function is
-    kept for these arguments. It is called with the tensors of operands and results. A
-    function with ``out_idx`` is called with the operands, and its results are copied.
+    ``sizes(*arrays, **static)`` gets the arrays of operands and results. ``sizes``
+    returns the arguments of ``factory``, as a tuple or a mapping by name. The compiled
+    function is kept for these arguments. This function is called with the tensors of
+    operands and results. A function with ``out_idx`` is called with the operands, and
+    its results are copied.
 
     >>> import arrayfn as af
     >>> tiled = af.adapters.tilelang(print, lambda x, out: x.shape)
@@ -140,8 +141,8 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
     """A kernel that launches a function of ``numba.cuda.jit``.
 
     ``launch(*arrays, **static)`` gets the arrays of operands and results and the static
-    arguments. It returns the grid and the block, and then any values to pass after the
-    arrays: ``((blocks,), (threads,), n)``.
+    arguments. ``launch`` returns the grid and the block, and then any values to pass
+    after the arrays: ``((blocks,), (threads,), n)``.
 
     >>> import arrayfn as af
     >>> def launch(x, out):  # of @cuda.jit def double(x, out): ...

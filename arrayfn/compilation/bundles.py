@@ -271,7 +271,7 @@ class Bundle:
     def compiled(self) -> tuple[Compiled, ...]:
         """The compiled function of each signature.
 
-        With open sizes, it is compiled for one size.
+        With open sizes, the function is compiled for one size.
         """
         return tuple(one.example for one in self._loaded)
 

@@ -80,13 +80,13 @@ def jit(
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several,
     of which the first available one is used. Arrays that are elsewhere are copied
-    there. If none is available, the function can be lowered and its kernels read, but a
-    call raises BackendError. Without ``device`` the function runs where its arguments
-    are: on the GPU if one of them is an array there, else on the CPU. Static arguments
-    are hashable Python values. The function is compiled again for each of their values.
-    Donated arguments may be overwritten. ``keep_unused`` and ``inline`` have no effect:
-    every argument is kept, and if a compiled function calls another one, both are
-    compiled together.
+    there. If no backend is available, you can lower the function and read its kernels,
+    but a call raises BackendError. Without ``device`` the function runs where its
+    arguments are: on the GPU if one of them is an array there, else on the CPU. Static
+    arguments are hashable Python values. The function is compiled again for each of
+    their values. Donated arguments may be overwritten. ``keep_unused`` and ``inline``
+    have no effect: every argument is kept, and if a compiled function calls another
+    one, both are compiled together.
 
     Results have the same bits in each run on one machine. ``deterministic=8`` asks for
     the same bits on meshes of 1, 2, 4 and 8 devices as well. Axes that are cut are then

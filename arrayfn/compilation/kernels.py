@@ -34,8 +34,8 @@ class Implementation:
 
     ``kernel`` is None for the body, which generated kernels, library calls or the
     interpreter compute. ``where`` says which operands the implementation takes.
-    ``taken`` says whether it computes the operands of this call of ``kernels``. It is
-    None if the call had no operands.
+    ``taken`` says whether the implementation computes the operands of this call of
+    ``kernels``. ``taken`` is None if the call had no operands.
     """
 
     name: str

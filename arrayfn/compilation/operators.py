@@ -265,7 +265,7 @@ class Operator(Generic[P, R]):
 
         Raises ArgumentError if the arguments do not fit the signature, or if a static
         argument is not hashable. A call of an ``inline`` operator then runs its body
-        instead. It also does so if a static argument is not a constant but, for
+        instead. The body also runs if a static argument is not a constant but, for
         example, a function.
         """
         try:

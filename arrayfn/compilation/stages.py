@@ -291,12 +291,12 @@ class Lowered:
         """Write each generated kernel as a file that runs, into a new ``folder``.
 
         ``NAME.py`` is a kernel's source. If you run the file as a script, it calls the
-        kernel on the arguments of its first call, which are in ``NAME.npz``. It then
-        compares the results with those of that call. It runs a CPU kernel as Python and
-        compiled. It runs a GPU kernel in the emulator, compiles it to PTX, and runs it
-        on the GPU if there is one. ``register`` puts edited files into use, in this
-        process or another. The arguments of the call are ``args``, or random numbers if
-        they are omitted.
+        kernel on the arguments of the kernel's first call, which are in ``NAME.npz``.
+        Then it compares the results with those of that call. The script runs a CPU
+        kernel as Python and compiled. It runs a GPU kernel in the emulator, compiles it
+        to PTX, and runs it on the GPU if there is one. ``register`` puts edited files
+        into use, in this process or another. The arguments of the call are ``args``, or
+        random numbers if they are omitted.
 
         Raises ArgumentError for a function that is lowered neither for a CPU nor for a
         GPU, and for a folder that exists and is not empty. On a machine without a GPU,

@@ -71,7 +71,7 @@ class ShardedArray(ArrayOnDevice):
     @property
     @override
     def device(self) -> str:
-        """The device's name, "mesh" for every sharded array."""
+        """The name of the device, which is "mesh" for every sharded array."""
         return "mesh"
 
     @property
@@ -101,7 +101,7 @@ class ShardedArray(ArrayOnDevice):
         return shards
 
     def addressable_data(self, index: int) -> Any:
-        """The part number ``index`` of those in this process."""
+        """The part with number ``index`` among the parts in this process."""
         return self.addressable_shards[index].data
 
     @override

@@ -15,7 +15,7 @@ from arrayfn.lowering.options import DEFAULT, Options
 
 
 class MeshBackend:
-    """The backend of all devices of a mesh: it runs one plan on each of them."""
+    """The backend of a mesh, on which each device has its part of the arrays."""
 
     name = "mesh"
 

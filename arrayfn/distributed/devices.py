@@ -37,7 +37,7 @@ MOST: Final = 256  # CPU devices
 
 @dataclass(frozen=True)
 class Device:
-    """A device, with its number in its platform and the number of its process.
+    """A device: its number among the devices of its platform, and its process.
 
     ``local_id`` is a GPU's number within its process, or -1 if it equals ``id``.
     """

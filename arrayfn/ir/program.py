@@ -47,7 +47,8 @@ class _Frozen:
 class Var(_Frozen):
     """A typed value of a Program, equal only to itself.
 
-    ``hint`` is the user's name for it, from which the printer makes a name.
+    ``hint`` is the name of the value in the user's code. The printer makes a name from
+    it.
     """
 
     __slots__ = ("hint", "type")
@@ -156,7 +157,7 @@ class Equation:
     def with_inputs(self, inputs: tuple[Atom, ...]) -> Equation:
         """A copy of the equation with other ``inputs``.
 
-        It keeps those outputs whose types do not change.
+        If the types of the inputs stay the same, the equation keeps its outputs.
         """
         same = True
         for have, atom in zip(self.inputs, inputs, strict=True):

@@ -332,8 +332,8 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
     """Mark x, or each leaf of a pytree, as varying over the members of a mesh axis.
 
     Its derivative is the sum of the members' derivatives. Inside ``shard_map``, an
-    operation on an invariant and a varying value does this implicitly. Values that
-    already vary, and axes of ``vmap``, are not changed.
+    operation on an invariant and a varying value marks the invariant value implicitly.
+    Values that already vary, and axes of ``vmap``, are not changed.
     """
 
     def marked(leaf: Any) -> Any:

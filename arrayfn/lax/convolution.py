@@ -324,7 +324,8 @@ def conv_transpose(
 
     With padding "SAME", an extent n becomes ``n * stride``. With "VALID" it becomes ``n
     * stride + max(size - stride, 0)`` for a kernel of (dilated) ``size``. If
-    ``padding`` has pairs, they pad the operand after ``stride - 1`` zeros have been
+      ``padding`` has pairs, these pairs pad the operand after ``stride - 1`` zeros have
+      been
     inserted between its elements. Without ``dimension_numbers`` the layouts are
     ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial axes. With ``transpose_kernel`` the
     kernel is reversed and its features are exchanged, which gives the gradient of the

@@ -33,7 +33,7 @@ def conv_general_dilated_patches(
 
     The elements of a window are ordered by feature, then by the spatial axes. The
     elements are copied exactly, so ``precision`` has no effect. If
-    ``preferred_element_type`` is given, they are converted to it.
+    ``preferred_element_type`` is given, the elements are converted to it.
 
     >>> import numpy as np
     >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")

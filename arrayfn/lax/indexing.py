@@ -241,8 +241,8 @@ def scatter_mul(
 ) -> Array:
     """Copy ``operand``, and multiply it by the windows ``updates``.
 
-    The factors of overlapping windows multiply. The other parameters are those of
-    ``scatter``.
+    If several windows overlap, all of them multiply the same elements. The other
+    parameters are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode

@@ -73,9 +73,10 @@ def triangular_solve(
 ) -> Array:
     """Solve x op(a) = b for x, or op(a) x = b with ``left_side``.
 
-    op may transpose and conjugate. One triangle of ``a`` (..., n, n) is read, and with
-    ``unit_diagonal`` its diagonal is not read. b is (..., m, n), or (..., n, m) with
-    ``left_side``. If b has one axis less than ``a``, it has vectors (..., n).
+    op transposes with ``transpose_a``, and conjugates with ``conjugate_a``. The
+    function reads one triangle of ``a`` (..., n, n). With ``unit_diagonal`` it does not
+    read the diagonal. b is (..., m, n), or (..., n, m) with ``left_side``. If b has one
+    axis less than ``a``, it has vectors (..., n).
 
     >>> a = np.array([[2.0, 0.0], [1.0, 4.0]])
     >>> triangular_solve(a, np.array([[2.0], [9.0]]), left_side=True, lower=True)
@@ -258,8 +259,8 @@ def tridiagonal(
 def schur(x: ArrayLike, *, compute_schur_vectors: bool = True) -> tuple[Array, ...]:
     """The upper triangular T and unitary Z with x (..., n, n) = Z T Z^H.
 
-    A real matrix has a real T. It has a block of two rows on its diagonal for each pair
-    of conjugate eigenvalues.
+    A real matrix has a real T. This T has a block of two rows on its diagonal for each
+    pair of conjugate eigenvalues.
     """
     t, z = apply(linalg_schur.schur, matrix_transpose(m.square("schur", x)))
     if not compute_schur_vectors:

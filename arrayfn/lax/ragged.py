@@ -49,8 +49,8 @@ def ragged_dot(
     ``rhs[0]``, the next ones by ``rhs[1]``, and so on. ``group_sizes`` (g,) are
     integers. Rows after the last group become zeros. Extents cannot depend on values,
     so each group multiplies all rows, with the rows of other groups set to zero. The
-    work is that of g products. ``precision`` and ``preferred_element_type`` are those
-    of ``dot_general``.
+    function does the work of g products. ``precision`` and ``preferred_element_type``
+    are those of ``dot_general``.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
     integers, and for ``group_offset``, which shares groups among devices.
@@ -104,7 +104,8 @@ def ragged_dot_general(
     * contracted: each group is summed separately, along a new leading axis.
     * batch: groups have no effect.
 
-    The work is that of g products. See ``ragged_dot`` for this and for the arguments.
+    The function does the work of g products. See ``ragged_dot`` for this and for the
+    arguments.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
     integers, for axes that do not fit, and for ``group_offset``.

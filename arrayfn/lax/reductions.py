@@ -114,7 +114,7 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The running log-sum-exp, with ``reverse`` from the end."""
+    """The running log-sum-exp. ``reverse`` begins at the end."""
     return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)
 
 
@@ -272,7 +272,7 @@ class FftType(Enum):
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """Transform the last axes; ``fft_lengths`` has one length for each.
 
-    The lengths must be the extents of the axes, or for "irfft" the extents of the
+    The lengths must be the extents of the axes. For "irfft" they are the extents of the
     result. The functions of ``arrayfn.numpy.fft`` pad and truncate.
     """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type

@@ -176,7 +176,7 @@ def slice_in_dim(
 ) -> Array:
     """Return ``operand[start_index:limit_index:stride]`` along ``axis``.
 
-    Negative bounds count from the end. None is the end itself.
+    Negative bounds count from the end. A ``limit_index`` of None means the end.
     """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
@@ -394,22 +394,22 @@ def _index_dtype(name: str, wanted: DTypeLike) -> DType:
 
 
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running sums in the dtype of ``operand``, with ``reverse`` from the end."""
+    """Running sums in the dtype of ``operand``. ``reverse`` begins at the end."""
     return apply(cumulative.cumsum, operand, axis=axis, reverse=reverse)
 
 
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running products, with ``reverse`` from the end."""
+    """Running products. ``reverse`` begins at the end."""
     return apply(cumulative.cumprod, operand, axis=axis, reverse=reverse)
 
 
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running maxima, with ``reverse`` from the end."""
+    """Running maxima. ``reverse`` begins at the end."""
     return apply(cumulative.cummax, operand, axis=axis, reverse=reverse)
 
 
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running minima, with ``reverse`` from the end."""
+    """Running minima. ``reverse`` begins at the end."""
     return apply(cumulative.cummin, operand, axis=axis, reverse=reverse)
 
 

@@ -66,7 +66,7 @@ def _softmax_jvp(
 
 @operator(name="nn.log_softmax", static_argnames=("axis",), inline=True)
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
-    """The logarithm of ``softmax``, accurate if softmax underflows."""
+    """The logarithm of ``softmax``, accurate even if ``softmax`` underflows."""
     x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
         return _log_softmax(x, axis)

@@ -63,7 +63,7 @@ def apply_over_axes(
 ) -> Array:
     """Apply ``func(a, axis)`` over ``axes``, one after the other.
 
-    If a result lacks the axis, it is added again with extent 1.
+    If ``func`` removes the axis, the result gets it back with extent 1.
     """
     ndim = ops.type_of_operand("apply_over_axes", a).ndim
     value = ops.same(a)
@@ -87,7 +87,7 @@ def piecewise(
     *args: Any,
     **options: Any,
 ) -> Array:
-    """Apply to each element of x the function, or number, of the last true condition.
+    """Choose a function or number for each element of x, by the last true condition.
 
     An additional function applies where no condition is true. Without an additional
     function, the result is 0 there. Each function is applied to all of x, so it must

@@ -475,10 +475,10 @@ def meshgrid(
 ) -> list[Array]:
     """Make grids from vectors.
 
-    The result has one array per vector, and it varies along that vector's axis. With
-    ``indexing="ij"``, axis k belongs to vector k. With ``"xy"``, the first two axes are
-    exchanged, as for plots. With ``sparse``, each grid has extent 1 along the other
-    axes. Grids are always new arrays, so ``copy`` has no effect.
+    The result has one array per vector. Each array varies along the axis of its vector.
+    With ``indexing="ij"``, axis k belongs to vector k. With ``"xy"``, the first two
+    axes are exchanged, as for plots. With ``sparse``, each grid has extent 1 along the
+    other axes. Grids are always new arrays, so ``copy`` has no effect.
     """
     vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, xi)]
     order = list(range(len(vectors)))

@@ -163,7 +163,7 @@ def put(
 
     Values are repeated if needed. ``mode`` handles indices out of bounds. "wrap" uses
     them modulo the size, and "clip" clamps them (negative ones to 0). Without ``mode``,
-    they are handled as in ``a.at[ind].set(v)``.
+    such indices are handled as in ``a.at[ind].set(v)``.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")

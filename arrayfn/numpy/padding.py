@@ -60,8 +60,8 @@ def pad(
 
     * "constant" has ``constant_values`` (0), and "empty" pads with zeros;
     * "linear_ramp" has ``end_values`` (0), which are the ends of straight lines;
-    * "maximum", "mean", "median" and "minimum" have ``stat_length``, the number of
-      elements at the edge that count (None: all);
+    * "maximum", "mean", "median" and "minimum" have ``stat_length``, which is the
+      number of elements at the edge to use (None: all);
     * "reflect" (about the last element) and "symmetric" (about the edge) have
       ``reflect_type``: "odd" subtracts the mirrored elements from twice the edge's
       value, "even" (the default) does not;

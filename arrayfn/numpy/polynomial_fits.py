@@ -81,8 +81,9 @@ def polyfit(
 
     The result has the coefficients (deg + 1, ...). ``w`` weights the errors. y may be a
     matrix, whose columns are fitted separately. With ``full``, the result also has the
-    residuals, rank, singular values and ``rcond``. With ``cov``, it has the covariance
-    of the coefficients, which is scaled by the errors unless ``cov`` is "unscaled".
+    residuals, rank, singular values and ``rcond``. With ``cov``, the result has the
+    covariance of the coefficients, which is scaled by the errors unless ``cov`` is
+    "unscaled".
 
     >>> import numpy as np
     >>> np.round(polyfit(np.arange(4.0), 3.0 * np.arange(4.0) + 1.0, 1), 12)

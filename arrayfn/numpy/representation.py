@@ -363,8 +363,9 @@ def isreal(x: ArrayLike) -> Array:
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
     """The real part of ``a`` if all imaginary parts are close to 0, otherwise ``a``.
 
-    They are close if they are known and within ``tol`` machine epsilons. If the value
-    of ``a`` is not known, ``a`` stays complex, because the value decides the dtype.
+    An imaginary part is close to 0 if it is known and within ``tol`` machine epsilons.
+    If the value of ``a`` is not known, ``a`` stays complex, because the value decides
+    the dtype.
     """
     type = ops.type_of_operand("real_if_close", a)
     value = known_value(a)

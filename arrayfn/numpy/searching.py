@@ -96,9 +96,9 @@ def digitize(
 ) -> Array:
     """The number of the bin that contains each x: int64.
 
-    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. It
-    includes its lower edge, or with ``right`` its upper edge. ``method`` is as for
-    ``searchsorted``.
+    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. The bin
+    includes its lower edge. With ``right`` it includes its upper edge instead.
+    ``method`` is as for ``searchsorted``.
     """
     extent = ops.type_of_operand("digitize", bins).size
     side = "left" if right else "right"

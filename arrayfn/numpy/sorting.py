@@ -84,8 +84,8 @@ def argsort(
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """The indices that sort by the last of ``keys``.
 
-    The key before it orders ties, and so on. ``keys`` are arrays of one shape, or the
-    rows of one array. The result is int64.
+    Ties are ordered by the key before the last one, and so on. ``keys`` are arrays of
+    one shape, or the rows of one array. The result is int64.
     """
     columns = [*keys]
     if not columns:

@@ -301,10 +301,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     ) -> Array:
         """Apply the function to ``a`` at ``indices``.
 
-        It is applied once for each occurrence of an index. A function of two arrays
-        combines these elements with those of ``b``, one after the other. Arrays are not
-        changed: write ``inplace=False``, and use the result. Otherwise InPlaceError is
-        raised.
+        The function is applied once for each occurrence of an index. A function of two
+        arrays combines these elements with those of ``b``, one after the other. Arrays
+        are not changed: write ``inplace=False``, and use the result. Otherwise
+        InPlaceError is raised.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -502,8 +502,8 @@ def frompyfunc(
     """The elementwise function that maps ``func`` over arrays.
 
     ``func`` takes ``nin`` scalars. ``func`` is traced, and gives ``nout`` scalars.
-    Results have the dtypes that ``func`` computes. They are not arrays of objects, as
-    in NumPy. ``identity`` begins a reduction.
+    Results have the dtypes that ``func`` computes. NumPy would return arrays of
+    objects. ``identity`` begins a reduction.
 
     >>> import numpy as np
     >>> f = frompyfunc(lambda x, y: x * 2 + y, 2, 1)

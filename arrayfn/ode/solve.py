@@ -78,7 +78,7 @@ def solve(
         rtol: a step's error is at most about ``atol + rtol * abs(y)``, in the root mean
             square.
         atol: see ``rtol``; a number, or a pytree like y0.
-        first_step: the size of the first step; chosen by default.
+        first_step: the size of the first step. By default, ``solve`` chooses it.
         max_step: the largest size of a step.
         max_steps: the number of steps after which the solver gives up. The default is
             131072, or 4096 with ``dense``, which keeps every step in memory.

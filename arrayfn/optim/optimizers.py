@@ -243,8 +243,8 @@ def sgd(
 ) -> Optimizer:
     """Gradient descent, optionally with ``momentum`` (Polyak, 1964; Nesterov, 1983).
 
-    The step is m = momentum * m + g, then p = p - rate * m. With ``nesterov``, it ends
-    with p = p - rate * (g + momentum * m).
+    The step is m = momentum * m + g, then p = p - rate * m. With ``nesterov``, the
+    second part is p = p - rate * (g + momentum * m).
 
     >>> import numpy as np
     >>> rule = sgd(0.1)

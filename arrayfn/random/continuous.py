@@ -59,10 +59,10 @@ def _shaped(sample: Array, shape: Shape, dtype: DType) -> Array:
 def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Standard normal numbers.
 
-    They are the inverse normal distribution function of uniform numbers. ``dtype`` is a
-    real or complex floating-point type. Each part of a complex number has variance 1/2.
-    Samples equal JAX's up to the error of JAX's erfinv. In the tails this error is 2e-5
-    in float32 and 3e-12 in float64, and it is smaller in between.
+    The inverse normal distribution function makes these numbers from uniform ones.
+    ``dtype`` is a real or complex floating-point type. Each part of a complex number
+    has variance 1/2. Samples equal JAX's up to the error of JAX's erfinv. In the tails
+    this error is 2e-5 in float32 and 3e-12 in float64, and it is smaller in between.
 
     >>> from arrayfn import random
     >>> random.normal(random.key(0), (3,)).shape

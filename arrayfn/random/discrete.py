@@ -92,8 +92,8 @@ def categorical(
     ``shape`` is by default the shape of ``logits`` without ``axis``. ``shape`` may have
     leading axes for several draws, and end with a shape that the default broadcasts to.
     With ``replace=False``, these draws are distinct. The method is the Gumbel-max trick
-    (Maddison et al., A* sampling, 2014), or without ``replace`` Gumbel top-k. ``mode``
-    is that of ``gumbel``.
+    (Maddison et al., A* sampling, 2014). Without ``replace``, it is Gumbel top-k.
+    ``mode`` is that of ``gumbel``.
 
     >>> from arrayfn import random
     >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)

@@ -205,8 +205,8 @@ class COO(_Format):
     def sum_duplicates(self) -> COO:
         """The matrix with one entry for each position, in the order of rows.
 
-        If positions are traced, the number of entries does not change. An entry that
-        was added to another one becomes padding.
+        If positions are traced, the number of entries does not change. Entries that
+        were added to another entry become padding.
         """
         places = [structure.known(x) for x in self.positions]
         if places[0] is not None and places[1] is not None:

@@ -95,9 +95,9 @@ def bisect(
     another equation may be the first.
 
     An equation is wrong if its own error exceeds the oracle's bound. The bound is a few
-    units in the last place. For sums and factorizations, it is the error that any order
-    of operations may give. Integers and bools must be exact. Python functions that a
-    Program calls (``pure_callback``) are called several times.
+    units in the last place. For sums and factorizations, the bound is the error that
+    any order of operations may give. Integers and bools must be exact. Python functions
+    that a Program calls (``pure_callback``) are called several times.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

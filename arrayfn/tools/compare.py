@@ -85,9 +85,9 @@ def compare(
             the operand for a size.
         repeats: the number of calls that are timed.
         warmup: the number of calls before the timed ones.
-        backends: the backends to run, by default all that are available. It may also
-            name other libraries: "numpy", "jax", "torch". For an operator of arrayfn, a
-            library runs its own function. Otherwise it runs the function in
+        backends: the backends to run, by default all that are available. The list may
+            also name other libraries: "numpy", "jax", "torch". For an operator of
+            arrayfn, a library runs its own function. Otherwise it runs the function in
             ``against``.
         against: functions that compute the same results. A function has the name of the
             library whose arrays it takes ("numba" for a function that Numba compiled).
@@ -98,10 +98,10 @@ def compare(
         **static: arguments that are not traced.
 
     Returns:
-        A Comparison. It has errors, compared with the function in float64. It has the
-        minimum, median and maximum time, and the median as GB/s and GFLOP/s, beside the
-        machine's roof. With ``sizes`` or ``dtypes``, the result is a Sweep of
-        Comparisons, which can ``plot`` the times.
+        A Comparison. A row has the error of one implementation, compared with the
+        function in float64. It also has the minimum, median and maximum time, and the
+        median as GB/s and GFLOP/s, beside the machine's roof. With ``sizes`` or
+        ``dtypes``, the result is a Sweep of Comparisons, which can ``plot`` the times.
 
     Raises:
         ArgumentError: an operand is not an array, or no backend or library has the name

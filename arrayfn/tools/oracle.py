@@ -23,10 +23,10 @@ way.
   dtype, one update after the other. It is perturbed by ``n / 2 * eps`` if that is more,
   where ``n`` is the number of updates of one target.
 * float16 and bfloat16 values keep float32's precision between equations in one quarter
-  of the runs, and are rounded after each equation in half of them. In the last quarter,
-  one operand in five is rounded, because one kernel may store a value that another
-  kernel computes again. The values are always rounded where anything but half-precision
-  arithmetic reads them.
+  of the runs, and are rounded after each equation in half of them. In the last quarter
+  of the runs, one operand in five is rounded, because one kernel may store a value that
+  another kernel computes again. The values are always rounded where anything but
+  half-precision arithmetic reads them.
 * A NaN and a sum that is 0 have a random sign. If parts of a sum may overflow, the sum
   may be any number. The same holds for a product whose factors, in some order, may
   overflow or vanish. If a complex number is not finite, any part of it may be NaN or
@@ -38,9 +38,10 @@ way.
   NaN or infinite.
 
 The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
-and at least 2 units in the last place. The bound is an estimate, not a proof. It fails
-if all ``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare.
-The bound is infinite where integers, bools, infinities or NaN differ between runs.
+and at least 2 units in the last place. The bound is an estimate, not a proof. In rare
+cases it fails, because all ``SAMPLES`` runs stay within a quarter of the error that
+occurs. The bound is infinite where integers, bools, infinities or NaN differ between
+runs.
 """
 
 from __future__ import annotations

@@ -225,8 +225,9 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     Only the structures, shapes and dtypes of ``primals`` matter. Their leaves may be
     ``ShapeDtypeStruct``, or any objects with a shape and a dtype. The transpose takes a
     value like the result of ``fun``, and returns a tuple with one entry for each
-    argument. It is a tree (``tree.Partial``). Raises DifferentiationError if the
-    function is not linear, or if it converts integers to other numbers.
+    argument. The transpose is also a tree (``tree.Partial``). Raises
+    DifferentiationError if the function is not linear, or if it converts integers to
+    other numbers.
 
     >>> import numpy as np
     >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))

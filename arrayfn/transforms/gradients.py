@@ -77,11 +77,11 @@ def value_and_grad(
     The gradient is with respect to the arguments ``argnums``. ``fun`` returns a real
     scalar, or with ``has_aux`` a pair of a real scalar and any other value. The result
     is ``(value, gradient)`` or ``((value, aux), gradient)``. The gradient has the
-    structure of argument ``argnums`` (a tuple of them for a sequence). With
-    ``holomorphic`` arguments and value are complex, and the gradient is the complex
-    derivative. With ``allow_int`` the gradient with respect to integers and booleans is
-    a float64 0. Other arguments may have any values. ``fun`` receives values that are
-    not arrays, and Python's bools and integers, unchanged.
+    structure of argument ``argnums`` (for a sequence ``argnums``, a tuple of such
+    structures). With ``holomorphic`` arguments and value are complex, and the gradient
+    is the complex derivative. With ``allow_int`` the gradient with respect to integers
+    and booleans is a float64 0. Other arguments may have any values. Values that are
+    not arrays, and Python's bools and integers, reach ``fun`` unchanged.
 
     Raises DifferentiationError if the value is not a scalar, or an argument is neither
     floating-point nor complex.

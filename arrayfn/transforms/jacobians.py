@@ -45,11 +45,11 @@ def jacfwd(
 ) -> Callable[P, Any]:
     """A function that computes the Jacobian by forward mode.
 
-    It differentiates with respect to the arguments ``argnums``. One batch computes a
-    direction for each of their elements. This is cheaper than ``jacrev`` if there are
-    fewer inputs than outputs. For an output of shape s and an argument of shape t the
-    Jacobian has the shape s + t. With ``has_aux`` the function returns a pair (value,
-    aux), and the result is ``(jacobian, aux)``.
+    The function differentiates with respect to the arguments ``argnums``. One batch
+    computes a direction for each of their elements. This is cheaper than ``jacrev`` if
+    there are fewer inputs than outputs. For an output of shape s and an argument of
+    shape t the Jacobian has the shape s + t. With ``has_aux`` the function returns a
+    pair (value, aux), and the result is ``(jacobian, aux)``.
 
     Raises DifferentiationError if an argument is not real (complex under
     ``holomorphic``).

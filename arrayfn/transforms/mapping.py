@@ -45,7 +45,7 @@ def vmap(
     by ``lax.psum(x, axis_name)``. ``axis_size`` is the number of members, and is needed
     only if no argument is mapped. If the function constrains the sharding of a value
     (``with_sharding_constraint``), the mapped axis is cut along the mesh axis, or axes,
-    ``spmd_axis_name``. Without ``spmd_axis_name``, it is not cut.
+    ``spmd_axis_name``. Without ``spmd_axis_name``, the mapped axis is not cut.
 
     Raises ShapeError if the mapped extents differ, or if nothing is mapped and there is
     no ``axis_size``.

@@ -59,9 +59,9 @@ def shard_map(
 
     The types of values say along which axes of the mesh a value varies. For example,
     the sum over an axis does not vary along that axis. The derivative with respect to a
-    value that does not vary is summed over the devices. With ``check_vma=False`` types
-    do not record this. Then derivatives are not summed over devices, and ``out_specs``
-    are not checked.
+    value that does not vary is summed over the devices. With ``check_vma=False``, types
+    do not record the axes along which values vary. Then derivatives are not summed over
+    devices, and ``out_specs`` are not checked.
 
     Raises ShapeError if an extent is not a multiple of the number of parts, or if an
     output varies along an axis that its spec does not name. Raises ArgumentError for

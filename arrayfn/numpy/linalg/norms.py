@@ -181,8 +181,8 @@ def norm(
 def cond(x: ArrayLike, p: Order = None) -> Array:
     """The condition number (...) of x: the norm of x times the norm of its inverse.
 
-    If p is None or 2, it is the largest singular value divided by the smallest. If p is
-    -2, it is the smallest divided by the largest.
+    If p is None or 2, the number is the largest singular value divided by the smallest.
+    If p is -2, the number is the smallest divided by the largest.
     """
     x = m.matrix("cond", x)
     if p in (None, 2, -2):

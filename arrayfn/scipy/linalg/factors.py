@@ -39,7 +39,7 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """The factor U with a = U^H U, or with ``lower`` the factor L with a = L L^H.
+    """The factor U with a = U^H U, or L with a = L L^H for ``lower``.
 
     ``a`` must be Hermitian. Its lower triangle is read with ``lower``, otherwise the
     upper one.
@@ -343,10 +343,10 @@ def eigh(
 ) -> Any:
     """The ascending eigenvalues and the eigenvectors of Hermitian ``a``.
 
-    With b, they solve a v = w b v. b must be positive definite, and its Cholesky factor
-    reduces the problem to one without b. The lower triangles are read with ``lower``,
-    otherwise the upper ones. ``subset_by_index`` has the first and the last index
-    (inclusive) of the eigenvalues to return.
+    With b, the eigenvalues w and eigenvectors v solve a v = w b v. b must be positive
+    definite, and its Cholesky factor reduces the problem to one without b. The lower
+    triangles are read with ``lower``, otherwise the upper ones. ``subset_by_index`` has
+    the first and the last index (inclusive) of the eigenvalues to return.
     """
     found = _eigh(a, b, lower, eigvals_only)
     if subset_by_index is None:

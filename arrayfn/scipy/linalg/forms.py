@@ -197,7 +197,7 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
     """The matrix of binomial coefficients.
 
     "lower" has comb(i, j) at [i, j], "upper" is its transpose, and "symmetric" is the
-    product of the two. The numbers are uint64, or with ``exact=False`` float64.
+    product of the two. The numbers are uint64. With ``exact=False`` they are float64.
 
     >>> pascal(3).tolist()
     [[1, 1, 1], [1, 2, 3], [1, 3, 6]]

@@ -117,7 +117,7 @@ class Rotation(NamedTuple):
     def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
         """The rotation about vectors (..., 3) by angles equal to their lengths.
 
-        The lengths are in radians, or with ``degrees`` in degrees.
+        The lengths are in radians. With ``degrees`` they are in degrees.
         """
         v = _floats_of_length(rotvec, 3, "Rotation.from_rotvec")
         v = anp.deg2rad(v) if degrees else v
@@ -148,8 +148,8 @@ class Rotation(NamedTuple):
     def from_euler(cls, seq: str, angles: ArrayLike, degrees: bool = False) -> Rotation:
         """Rotations about up to three axes, one after the other.
 
-        ``seq`` names the axes: "xyz" for fixed axes, "XYZ" for axes that rotate along.
-        ``angles`` are (..., axes), or (...,) for one axis.
+        ``seq`` names the axes: "xyz" for fixed axes, "XYZ" for axes that each rotation
+        turns. ``angles`` are (..., axes), or (...,) for one axis.
         """
         axes, intrinsic = _axes_of(seq)
         value = anp.asarray(angles)
@@ -211,7 +211,7 @@ class Rotation(NamedTuple):
     def as_rotvec(self, degrees: bool = False) -> Array:
         """The rotation axis times the angle, which is in [0, pi].
 
-        The angle is in radians, or with ``degrees`` in degrees.
+        The angle is in radians. With ``degrees`` it is in degrees.
         """
         q = self.as_quat(canonical=True)
         vector, scalar = q[..., :3], q[..., 3:]

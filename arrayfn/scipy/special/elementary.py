@@ -101,7 +101,8 @@ _xlog1py.defjvp(_xlog1py_jvp, symbolic_zeros=True)
 def entr(x: ArrayLike) -> Array:
     """Return -x log(x).
 
-    The result is 0 at 0, where the derivative is infinite. It is -inf for negative x.
+    The result is 0 at 0, where the derivative is infinite. For negative x the result is
+    -inf.
     """
     (x,) = _floated("entr", x)
     negative = anp.less(x, 0)

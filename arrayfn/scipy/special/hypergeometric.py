@@ -37,8 +37,8 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     It is the sum of (a)_n / (b)_n x**n / n! over n. The function is infinite if b is 0,
     -1, ... and the sum does not end before that. The method is the series, with
     Kummer's transformation for negative x (DLMF 13.2.39). For |x| > 500 it is the
-    asymptotic series (13.7.2). Largest relative errors of 400 values drawn from each
-    range, against mpmath:
+    asymptotic series (13.7.2). The table has the largest relative error of 400 values
+    drawn from each range, compared with mpmath:
 
     | sizes of a, b | x | error |
     | --- | --- | --- |
@@ -65,8 +65,8 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     1 unless c > a + b. It is also infinite if c is 0, -1, ... and the sum does not end
     before that. The method is the series up to x = 1/2, and Taylor series of the
     differential equation for larger x. Negative x are handled by Pfaff's transformation
-    (DLMF 15.8.1). Largest relative errors of 400 values drawn from each range, against
-    mpmath:
+    (DLMF 15.8.1). The table has the largest relative error of 400 values drawn from
+    each range, compared with mpmath:
 
     | sizes of a, b, c | x | error |
     | --- | --- | --- |

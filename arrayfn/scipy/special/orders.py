@@ -30,8 +30,8 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """The Bessel functions of the first kind of orders 0 to ``v``.
 
     The result is [v + 1, *z.shape]. Miller's backward recurrence (Abramowitz and Stegun
-    9.12) begins at order ``n_iter``. If that is too low, it begins far above the
-    largest argument.
+    9.12) begins at order ``n_iter``. If ``n_iter`` is too low, the recurrence begins
+    far above the largest argument.
     """
     (z,), dtype = in_float64("bessel_jn", z)
     return ops.convert(_bessel_jn(z, int(v), int(n_iter)), dtype)

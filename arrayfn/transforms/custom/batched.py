@@ -33,13 +33,13 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     The rule takes ``(axis_size, in_batched, *arguments)`` and returns the pair (result,
     out_batched). ``in_batched`` has a bool for each argument, or a tree of bools like
     the argument. A bool says whether the first axis is the mapped axis. ``out_batched``
-    says the same for the result, and may be a prefix of its tree. The function must not
-    capture mapped values.
+    says the same for the result, and may be a prefix of the result's tree. The function
+    must not capture mapped values.
 
-    In forward mode, ``vmap`` maps its derivative by the derivative of the rule. If only
-    tangents are mapped, as in ``jacfwd``, the rule is called with arguments that are
-    not mapped. Reverse mode differentiates the function itself. To use the rule there,
-    map first: take ``grad`` of a function that calls ``vmap``.
+    In forward mode, ``vmap`` uses the derivative of the rule to map the derivative of
+    the function. If only tangents are mapped, as in ``jacfwd``, the rule is called with
+    arguments that are not mapped. Reverse mode differentiates the function itself. To
+    use the rule there, map first: take ``grad`` of a function that calls ``vmap``.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import vmap
