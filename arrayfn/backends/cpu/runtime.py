@@ -15,13 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from arrayfn.backends.cpu import (  # interrupts defines what signals keep
-    entry,
-    heap,
-    interrupts,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    pool,
-    portable_entry,
-)
+from arrayfn.backends.cpu import entry, heap, pool, portable_entry
 from arrayfn.backends.cpu.heap import Heap, MemoryHandler
 from arrayfn.backends.cpu.image_layout import Blas
 from arrayfn.backends.cpu.pool import Pool

@@ -3,15 +3,20 @@
 Signals are handled by Python, in its main thread, and a plan runs without returning
 there. So the thread that runs it checks from time to time: it takes the GIL, and has
 Python run the handlers of signals that have come. If one raises, as SIGINT's does, the
-plan ends at its next step or iteration. ``interrupts`` makes the state, one for the
-process.
+plan ends at its next step or iteration. The state is one for the process, made when the
+first code is loaded.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import threading
 from typing import Final
 
 from arrayfn.backends.native import CFunction, cycles, native
+from arrayfn.backends.native.engine import ENGINE
+from arrayfn.backends.native.objects import immortal
 from arrayfn.backends.native.structures import Struct, external, i32
 
 
@@ -74,3 +79,19 @@ def reset_stopped() -> bool:
         return False
     SIGNALS.stopped = 0
     return True
+
+
+def _make_signals() -> int:
+    """Allocate the process's ``Signals``; return the address. A fork resets it."""
+    signals = immortal(Signals)
+    signals.main = threading.main_thread().ident or 0
+
+    def begin_child() -> None:
+        signals.main = threading.get_ident()
+        signals.stopped = 0
+
+    os.register_at_fork(after_in_child=begin_child)
+    return ctypes.addressof(signals)
+
+
+ENGINE.define(SYMBOL, _make_signals)
