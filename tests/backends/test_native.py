@@ -14,6 +14,7 @@ import pytest
 
 from arrayfn.backends.native import code, compiler, target
 from arrayfn.backends.native.code import native_address, native_addresses
+from arrayfn.backends.native.engine import ENGINE
 
 NATIVE = """
 from arrayfn.backends.native import native, local
@@ -316,3 +317,32 @@ def test_a_structure_of_another_module_is_in_the_key(tmp_path):
         user = native_module(tmp_path / "user.py", user, "native_user")
         keys.add(code._key(vars(user)))
     assert len(keys) == 2
+
+
+LATE = """
+from arrayfn.backends.native import native
+from arrayfn.backends.native.structures import Struct, external
+
+
+class Late(Struct):
+    count: int
+
+
+LATE = external(Late, "arrayfn_test_late")
+
+
+@native
+def counted() -> int:
+    LATE.count += 2
+    return LATE.count
+"""
+
+
+def test_memory_can_be_defined_when_other_code_has_been_loaded(tmp_path, routines):
+    native_address(routines.total)
+    module = native_module(tmp_path / "late.py", LATE, "late")
+    state = module.Late(count=40)
+    ENGINE.define("arrayfn_test_late", lambda: ctypes.addressof(state))
+    run = function(module.counted, ctypes.c_int64)
+    assert [run(), run()] == [42, 44]
+    assert state.count == 44

@@ -3,8 +3,8 @@
 Signals are handled by Python, in its main thread, and a plan runs without returning
 there. So the thread that runs it checks from time to time: it takes the GIL, and has
 Python run the handlers of signals that have come. If one raises, as SIGINT's does, the
-plan ends at its next step or iteration. The state is one for the process, made when the
-first code is loaded.
+plan ends at its next step or iteration. The state is one for the process, made before
+code that uses it is loaded.
 """
 
 from __future__ import annotations

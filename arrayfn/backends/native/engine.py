@@ -49,14 +49,16 @@ class Engine:
         forgets(self._recent.clear)
         self._loaded: set[str] = set()
         self._addresses: dict[str, int] = {}
-        self._defined: dict[str, Callable[[], int]] = {}
+        self._undefined: dict[str, Callable[[], int]] = {}
+        """What makes the memory of symbols that the loader does not know yet."""
 
     def define(self, symbol: str, make: Callable[[], int]) -> None:
         """Let code refer to ``symbol``: memory at the address that ``make`` returns.
 
-        It is made with the engine, before any code is loaded.
+        It is made before the next code is loaded.
         """
-        self._defined[symbol] = make
+        with self._lock:
+            self._undefined[symbol] = make
 
     def kernel(self, key: str) -> KernelCode | None:
         """The loaded code of the kernel of ``key``, or None."""
@@ -106,8 +108,9 @@ class Engine:
         with self._lock:
             if self._execution is None:
                 self._execution = _immortal_engine()
-                for symbol, make in self._defined.items():
-                    llvm().add_symbol(symbol, make())
+            while self._undefined:
+                symbol, make = self._undefined.popitem()
+                llvm().add_symbol(symbol, make())
             if key not in self._loaded:
                 self._execution.add_object_file(llvm().ObjectFileRef.from_data(code))
                 self._execution.finalize_object()
