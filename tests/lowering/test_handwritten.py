@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, filled
+from arrayfn.lowering.cuda.handwritten import (
+    Handwritten,
+    HandwrittenCall,
+    fill_template,
+)
 from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_text import Body
 from arrayfn.lowering.libraries.calls import Pointer
@@ -12,7 +16,7 @@ from arrayfn.lowering.libraries.calls import Pointer
 
 def test_parts_with_a_line_for_themselves_are_indented_as_that():
     template = "for i in range({n}):\n    {load}\n{end}"
-    made = filled(
+    made = fill_template(
         template, n=4, load="\nx = a[i]\nif x:\n    b[i] = x\n", end=["y", "z"]
     )
     assert made.splitlines() == [
