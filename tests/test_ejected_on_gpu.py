@@ -134,7 +134,7 @@ def test_numba_cuda_compiles_an_ejected_file(gpu: str, tmp_path: Path) -> None:
     file = tmp_path / f"{kernel.name}.py"
     kinds = [dialect.parameter_type(p.kind) for p in kernel.parameters]
     function = executed_function(source_of(file), kernel.name)
-    ptx, _ = cuda.kernel_ptx(function, cuda.types.void(*kinds), cc=(9, 0))
+    ptx, _ = cuda.compile_ptx(function, cuda.types.void(*kinds), cc=(9, 0))
     assert "shfl.sync" in ptx
 
 

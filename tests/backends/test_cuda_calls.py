@@ -193,23 +193,23 @@ def test_calls_leave_nothing_behind(plan, recorded):
 
 def test_the_lowest_block_is_given_first():
     memory = Driver().allocator()
-    blocks = [memory.take(1000) for _ in range(50)]
+    blocks = [memory.allocate(1000) for _ in range(50)]
     shuffled = random.Random(0).sample(blocks, 50)
     for block in shuffled:
-        memory.give(block)
+        memory.free(block)
     assert memory.idle_bytes == 50 * 1024
-    assert [memory.take(1000) for _ in range(50)] == sorted(blocks)
+    assert [memory.allocate(1000) for _ in range(50)] == sorted(blocks)
     assert memory.idle_bytes == 0
 
 
 def test_dead_memory_goes_back_to_the_driver_from_a_limit_on():
     driver = Driver()
     memory = driver.allocator(max_idle=2000)
-    for block in [memory.take(1000) for _ in range(5)]:
-        memory.give(block)
+    for block in [memory.allocate(1000) for _ in range(5)]:
+        memory.free(block)
     assert len(driver.live) == 2
-    large = memory.take(1 << 30)
-    memory.give(large)
+    large = memory.allocate(1 << 30)
+    memory.free(large)
     assert large not in driver.live
     memory.clear()
     assert not driver.live

@@ -61,14 +61,14 @@ def test_steps_that_replace_their_state_repeat_their_addresses(kept):
     memory, state, losses = driver.allocator(), [], []
     seen = []
     for _ in range(60):
-        after = [memory.take(1000) for _ in range(7)]
-        losses.append(memory.take(4))
+        after = [memory.allocate(1000) for _ in range(7)]
+        losses.append(memory.allocate(4))
         for pointer in state[::-1]:
-            memory.give(pointer)
+            memory.free(pointer)
         state = after
         seen.append(tuple(after))
         if len(losses) > kept:
-            memory.give(losses.pop(0))
+            memory.free(losses.pop(0))
     assert len(set(seen[3:])) == 2
 
 

@@ -197,7 +197,7 @@ def test_kernels_compile_to_ptx(case, arch):
 @pytest.mark.cuda
 def test_elementwise_accesses_are_of_128_bits():
     (ptx,) = ptx_of("chain", (9, 0))
-    assert ptx.count("ld.global.nc.v4.f32") == 2
+    assert ptx.count("ld.global.v4.f32") == 2
     assert ptx.count("st.global.v4.f32") == 1
 
 
@@ -205,7 +205,7 @@ def test_elementwise_accesses_are_of_128_bits():
 @pytest.mark.cuda
 def test_a_row_is_read_once():
     (ptx,) = ptx_of("softmax of a block", (9, 0))
-    assert ptx.count("ld.global.nc.v4") == 4
+    assert ptx.count("ld.global.v4") == 4
     # Stored again where a product with an inverse was not exact for all of the row.
     assert ptx.count("st.global.v4") == 8
 

@@ -59,7 +59,7 @@ def card(monkeypatch):
     for module in (modules, code, replay):
         monkeypatch.setattr(module, "device", lambda: made)
     monkeypatch.setattr(code, "_toolchain", lambda: "")
-    monkeypatch.setattr(code, "codes", lambda units: dict.fromkeys(units, b""))
+    monkeypatch.setattr(code, "object_codes", lambda units: dict.fromkeys(units, b""))
     # No module of this card may come to be unloaded by a real driver, nor vice versa.
     monkeypatch.setattr(modules, "_unused", deque())
     code._recent.clear()

@@ -15,7 +15,11 @@ from typing import Any, Final
 import pytest
 
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import kernel_ptx, with_neutral_name
+from arrayfn.backends.cuda.code import (
+    kernel_ptx,
+    with_dependent_launch,
+    with_neutral_name,
+)
 from arrayfn.backends.numba.functions import executed_function
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
@@ -42,12 +46,12 @@ _SHARED_WORK: Final = re.compile(
 
 
 def stock_ptx(source: str, kinds: list[str]) -> str:
-    """The PTX of a kernel through ``numba.cuda.kernel_ptx``."""
+    """The PTX of a kernel through ``numba.cuda.compile_ptx``."""
     cuda: Any = import_module("numba.cuda")
     dialect = import_module("arrayfn.backends.cuda.vocabulary").DIALECT
     signature = cuda.types.void(*map(dialect.parameter_type, kinds))
     function = executed_function(source, "kernel")
-    ptx, _ = cuda.kernel_ptx(function, signature, cc=ARCH)
+    ptx, _ = cuda.compile_ptx(function, signature, cc=ARCH)
     return ptx
 
 
@@ -61,7 +65,7 @@ def array_ptx(source: str, kinds: list[str]) -> str:
         for t, k in zip(types, kinds, strict=True)
     ]
     function = executed_function(source, "kernel")
-    ptx, _ = cuda.kernel_ptx(function, cuda.types.void(*given), cc=ARCH)
+    ptx, _ = cuda.compile_ptx(function, cuda.types.void(*given), cc=ARCH)
     return ptx
 
 
@@ -119,6 +123,7 @@ def same_work(kernel: Kernel) -> None:
     ptx = stock_ptx(
         with_neutral_name(kernel).source, [p.kind for p in kernel.parameters]
     )
+    ptx = with_dependent_launch(ptx)
     assert work(ptx) == work(kernel_ptx(kernel, ARCH)), kernel.name
 
 
@@ -150,4 +155,5 @@ def test_numba_cuda_compiles_kernels_on_arrays(name: str) -> None:
             with_neutral_name(kernel).source,
             [p.kind for p in kernel.parameters],
         )
-        assert work(array_ptx(source, kinds)) == work(kernel_ptx(kernel, ARCH))
+        ptx = with_dependent_launch(array_ptx(source, kinds))
+        assert work(ptx) == work(kernel_ptx(kernel, ARCH))
