@@ -279,9 +279,9 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
                 f"{_line(texts[0], column[0].line)!r}; lower it for each size",
                 user_location(),
             )
-        place = column[0].place
-        parts += [texts[0][end:place], found]
-        end = place + len(column[0].text)
+        offset = column[0].offset
+        parts += [texts[0][end:offset], found]
+        end = offset + len(column[0].text)
     return "".join(parts) + texts[0][end:]
 
 
