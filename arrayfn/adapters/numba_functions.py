@@ -83,7 +83,7 @@ class NumbaFunction:
         return f"<Numba function {self.__name__}>"
 
     def operator_for(self, key: Any, made: Callable[[], Operator[..., Any]]) -> Any:
-        """The operator for calls with the other arguments ``key``; it is made once."""
+        """The operator for the arguments ``key`` that are not arrays, made once."""
         try:
             if key not in self._operators:
                 self._operators[key] = made()
