@@ -51,10 +51,10 @@ class BlockMask:
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:
-        """The kept blocks of keys for each block of queries, and a mask of real blocks.
+        """The kept blocks of keys for each block of queries, and a mask.
 
         Both arrays are [B, H, blocks of queries, most]. A row with fewer blocks is
-        filled with blocks 0 that are not real.
+        filled with zeros. The mask is false at these zeros.
         """
         order = np.argsort(~self.kept, axis=-1, kind="stable")[..., : self.most]
         there = np.take_along_axis(self.kept, order, -1)

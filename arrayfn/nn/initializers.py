@@ -24,7 +24,7 @@ Axes = int | Sequence[int]
 
 
 class Initializer(Protocol):
-    """A function that makes parameters from a key, their shape and dtype."""
+    """A function that makes parameters from a key, a shape and a dtype."""
 
     def __call__(self, key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
         """The parameters."""
