@@ -59,7 +59,11 @@ class Closed:
 def close(
     function: Function, args: Sequence[Any], types: Sequence[ArrayType] | None = None
 ) -> Closed:
-    """``function`` traced on leaves with the types of ``args``, or with ``types``."""
+    """Trace ``function``, and make the arrays that it captures inputs of its Program.
+
+    The inputs are the captured arrays, then the leaves of ``args``. ``types`` are the
+    types of these leaves; by default, they are those of ``args``.
+    """
     leaves, structure = tree.flatten(tuple(args))
     given = [plain_type(x) for x in leaves] if types is None else list(types)
     stand_ins = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]

@@ -146,10 +146,11 @@ _SPLIT = 2.0**27 + 1.0
 
 
 def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
-    """x**a (1 - x)**b / B(a, b); for large a and b by the distance from the mean.
+    """Compute x**a (1 - x)**b / B(a, b).
 
-    ``lam`` is a - (a + b) x, computed exactly (``_distance``). DiDonato and Morris,
-    BRCOMP: the large parts of the logarithms cancel.
+    For large ``a`` and ``b`` the large parts of the logarithms cancel. Then it is
+    computed from the distance of x from the mean: ``lam``, which is a - (a + b) x
+    without cancellation (``_distance``). The method is BRCOMP of DiDonato and Morris.
     """
     log_x, log_y = anp.log(x), anp.log1p(-x)
     plain = anp.exp(a * log_x + b * log_y - _log_beta(a, b))

@@ -237,11 +237,13 @@ def log_sample_slope(a: Array, log: Array) -> Array:
 
 
 def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
-    """first and second: dP/da is D first if the series is used, else -D a second.
+    """Compute what the derivative of P(a, x) with respect to ``a`` needs, both ways.
 
-    They are the derivatives of P = D S and of Q = D a C by a, over D and over D a.
-    ``log`` is the logarithm of ``x``. Also the operands of the series and of the
-    fraction.
+    P is computed as D S, with a series S, or as 1 - D a C, with a continued fraction C.
+    D is the factor that both have. ``log`` is the logarithm of ``x``.
+
+    Returns ``first``, where dP/da = D first if the series is used; ``second``, where
+    dP/da = -D a second if the fraction is used; and the operands of both.
     """
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)

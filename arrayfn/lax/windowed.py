@@ -156,7 +156,12 @@ def pooled(
     strides: Sequence[int] | None,
     padding: Padding,
 ) -> Array:
-    """Windows of ``window_shape`` over all axes but the first and the last."""
+    """Apply ``primitive`` to windows over the spatial axes of ``x``.
+
+    ``x`` has axes (batch..., spatial..., features), and ``window_shape`` has an extent
+    for each spatial axis. Padding is filled with the number that does not change the
+    result.
+    """
     name = primitive.name
     (x,) = typed(name, x)
     type = ops.type_of_operand(name, x)

@@ -273,10 +273,12 @@ class _Builder:
         self.compute(result, function, [operand], at, 1, equation)
 
     def level_and_stage(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
-        """The level and stage of a statement with operands ``atoms``.
+        """Decide where a statement runs: its level, and its stage.
 
-        ``ids`` are the axes that its result varies over. It is at the stage of the
-        latest operand.
+        The level is "element" if the statement runs for each element of the reduced
+        axes, and also if the nest has none; otherwise it is "outer", once for each row.
+        The stage is that of the latest operand. ``atoms`` are the operands, and ``ids``
+        the axes that the result varies over.
         """
         reduced = self.group.reduced
         operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]

@@ -44,9 +44,11 @@ _MIRRORED: Final = {
 def _compare_signs(
     primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike
 ) -> Array:
-    """Compare signed integers with uint64 exactly; negative ones are less.
+    """Compare signed integers with uint64 integers exactly.
 
-    Errors call the function ``name``.
+    The signed ones are compared as uint64; negative ones are less than all uint64
+    numbers. One of ``x`` and ``y`` is uint64, and the other is signed. Errors call the
+    function ``name``.
     """
     if ops.type_of_operand(name, x).dtype == dtypes.uint64:
         x, y, primitive = y, x, _MIRRORED[primitive]

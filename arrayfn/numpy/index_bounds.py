@@ -58,7 +58,7 @@ def index_error(message: str) -> IndexingError:
 
 
 def from_the_front(index: Array, extent: int) -> Array:
-    """Positions with negative ones counted from the end."""
+    """Replace negative positions, which count from the end, by those from the front."""
     value = known_value(index)
     if value is not None and not (value < 0).any():
         return index

@@ -66,9 +66,10 @@ class _BucketEmitter:
         self.waiting: dict[Var, Key] = {}
 
     def visit(self, equation: Equation) -> None:
-        """Emit ``equation``, or add it to a bucket.
+        """Emit ``equation``, or put it into a bucket if it is a small sum over members.
 
-        Buckets with a sum that it reads are emitted before.
+        One collective later computes the sums of a bucket. It is emitted before the
+        first equation that reads one of them.
         """
         needed = [self.waiting[a] for a in equation.inputs if a in self.waiting]
         for key in dict.fromkeys(needed):

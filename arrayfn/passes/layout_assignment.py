@@ -356,10 +356,11 @@ class _Assignment:
         return self.copies[x]
 
     def may_be_unaligned(self, x: Var) -> bool:
-        """Whether ``x`` is part of a slice in a loop, whose alignment is unknown.
+        """Whether ``x``, part of a loop's slice, may begin at an unaligned address.
 
-        A slice begins at a multiple of its size. Kernels and libraries read vectors
-        whose size divides that of an array that they read whole.
+        A loop's slice begins at a multiple of its size, which need not be a multiple of
+        the alignment that libraries and kernels need. An array that is all of the slice
+        is safe: they read it in vectors whose size divides that of the array.
         """
         base = self.reads[x].base
         if not self.inside or base not in self.new_inputs:

@@ -156,7 +156,11 @@ def _split(
 
 
 def _marked(known: Program) -> set[Var]:
-    """The values of ``known`` that ``saveable`` marks."""
+    """The values of ``known`` that ``saveable`` marks, without the Program's inputs.
+
+    A mark on a copy that ``saveable`` or ``checkpoint_name`` made counts for the
+    original.
+    """
     source: dict[Atom, Atom] = {}
     marked: set[Var] = set()
     for definition in known.equations:

@@ -346,7 +346,10 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
 def _applied_to_words(
     primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
 ) -> Any:
-    """Apply a primitive that moves or compares keys to each word of the keys."""
+    """Apply a primitive that moves or compares random keys to each of their words.
+
+    The result is an array of keys, or for ``eq`` and ``ne`` an array of bools.
+    """
     check_moved(primitive, operands)
     functions = namespace().functions
     parts: list[Any] = []

@@ -247,9 +247,10 @@ def described(function: Function) -> str:
 
 
 def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
-    """Return ``value`` if it has the type ``wanted``, else raise an error.
+    """Check that ``value`` has the type ``wanted``, and return it.
 
-    The error is about ``word position``.
+    A Python number is converted to the dtype of ``wanted``. Error messages call the
+    value ``word position``, such as "tangent 2".
     """
     value = adopted(value)
     check_leaf(value, f"{word} {position}")

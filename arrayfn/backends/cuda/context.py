@@ -37,10 +37,11 @@ _BROKEN: Final = (
 class Context:
     """The primary context of the GPU ``number``, with one stream for all of its work.
 
-    ``library`` has the driver's functions, which are called with the GIL held, for
-    calls that do not wait; ``waiting`` has the same, called without the GIL. Enqueuing
-    waits while the stream's queue is full. In a plan with collectives that may last
-    until another Python thread has enqueued its part.
+    ``library`` and ``waiting`` both have the driver's functions. ``library`` calls them
+    with the GIL held, so use it for calls that return at once. ``waiting`` releases the
+    GIL, so use it for calls that may wait. Enqueuing may wait too: it does while the
+    stream's queue is full, and in a plan with collectives until another Python thread
+    has enqueued its part.
     """
 
     def __init__(self, number: int) -> None:

@@ -167,7 +167,11 @@ _OF_BYTES: Final = 0x5140, 0x7362
 
 @emits("transpose")
 def _transpose(c: Call) -> None:
-    """Emit the transposition of 2x2 elements of 16 bits, or 4x4 of 8, in registers."""
+    """Emit code that transposes a small matrix in a thread's registers.
+
+    It is 2x2 with elements of 16 bits, or 4x4 with elements of 8 bits. Each register
+    holds one row, and byte permutations make the columns.
+    """
     b, (tile, at) = c.b, c.args
     words = _pairs(b, tile, at)
     rows = [b.load(_at(b, words, k)) for k in range(c.function.lanes)]

@@ -24,10 +24,12 @@ _PINNED_ON_DEVICE: Final = (1, 0, 1)
 
 
 def block_size(nbytes: int) -> int:
-    """Round ``nbytes`` up to the size of a block: eight sizes to a power of two.
+    """Round ``nbytes`` up to the size of a block of the allocator.
 
-    Single numbers have blocks of their own, such that a list of losses that a program
-    keeps does not change where its other arrays come to lie.
+    There are eight sizes between neighbouring powers of two. Arrays above
+    ``LARGEST_IDLE`` get exactly their size. Single numbers have blocks of their own. So
+    a program that keeps many of them, such as a list of losses, does not change the
+    addresses of its other arrays.
     """
     if nbytes <= _NUMBER:
         return _NUMBERS_BLOCK

@@ -84,7 +84,11 @@ class Emitter:
         self.terminated = True
 
     def begin(self, label: str) -> None:
-        """Start the block ``label``, falling into it where the last one is open."""
+        """Start the basic block ``label``.
+
+        If the block before it has no terminator yet, that block gets a branch to
+        ``label``.
+        """
         if not self.terminated:
             self.branch(label)
         self.terminated = False

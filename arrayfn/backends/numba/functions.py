@@ -23,10 +23,10 @@ Function = Callable[..., None]
 def printed_function(
     source: str, name: str, vocabularies: Mapping[str, ModuleType]
 ) -> Function:
-    """The function ``name`` of the kernel text ``source``, which is not executed.
+    """Make the function ``name`` from a kernel's text, without executing the text.
 
-    ``vocabularies`` are the modules that it may import from, by name. Raises
-    UntypedKernelError for a text that has more than imports and functions.
+    Only its functions are compiled, and its imports are looked up in ``vocabularies``,
+    the modules by name. Raises UntypedKernelError if the text has anything else.
     """
     filename = f"<arrayfn kernel {name}>"
     tree = ast.parse(source, filename)

@@ -432,10 +432,10 @@ class _CudaLowering(Lowering):
 
     @override
     def control(self, equation: Equation) -> None:
-        """Append a loop or a branch.
+        """Append a loop or a branch; a ``while`` for each element is one kernel.
 
-        In it arrays may be slices of others, which limits what kernels assume about
-        alignment.
+        ``control_depth`` counts the loops and branches around an equation. Inside them,
+        arrays may be slices of others, so kernels assume less about alignment.
         """
         self.control_depth += 1
         if not self.add_per_element_while(equation):

@@ -71,9 +71,10 @@ def _solved(
 def _inverse(
     function: Callable[..., Array], find: Callable[..., Array]
 ) -> Callable[..., Array]:
-    """``find(*parameters, y)``, with the derivatives of ``function``'s inverse.
+    """Give ``find`` the derivatives of the inverse of ``function``.
 
-    ``function(*parameters, x)`` is y where ``find`` gives x.
+    ``find(*parameters, y)`` returns the x for which ``function(*parameters, x)`` is y.
+    Its derivatives follow from those of ``function`` by implicit differentiation.
     """
     inverse = custom_jvp(find)
 

@@ -67,10 +67,11 @@ def on_stream(stream: int) -> Any:
 
 
 class _Graph:
-    """A graph of one operation on arrays [B, T, N, H], which cuDNN calls [B, N, T, H].
+    """A cuDNN graph of one operation on arrays of attention heads.
 
-    ``enqueue(stream, *addresses)`` takes the arrays in the order of ``tensor`` and
-    ``output``.
+    Arrays are [B, T, N, H]; cuDNN calls them [B, N, T, H]. ``build`` returns
+    ``enqueue(stream, *addresses)``. It takes the arrays in the order in which
+    ``tensor`` and ``output`` added them.
     """
 
     def __init__(self, dtype: Any) -> None:
