@@ -79,7 +79,7 @@ def test_a_bug_of_arrayfn_is_shown_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: Any) -> Any:
         raise TypeError("a bug")
 
-    monkeypatch.setattr("arrayfn.compilation.compiling.trace_function", broken)
+    monkeypatch.setattr("arrayfn.compilation.compiler.trace_function", broken)
     error = raised(lambda: af.jit(lambda x: x)(1.0))
     before = files(error)
     error.__traceback__ = without_last(error.__traceback__)

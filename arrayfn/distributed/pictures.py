@@ -57,7 +57,7 @@ def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
                 round(255 * c)
                 for c in colorsys.hls_to_rgb(number / len(parts), 0.86, 0.6)
             )
-            text = "<br>".join([f"<small>{html.escape(slices)}</small>", *names])
+            text = "<br>".join([f"<b>{html.escape(slices)}</b>", *names])
             line += (
                 f'<td style="background:rgb({red},{green},{blue});color:#222;'
                 f'padding:6px 12px;text-align:center;white-space:nowrap">{text}</td>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -155,10 +155,43 @@ def _batch_by_selection(
     return outputs, dims
 
 
-def _passed_on(branch: Program, number: int) -> int | None:
-    """The number of the input that ``branch`` returns as output ``number``, or None."""
-    output = branch.outputs[number]
-    return next((k for k, v in enumerate(branch.inputs) if v is output), None)
+def _passed_on(program: Program, number: int) -> int | None:
+    """Which input ``program`` returns as its output ``number``, or None.
+
+    It may pass through calls, branches and loops that do not change it.
+    """
+    made_by = {
+        var: (equation, k)
+        for equation in program.equations
+        for k, var in enumerate(equation.outputs)
+    }
+    output: Atom | None = program.outputs[number]
+    while output in made_by:
+        output = _unchanged(*made_by[output])
+    return next((k for k, v in enumerate(program.inputs) if v is output), None)
+
+
+def _unchanged(equation: Equation, number: int) -> Atom | None:
+    """The operand that a call, branch or loop returns as output ``number``, or None."""
+    params: dict[str, Any] = dict(equation.params)
+    first, own = 0, None
+    match equation.primitive.name:
+        case "operator_call":
+            programs = [params["body"]]
+        case "cond":
+            programs, first = params["branches"], 1
+        case "scan" if number < params["carry"]:
+            programs, own = [params["program"]], params["consts"] + number
+        case "while_loop":
+            programs, own = [params["body_program"]], params["body_consts"] + number
+            first = params["cond_consts"]
+        case _:
+            return None
+    positions = {_passed_on(program, number) for program in programs}
+    position = positions.pop() if len(positions) == 1 else None
+    if position is None or own not in (None, position):
+        return None
+    return equation.inputs[first + position]
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:

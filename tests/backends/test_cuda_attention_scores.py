@@ -9,7 +9,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, nn
 from arrayfn.backends.cuda import missing_packages
-from arrayfn.backends.cuda.code import compile_ptx
+from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
@@ -488,6 +488,6 @@ def test_scores_stay_in_registers(arch):
     assert len(kernels) == 3
     for kernel in kernels:
         assert isinstance(kernel, Kernel)
-        ptx = compile_ptx(kernel, arch)
+        ptx = kernel_ptx(kernel, arch)
         assert re.search(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16", ptx)
         assert ".local" not in ptx
