@@ -24,8 +24,8 @@ def cross_entropy(
         logits: [..., C, ...], with the C classes along ``axis``.
         labels: the classes or their probabilities. Classes are integers, in an array
             with the shape of logits without ``axis``. Probabilities are floating-point
-            numbers, in an array with the shape of logits. A class outside 0 to C - 1 is handled as in
-            ``take_along_axis``.
+            numbers, in an array with the shape of logits. A class outside 0 to C - 1 is
+            handled as in ``take_along_axis``.
         axis: the axis of classes.
         where: bool, broadcasts with the result; examples where it is false give 0.
 
