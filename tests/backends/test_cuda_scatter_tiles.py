@@ -7,7 +7,7 @@ from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
-from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, kernel_of
+from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, tile_kernel
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.transforms import trace_function
@@ -40,7 +40,7 @@ def in_tiles(case, keys):
     order = np.argsort(keys // EACH, kind="stable")
     totals = np.bincount(keys // EACH, minlength=256).astype(np.int32)
     out = np.zeros(LIMIT, name)
-    text = kernel_of(tiles)
+    text = tile_kernel(tiles)
     short = dtypes.short_name(np.dtype(name))
     types = {"keys_in": "u32", "updates_in": short, "totals_in": "i32"}
     types |= {"target_in": short, "target_out": short}
