@@ -107,7 +107,7 @@ def test_bits_of_solutions_are_the_same_in_each_run() -> None:
     f, a = jit(spsolve, device="cuda"), CSR(DENSE)
     first = np.asarray(f(a, B)).tobytes()
     for _ in range(5):
-        cudss._kept(True)._known.clear()
+        cudss._factor_cache(True)._known.clear()
         assert np.asarray(f(a, B)).tobytes() == first
     faster = jit(spsolve, device="cuda", deterministic=False)
     np.testing.assert_allclose(np.asarray(faster(a, B)), np.linalg.solve(DENSE, B))
@@ -136,7 +136,7 @@ def test_cudss_keeps_factors_and_analyses() -> None:
         assert phases[4:] == [cudss._FACTORIZATION, cudss._SOLUTION]
         np.testing.assert_allclose(have, np.asarray(f(a, b)) / 2)
     clear_caches()
-    assert not cudss._kept(True)._known
+    assert not cudss._factor_cache(True)._known
 
 
 @needs_cudss
