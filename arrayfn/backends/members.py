@@ -21,7 +21,7 @@ Enqueue = Callable[[int, int, int], None]
 """Enqueues a collective: on a stream, of the operand's and the result's address."""
 
 _LOCKSTEP_CALLS: Final = 4
-"""Calls in lockstep: twice as many as sets of addresses that alternate, mostly."""
+"""Calls in lockstep after a request: mostly, two sets of addresses alternate."""
 
 
 class Member(Protocol):
@@ -33,10 +33,11 @@ class Member(Protocol):
 
 
 class Lockstep:
-    """Calls in which all members of this process wait for each other, to capture.
+    """Says in which calls the members of this process may capture graphs.
 
-    A member that wants to capture asks for them. They begin with the next call, and are
-    several: addresses may alternate from call to call.
+    In these calls all members wait for each other. A member that wants to capture asks
+    for such calls. They begin with the next call, and there are several of them,
+    because addresses may alternate from call to call.
     """
 
     def __init__(self, members: int = 1) -> None:
@@ -50,7 +51,7 @@ class Lockstep:
         self._calls = max(0, self._calls - 1)
 
     def may_capture(self) -> bool:
-        """Whether members may capture in this call; if not, ask for calls of that."""
+        """Whether members may capture in this call; if not, ask for such calls."""
         if not self.is_on:
             self._calls = _LOCKSTEP_CALLS
         return self.is_on

@@ -1,9 +1,9 @@
-"""Late uses: what uses sums over members is computed as late as it can be.
+"""Moves equations that use sums over members to the end of a Program.
 
-A sum over members takes a while, in which other steps can run. In a training step the
-gradients are summed one after the other during the backward pass, and the global norm
-or the optimizer needs them: if these equations come right after the sums, each sum is
-waited for. The order of all other equations, and of the collectives, stays.
+Other steps can run while a sum is on its way. In a training step, the backward pass
+gives the gradients one after the other, and each is summed. The global norm and the
+optimizer use the sums. If these equations came right after the sums, each sum would be
+waited for. The other equations and the collectives keep their order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arrayfn.primitives.collectives import all_reduce
 
 
 def with_late_uses(program: Program) -> Program:
-    """``program``, of one device of a mesh, with its equations in another order.
+    """Move equations of ``program``, which is that of one device of a mesh.
 
     After it, an equation that needs the result of an ``all_reduce`` comes right before
     the first collective or equation with an effect that needs its result, or at the

@@ -290,7 +290,8 @@ class Groups:
         groups.sort(key=lambda g: g.ancestors.bit_count())
         collectives = 0
         for group in groups:
-            collectives |= is_collective(group.equations[0]) << group.number
+            primitive = primitive_of(group.equations[0])
+            collectives |= primitive.is_collective << group.number
         if not collectives:
             return groups
         # Collectives first, and last what needs their results.
@@ -321,11 +322,6 @@ class Groups:
         if math.prod(group.extents) <= self.short:
             return False
         return math.prod(group.extents[i] for i in group.kept) == 1
-
-
-def is_collective(equation: Equation) -> bool:
-    """Whether ``equation`` is a collective."""
-    return primitive_of(equation).is_collective
 
 
 def is_fusible(equation: Equation) -> bool:

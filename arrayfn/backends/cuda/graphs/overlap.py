@@ -168,23 +168,23 @@ def plan_launches(
         if _is_collective(steps[group[0]])
     }
     made: list[Launch] = []
-    running: dict[int, tuple[int, int]] = {}
-    """By position, concurrent groups that nobody has waited for: number and end."""
+    running: dict[int, int] = {}
+    """The ends of concurrent groups that nobody has waited for, by their numbers."""
     count = 0
     for k, group in enumerate(order):
         members = tuple(steps[n] for n in group)
         if k in ends:
             between = order[k + 1 : ends[k]]
             if running or any(is_large[n] for (n, *_) in between):
-                running[k] = count, ends[k]
+                running[count] = ends[k]
                 count += 1
                 made.append(Launch(members, is_group=True, concurrent=True))
             else:
                 made.append(Launch(members, is_group=True))
             continue
-        awaited = max((n for n, end in running.values() if end == k), default=-1)
+        awaited = max((n for n, end in running.items() if end == k), default=-1)
         # Groups end in order.
-        running = {p: (n, end) for p, (n, end) in running.items() if n > awaited}
+        running = {n: end for n, end in running.items() if n > awaited}
         _append(made, members[0], awaited)
     return made
 
@@ -226,13 +226,15 @@ def _continues(
     read = (e - b for k in group for b, e, writes in accesses[k] if not writes)
     if sum(read) >= _GROUP_BYTES:
         return False
-    last = group[-1]
-    for k in range(last + 1, len(steps)):
-        is_late = sum(is_large[group[0] : k]) > _MAX_LARGE_STEPS
-        if is_late or any(_depend(accesses, n, k) for n in group):
+    large_steps = sum(is_large[group[0] : group[-1]])
+    for k in range(group[-1] + 1, len(steps)):
+        if large_steps > _MAX_LARGE_STEPS or any(
+            _depend(accesses, n, k) for n in group
+        ):
             return False
         if _is_collective(steps[k]):
             return True
+        large_steps += is_large[k]
     return False
 
 
