@@ -57,7 +57,7 @@ class GpuPlans:
         timed: bool = False,
     ) -> None:
         """Load ``compiled`` on each GPU of ``devices``, which maps members to them."""
-        self.generation = GROUPS.generation
+        self._generation = GROUPS.generation
         self._lockstep = Lockstep(len(devices))
         self._executables: list[Executable | TimedExecutable] = []
         self._indices: list[list[Any]] = []
@@ -100,6 +100,11 @@ class GpuPlans:
                 text = run.mismatch([*parts, *indices], result - 1)
                 raise ArgumentError(text, user_location())
         return results
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether an error has ended the plans, so that they must be loaded again."""
+        return self._generation != GROUPS.generation
 
     def drop(self) -> None:
         """Destroy the plans' graphs, so that their communicators can be aborted.

@@ -187,6 +187,8 @@ class MeshExecutable:
         self.local_devices = {member: devices[member] for member in self.local}
         self.on_gpus = self.mesh.platform == "cuda"
         self.gpus: GpuPlans | None = None
+        self._input_types: list[ArrayType | None] = []
+        """Those of sharded arrays in a call; None for other arguments."""
         self.runs: dict[int, Callable[..., Any]] = {}
         if not self.on_gpus:
             load = BACKENDS["cpu"].load
@@ -215,8 +217,32 @@ class MeshExecutable:
         runtime = device.runtime
         return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
 
+    def call(self, *inputs: Any) -> tuple[ShardedArray, ...] | int:
+        """Run on ``inputs`` if they are sharded like those of an earlier call.
+
+        If not, it runs nothing and returns 1 + the number of one that differs.
+        """
+        wanted = self._input_types
+        if len(inputs) != len(wanted):
+            return 1 + min(len(inputs), len(wanted))
+        for number, (x, type) in enumerate(zip(inputs, wanted, strict=True)):
+            if not isinstance(x, ShardedArray) or x.type != type:
+                return 1 + number
+        return tuple(self(inputs))
+
+    def call_single(self, *inputs: Any) -> ShardedArray | int:
+        """Run like ``call``, for a plan with one result, which is returned alone."""
+        results = self.call(*inputs)
+        return results if isinstance(results, int) else results[0]
+
     def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
-        """Run on ``inputs``. Those that are NumPy arrays are distributed first."""
+        """Run on ``inputs``. Those that are NumPy arrays are distributed first.
+
+        All calls have arguments of the same types and shardings.
+        """
+        if not self._input_types:
+            types = [x.type if isinstance(x, ShardedArray) else None for x in inputs]
+            self._input_types = types
         if RUNNING.member is not None:
             raise BackendError(
                 "a device of a mesh, in a callback, calls a function that runs on a "
@@ -264,12 +290,16 @@ class MeshExecutable:
 
         The plans are loaded again after a failure.
         """
-        from arrayfn.distributed.gpus import GROUPS, GpuPlans
-
-        if self.gpus is None or self.gpus.generation != GROUPS.generation:
-            plans = self.compiled.local, self.mesh, self.local_devices
-            self.gpus = GpuPlans(*plans, timed=self.timed)
+        if self.gpus is None or self.gpus.is_dropped:
+            self.gpus = self._load_on_gpus()
         return self.gpus(arguments)
+
+    def _load_on_gpus(self) -> GpuPlans:
+        """Load the plan on each GPU of this process."""
+        from arrayfn.distributed.gpus import GpuPlans
+
+        plans = self.compiled.local, self.mesh, self.local_devices
+        return GpuPlans(*plans, timed=self.timed)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
         """Run on CPU devices, each in its thread; returns each member's results.

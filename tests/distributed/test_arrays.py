@@ -222,3 +222,27 @@ def test_an_array_like_one_over_a_mesh_lies_as_that_one():
     assert (numbers.sharding, float(step)) == (where, 1.0)
     with pytest.raises(ArgumentError, match="over a mesh by a NamedSharding, not on 3"):
         anp.zeros(3, device=3)
+
+
+def test_a_second_call_skips_the_look_up_of_its_signature(monkeypatch):
+    mesh = af.Mesh((4,), ("i",))
+    cut, whole = (af.NamedSharding(mesh, af.PartitionSpec(*s)) for s in (("i",), ()))
+    values = np.arange(8.0)
+    f = af.jit(lambda x, y: (x + y, x - y))
+    given = af.device_put(values, cut), af.device_put(values, whole)
+    f(*given)
+    looked_up = []
+    call = af.Jitted._call
+    monkeypatch.setattr(
+        af.Jitted, "_call", lambda *args: looked_up.append(1) or call(*args)
+    )
+    total, difference = f(*given)
+    np.testing.assert_array_equal(total, 2 * values)
+    np.testing.assert_array_equal(difference, 0 * values)
+    assert not looked_up
+    # Arguments of other shardings, and NumPy's, have their own signatures.
+    np.testing.assert_array_equal(f(*given[::-1])[0], 2 * values)
+    np.testing.assert_array_equal(f(given[0], values + 1)[1], -np.ones(8))
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        f(given[0])
+    assert len(looked_up) == 3

@@ -199,7 +199,7 @@ def test_parts_are_exchanged_in_a_group(engine):
 def plans(monkeypatch, runs):
     """GpuPlans whose executables call ``runs``."""
     made = object.__new__(gpus.GpuPlans)
-    made.generation = 0
+    made._generation = 0
     made._lockstep = Lockstep(len(runs) or 1)
     made._executables = [
         SimpleNamespace(call=run, mismatch=lambda x, n: f"no {n}") for run in runs
@@ -438,6 +438,17 @@ def test_collectives_that_follow_each_other_are_one_group_until_it_is_large():
         (range(2, 3),),
         (range(3, 4), "after 1"),
     ]
+
+
+def test_groups_get_half_of_the_bytes_that_are_left():
+    steps = [
+        step
+        for k in range(9)
+        for step in (("large", (0,), (k + 1,)), ("sum", (k + 1,), (k + 11,)))
+    ]
+    steps += [("large", (0,), (21,)), ("large", tuple(range(11, 20)), (22,))]
+    have = [launch for launch in launches(*steps, nbytes=1 << 23) if "beside" in launch]
+    assert [launch[0].count("sum") for launch in have] == [3, 2, 2, 1, 1]
 
 
 def test_a_collective_does_not_wait_for_a_later_one_that_it_could_hide_behind():

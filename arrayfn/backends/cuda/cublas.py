@@ -24,6 +24,7 @@ from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.product_forms import (
+    RANDOM_NUMBERS,
     Form,
     alignment_of,
     factor_scalar,
@@ -32,7 +33,7 @@ from arrayfn.backends.cuda.product_forms import (
     random_block,
     speed_parameters,
 )
-from arrayfn.backends.cuda.product_tiles import Choice, Tiles, choose_candidates
+from arrayfn.backends.cuda.product_tiles import Choice, Tiles, tries_all_tiles
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError
@@ -213,8 +214,8 @@ class Library:
         key = content_key(
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
             f"{speed_parameters(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
-            f"{ROTATED_BYTES} {timing.FINAL_ROUNDS} {timing.FINALISTS} "
-            f"{choose_candidates(problem.form, p)}",
+            f"{ROTATED_BYTES} {RANDOM_NUMBERS} {timing.FINAL_ROUNDS} "
+            f"{timing.FINALISTS} {tries_all_tiles(problem.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)
@@ -303,7 +304,7 @@ class Library:
         )
 
     def _proposals(self, problem: _Descriptors, p: Mapping[str, int]) -> list[Choice]:
-        """The algorithms that cuBLASLt proposes, in its ranking, and more of them.
+        """The algorithms that cuBLASLt proposes, in its ranking.
 
         After them come the same algorithms with other tiles, in cases where cuBLASLt
         does not propose the best ones.
@@ -332,8 +333,10 @@ class Library:
             problem.operation,
             problem.layouts,
         )
-        tiles, which = Tiles(self.library, *about), choose_candidates(problem.form, p)
-        return [*proposed, *tiles.other_choices(proposed, which, WORKSPACE)]
+        if not tries_all_tiles(problem.form, p):
+            return proposed
+        tiles = Tiles(self.library, *about)
+        return [*proposed, *tiles.all_choices(proposed, WORKSPACE)]
 
     def call(
         self, product: PreparedProduct, addresses: Sequence[int], stream: int

@@ -1,9 +1,7 @@
 """cuBLASLt's algorithms with tiles that it does not propose, where these are faster.
 
 For batches of float32 products, as of attention's logits, a tile that its heuristics
-leave out is 5 % faster than any that they propose. For large float16 and bfloat16
-products they assume the full clock, which a card does not hold for long: there the
-tiles that draw less power are 1 to 3 % faster (H200).
+leave out is 5 % faster than any that they propose (H200).
 """
 
 from __future__ import annotations
@@ -12,34 +10,14 @@ import ctypes
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from arrayfn.backends.cuda.product_forms import Form
-from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 MIN_ALL_TILES_WORK: Final = 1 << 30
 """Multiply-adds of a float32 batch from which all tiles are tried."""
-MIN_LOW_POWER_WORK: Final = (
-    1 << 36
-)  # multiply-adds of a 16-bit product that slow the clock down
-"""Multiply-adds of a 16-bit product that heat the GPU until it slows its clock down."""
 _TILE_IDS, _STAGE_IDS = 6, 13  # capabilities of an algorithm
-_ALGORITHM_ID, _TILE, _SPLIT_K, _CUSTOM_OPTION, _STAGES, _CLUSTER = (
-    0,
-    1,
-    2,
-    5,
-    6,
-    8,
-)  # its settings
-_LOW_POWER_SETTINGS: Final = (
-    {_TILE: 20, _CUSTOM_OPTION: 3, _CLUSTER: 2},
-    {_TILE: 32, _CUSTOM_OPTION: 7, _CLUSTER: 3},
-)
-"""Settings that draw less power on an H200, where cuBLASLt accepts them."""
-
-Candidates = Literal["proposals", "all tiles", "low power"]
-"""What is timed: cuBLASLt's proposals, or also other or less power-hungry tiles."""
+_ALGORITHM_ID, _TILE, _SPLIT_K, _STAGES = 0, 1, 2, 6  # its settings
 
 
 class Choice(ctypes.Structure):
@@ -54,18 +32,14 @@ class Choice(ctypes.Structure):
     )
 
 
-def choose_candidates(form: Form, p: Mapping[str, int]) -> Candidates:
-    """Choose which algorithms are timed for a product.
+def tries_all_tiles(form: Form, p: Mapping[str, int]) -> bool:
+    """Whether all tiles are timed for a product, besides cuBLASLt's proposals.
 
-    All tiles for a batch in float32; tiles that draw less power for a large 16-bit
-    product; else what cuBLASLt proposes alone.
+    They are for a large batch in float32.
     """
-    work = p["batch"] * p["m"] * p["n"] * p["k"]
     is_float = form.operand.name == "f32" and not form.uses_tensor_cores
-    if is_float and p["batch"] > 1 and work >= MIN_ALL_TILES_WORK:
-        return "all tiles"
-    is_half = form.operand.name in HALF_PRECISION
-    return "low power" if is_half and work >= MIN_LOW_POWER_WORK else "proposals"
+    work = p["batch"] * p["m"] * p["n"] * p["k"]
+    return is_float and p["batch"] > 1 and work >= MIN_ALL_TILES_WORK
 
 
 @dataclass(frozen=True)
@@ -78,16 +52,14 @@ class Tiles:
     operation: ctypes.c_void_p
     layouts: Sequence[ctypes.c_void_p]
 
-    def other_choices(
-        self, proposals: Sequence[Choice], which: Candidates, workspace: int
+    def all_choices(
+        self, proposals: Sequence[Choice], workspace: int
     ) -> Iterator[Choice]:
-        """Choices besides ``proposals`` that need ``workspace`` bytes at most."""
-        made: Iterator[Choice | None] = iter(())
-        if which == "all tiles":
-            made = self._all(proposals)
-        elif which == "low power":
-            pairs = itertools.product(proposals[:1], _LOW_POWER_SETTINGS)
-            made = (self._configured(c.algorithm, settings) for c, settings in pairs)
+        """The algorithms of ``proposals`` with each of their tiles and stage counts.
+
+        Those that need more than ``workspace`` bytes are left out.
+        """
+        made = self._all(proposals)
         return (c for c in made if c is not None and c.workspace <= workspace)
 
     def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
@@ -136,8 +108,7 @@ class Tiles:
         """``algorithm`` with ``settings``; None if cuBLASLt refuses them."""
         made, choice = type(algorithm)(*algorithm), Choice()
         for attribute, value in settings.items():
-            kind = ctypes.c_uint16 if attribute == _CLUSTER else ctypes.c_uint32
-            number = kind(value)
+            number = ctypes.c_uint32(value)
             self.library.cublasLtMatmulAlgoConfigSetAttribute(
                 ctypes.byref(made),
                 attribute,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
@@ -33,10 +33,10 @@ from arrayfn.backends.cuda.plan_nodes import (
 )
 from arrayfn.backends.cuda.runner import Plan
 
-_GROUP_BYTES: Final = 1 << 23
-"""Operands of a group that is large enough: some 60 us over NVLink (H200)."""
-_MAX_LARGE_STEPS: Final = 8
-"""Large steps by which a collective may be delayed, to be in a group with later ones.
+_MIN_GROUP_BYTES: Final = 1 << 23
+"""Operands of a group that is always large enough: some 60 us over NVLink (H200)."""
+_MIN_DELAY: Final = 8
+"""Large steps by which a collective may always be delayed, to be in a larger group.
 
 So many take about as long as a group of collectives, which they could have hidden.
 """
@@ -57,6 +57,18 @@ class Launch:
     is_group: bool = False
     concurrent: bool = False
     waits_for: int = -1
+
+
+class Limits(NamedTuple):
+    """How large a group of collectives may become.
+
+    Attributes:
+        bytes: of its operands, from which on it is complete.
+        delay: large steps by which its first collective may be delayed.
+    """
+
+    bytes: int
+    delay: int
 
 
 class OverlappingLaunches:
@@ -197,16 +209,25 @@ def _grouped(
     """The numbers of ``steps`` in the order in which they are enqueued.
 
     Collectives of a group are together, after the last of them; each other step is
-    alone.
+    alone. NCCL needs less time and fewer multiprocessors for larger groups, but nothing
+    hides the last one. So a group gets half of the bytes that come after it, and may
+    delay its first collective by half of the large steps.
     """
     order: list[tuple[int, ...]] = []
     group: list[int] = []
+    collectives = [k for k, step in enumerate(steps) if _is_collective(step)]
+    bytes_left = sum(_bytes_read(accesses, collectives))
     for k, step in enumerate(steps):
         if not _is_collective(step):
             order.append((k,))
             continue
         group.append(k)
-        if not _continues(group, steps, accesses, is_large):
+        bytes_left -= sum(_bytes_read(accesses, [k]))
+        limits = Limits(
+            max(_MIN_GROUP_BYTES, bytes_left // 2),
+            max(_MIN_DELAY, sum(is_large[k:]) // 2),
+        )
+        if not _continues(group, limits, steps, accesses, is_large):
             order.append(tuple(group))
             group = []
     return order
@@ -214,6 +235,7 @@ def _grouped(
 
 def _continues(
     group: Sequence[int],
+    limits: Limits,
     steps: Sequence[Node],
     accesses: Sequence[Sequence[Access]],
     is_large: Sequence[bool],
@@ -223,19 +245,23 @@ def _continues(
     It is unless the group is large enough, or would begin too late: after a step that
     accesses its arrays, or after too many large steps.
     """
-    read = (e - b for k in group for b, e, writes in accesses[k] if not writes)
-    if sum(read) >= _GROUP_BYTES:
+    if sum(_bytes_read(accesses, group)) >= limits.bytes:
         return False
     large_steps = sum(is_large[group[0] : group[-1]])
     for k in range(group[-1] + 1, len(steps)):
-        if large_steps > _MAX_LARGE_STEPS or any(
-            _depend(accesses, n, k) for n in group
-        ):
+        if large_steps > limits.delay or any(_depend(accesses, n, k) for n in group):
             return False
         if _is_collective(steps[k]):
             return True
         large_steps += is_large[k]
     return False
+
+
+def _bytes_read(
+    accesses: Sequence[Sequence[Access]], steps: Sequence[int]
+) -> Iterator[int]:
+    """The bytes that each of ``steps`` reads from each of its operands."""
+    return (e - b for k in steps for b, e, writes in accesses[k] if not writes)
 
 
 def _depend(accesses: Sequence[Sequence[Access]], first: int, second: int) -> bool:
