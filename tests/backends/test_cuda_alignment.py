@@ -138,6 +138,25 @@ def test_slices_of_whole_vectors_are_read_in_vectors(
     assert ("load_f32x4(" in text) == vectors
 
 
+@pytest.mark.parametrize(
+    ("result", "accesses"),
+    [
+        (np.float32, ("load_u16x4", "store_f32x4")),
+        (np.float16, ("load_u16x8", "store_u16x8")),
+        (np.float64, ("load_u16x2", "store_f64x2")),
+    ],
+)
+def test_one_store_writes_a_whole_vector_of_the_result(
+    result: Any, accesses: tuple[str, str]
+) -> None:
+    x = random(4, 64, dtype=np.float16)
+    program = trace_function(lambda x: (x * 2).astype(result), (x,), {}).program
+    (kernel,) = lower(program).kernels
+    for access in accesses:
+        assert f"{access}(" in kernel.source
+    assert_emulated(lambda x: (x * 2).astype(result), x)
+
+
 def test_a_vector_of_a_slice_that_is_not_aligned_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
