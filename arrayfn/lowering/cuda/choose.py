@@ -127,7 +127,7 @@ def gathers_rows(nest: Nest) -> bool:
 
 
 def transposed_axis(nest: Nest) -> int | None:
-    """The axis along which some loads are contiguous, if it is not the last.
+    """Return the axis along which some loads are contiguous, if it is not the last.
 
     None if there is no such axis, or several, or if tiles of it would be too small.
     """

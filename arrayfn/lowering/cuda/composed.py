@@ -190,7 +190,7 @@ class _Composer(ComposedText):
         return name
 
     def subarray(self, pointer: str, kind: str, at: str) -> str:
-        """The expression of a pointer that is advanced by ``at`` elements.
+        """Return the expression of a pointer that is advanced by ``at`` elements.
 
         For example ``subarray_f32(e_at, iteration * 1024)``. ``pointer`` and ``at`` are
         expressions, ``kind`` is the pointer's type.
@@ -405,7 +405,7 @@ class _Composer(ComposedText):
         return now, then, after
 
     def kind_of(self, var: Var) -> str:
-        """The type of a pointer to the elements of ``var``, such as ``f32*``."""
+        """Return the type of a pointer to the elements of ``var``, such as ``f32*``."""
         return short_name(var.type.dtype) + "*"
 
     def slice(

@@ -68,7 +68,7 @@ class ComposedText(Body):
         return self.known[owner]
 
     def hint(self, root: Var) -> str:
-        """The base of the names of the array ``root`` in a readable text."""
+        """Return the base of the names of the array ``root`` in a readable text."""
         return self.names.get(root, "value")
 
     def part(self, kernel: Kernel) -> str:

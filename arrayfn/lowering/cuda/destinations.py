@@ -81,7 +81,7 @@ def strides_along(
 def _stride_along(
     axes: Sequence[AxisStrides], extent: int, own_stride: int
 ) -> int | None:
-    """The target's stride for an index with stride ``own_stride`` in the source.
+    """Return the target's stride for an index with stride ``own_stride`` in the source.
 
     The index has ``extent`` values. It may be a part of one of ``axes``, or consist of
     several that merge in both arrays. None if it has no single stride in the target.
@@ -115,7 +115,7 @@ class Product:
     library_call: LibraryCall
 
     def call(self) -> LibraryCall:
-        """The library's call."""
+        """Return the library's call."""
         return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
@@ -133,7 +133,7 @@ class Product:
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
-        """The product that writes where ``copy`` would copy its result to.
+        """Return the product that writes where ``copy`` would copy its result to.
 
         None if a library's product cannot have the strides there.
         """
@@ -170,7 +170,7 @@ class OperatorCall:
     )
 
     def call(self) -> LibraryCall:
-        """The call of the kernel."""
+        """Return the call of the kernel."""
         return operator_call_of(self.equation, self.kernel, self.reads, self.places)
 
     def over(self) -> Iterable[tuple[Var, Var]]:
@@ -178,7 +178,7 @@ class OperatorCall:
         return ()
 
     def redirected(self, copy: Copy) -> OperatorCall | None:
-        """The call that writes where ``copy`` would copy a result to.
+        """Return the call that writes where ``copy`` would copy a result to.
 
         None if its kernel cannot write an array with the strides there.
         """
@@ -365,7 +365,7 @@ def _nest_redirected(
 
 
 def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box:
-    """The box of an array that holds all elements of an access pattern.
+    """Return the box of an array that holds all elements of an access pattern.
 
     In a [6, 10] array the pattern of offset 4 with extents and strides (6, 10) and (3,
     1) has the box ((0, 5), (4, 6)). The box may hold more elements than the pattern.

@@ -334,7 +334,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
 
 def _index_values(s: Statement) -> Sequence[Value]:
-    """The values that decide where and whether ``s`` accesses memory.
+    """Return the values that decide where and whether ``s`` accesses memory.
 
     They are its computed indices, and the condition of a conditional store.
     """

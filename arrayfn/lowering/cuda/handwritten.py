@@ -114,7 +114,7 @@ class HandwrittenCall:
         return self.text.kernel(name, types, self.integers)
 
     def step(self, kernel: str) -> CallStep:
-        """The plan's step that launches the kernel named ``kernel``."""
+        """Return the plan's step that launches the kernel named ``kernel``."""
         pointers = (*self.reads.values(), *self._written.values())
         return CallStep(
             kernel=kernel,
@@ -135,7 +135,7 @@ class HandwrittenCall:
 def _function(
     name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
 ) -> str:
-    """The source of a kernel: what it imports, and its function ``name``.
+    """Return the source of a kernel: what it imports, and its function ``name``.
 
     Args:
         name: The function's name.

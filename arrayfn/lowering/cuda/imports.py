@@ -24,7 +24,7 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*\(?")
 
 
 def imports(lines: Iterable[str]) -> list[str]:
-    """The import lines for the names that the kernel's ``lines`` use.
+    """Return the import lines for the names that the kernel's ``lines`` use.
 
     The names are those of ``cuda.vocabulary`` and ``scalars``. A name counts if it is
     called, or is one of the few that need not be (infinities, the decorator).

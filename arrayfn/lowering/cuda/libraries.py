@@ -61,7 +61,7 @@ def _fft(op: LibraryEquation) -> Iterable[Lowered]:
 
 
 def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
-    """The nest that multiplies ``raw``, an unscaled transform, by ``scale``."""
+    """Return the nest that multiplies ``raw``, an unscaled transform, by ``scale``."""
     b = op.builder()
     target = output_array(op.equation)
     source = StridedArray(raw, target.dtype, target.strides)
@@ -86,7 +86,7 @@ def _copy_nest(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
 
 
 def _collective(op: LibraryEquation) -> Iterable[Lowered]:
-    """The step of a collective: a call of the engine between devices.
+    """Return the step of a collective: a call of the engine between devices.
 
     A reduction may be written over its operand. So it needs no more memory, and a step
     beside which it runs gets none that it still reads.

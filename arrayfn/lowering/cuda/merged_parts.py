@@ -243,7 +243,7 @@ def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
 
 
 def _differences(m: Squares) -> Reduce:
-    """The reduction that sums the differences whose squares ``m`` sums."""
+    """Return the reduction that sums the differences whose squares ``m`` sums."""
     result = replace(m.reduce.result, name=f"{m.reduce.result.name}_first")
     return replace(m.reduce, result=result, argument=m.difference.result)
 
@@ -292,7 +292,7 @@ class _PartCombination:
             self.statements.append(replace(m.reduce, argument=term))
 
     def partial_result(self, s: Reduce) -> Value:
-        """The value that holds one part's result of the reduction ``s``."""
+        """Return the value that holds one part's result of the reduction ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
@@ -326,7 +326,7 @@ class _PartCombination:
         return self.compute(m, "term", "add", self.partial_result(m.reduce), correction)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """The number of elements of a part, for the sum ``m``, in its dtype.
+        """Return the number of elements of a part, for the sum ``m``, in its dtype.
 
         It is a constant, or a value that differs for the last part if that is shorter.
         """

@@ -63,7 +63,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def exchanged_values(self, stage: int) -> Sequence[Value]:
-        """The values that parts exchange after ``stage``.
+        """Return the values that parts exchange after ``stage``.
 
         Those of both stages of a merge are sent at once: none is left for the later
         one.
@@ -242,7 +242,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
     def rescale_factor(self, element: Compute, difference: str) -> str:
-        """The expression ``exp_f32(accumulate_min_f32(difference, f32(0)))``.
+        """Return the expression ``exp_f32(accumulate_min_f32(difference, f32(0)))``.
 
         The difference of a part's maximum and the shift is positive only in a row with
         an infinite or NaN maximum, for which Programs may take 0 as the shift.
@@ -311,7 +311,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """The variable by which ``s`` multiplies instead of dividing, if any."""
+        """Return the variable by which ``s`` multiplies instead of dividing, if any."""
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 

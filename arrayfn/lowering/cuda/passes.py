@@ -43,10 +43,10 @@ def _rewrite_for_libraries(
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    """The passes that ``lower`` runs, in order; the last one assigns layouts."""
+    """Return the passes that ``lower`` runs, in order; the last one assigns layouts."""
 
     def operator_kernel(equation: Equation) -> OperatorKernel | None:
-        """The kernel that is registered for an operator's equation."""
+        """Return the kernel that is registered for an operator's equation."""
         return KERNELS.for_call(equation, "cuda", options.deterministic)
 
     def stays_whole(equation: Equation) -> bool:

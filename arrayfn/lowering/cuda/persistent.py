@@ -107,7 +107,7 @@ def can_join(step: PlanStep, kernels: Kernels) -> bool:
 
 
 def _inner_steps(step: PlanStep) -> list[PlanStep]:
-    """The steps of a loop's body, or of all branches."""
+    """Return the steps of a loop's body, or of all branches."""
     if isinstance(step, LoopStep):
         return step.body
     branches = step.branches if isinstance(step, BranchStep) else ()
@@ -137,7 +137,7 @@ def shared_bytes(kernel: Kernel) -> int:
 
 
 def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
-    """The calls among ``steps``, and in their loops and branches."""
+    """Return the calls among ``steps``, and in their loops and branches."""
     calls: list[CallStep] = []
     for step in steps:
         calls += [step] if isinstance(step, CallStep) else calls_of(_inner_steps(step))

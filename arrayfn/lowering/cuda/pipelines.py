@@ -375,7 +375,7 @@ class PipelinePrinter(DynamicRowScheduler):
         )
 
     def float32_name(self, operand: int) -> str:
-        """``x_wide``, the registers for a row operand in float32."""
+        """Return ``x_wide``, the registers for a row operand in float32."""
         return f"{self.array_name(operand)}_wide"
 
     @override

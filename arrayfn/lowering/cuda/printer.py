@@ -146,7 +146,7 @@ class CudaPrinter(VectorPrinter[S]):
         self.line(f"thread = rank * {threads} + member")
 
     def shared_name(self, operand: int) -> str:
-        """``x_shared``, the array of operand ``x`` in dynamic shared memory."""
+        """Return ``x_shared``, the array of operand ``x`` in dynamic shared memory."""
         return f"{self.array_name(operand)}_shared"
 
     def dynamic_shared_arrays(self, operands: Sequence[int], count: int) -> None:

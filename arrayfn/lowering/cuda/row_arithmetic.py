@@ -98,7 +98,7 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{name}_reciprocal = {self.divide_half()}(f32(1), {name})")
 
     def divisor(self, s: Statement) -> str:
-        """The variable of the row scalar that ``s`` divides by; else empty."""
+        """Return the variable of the row scalar that ``s`` divides by; else empty."""
         if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
             return ""
         y = s.arguments[1]
@@ -125,7 +125,7 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{self.name_of(s.result)} = {text}", s.source)
 
     def cheaper_expression(self, s: Compute) -> str | None:
-        """A cheaper expression for what ``s`` computes; None if there is none.
+        """Return a cheaper expression for what ``s`` computes; None if there is none.
 
         * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits. *
         ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row scalars
@@ -175,13 +175,13 @@ class RowArithmetic(RowLoops[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function that divides row scalars for fp16 and bf16 results."""
+        """Return the function that divides row scalars for fp16 and bf16 results."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
 
     def fma_of(self, s: Statement) -> Compute | Reduce | None:
-        """The addition that is printed with the product ``s`` as one FMA.
+        """Return the addition that is printed with the product ``s`` as one FMA.
 
         None if ``s`` is no half-precision product, or has to be printed by itself. A
         fused multiply-add rounds once less than a product and a sum.
@@ -190,7 +190,7 @@ class RowArithmetic(RowLoops[T]):
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The addition that is the only reader of the product ``value``.
+        """Return the addition that is the only reader of the product ``value``.
 
         Identities in between are followed. None if there is no such addition. Of two
         products that are added, only the first becomes part of the fused multiply-add.
@@ -215,7 +215,7 @@ class RowArithmetic(RowLoops[T]):
         return product is not None and len(self.users[product.result.name]) == 1
 
     def product_of(self, x: Scalar) -> Compute | None:
-        """The half-precision product that computes ``x``, through identities."""
+        """Return the half-precision product that computes ``x``, through identities."""
         while isinstance(x, Value):
             producer = self.producers[x.name]
             if not isinstance(producer, Compute) or producer.level != "element":

@@ -40,7 +40,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     @abstractmethod
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
-        """The operands that ``stage`` loads from global memory, in two lists.
+        """Return the operands that ``stage`` loads from global memory, in two lists.
 
         A thread loads all vectors of those in the first list before it computes
         anything, those in the second list one by one as it goes along its row.
@@ -102,7 +102,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         return super().tile_name(operand)
 
     def row_name(self, value: Value) -> str:
-        """``e_row``, the registers of a value ``e`` that is kept between stages.
+        """Return ``e_row``, the registers of a value ``e`` that is kept between stages.
 
         In the loop over shared tiles it is ``e_vector``, the registers of the current
         vector. Between the stages the value then lies in shared memory, in place of the

@@ -245,11 +245,11 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("cluster_arrive()")
 
     def exchanged_values(self, stage: int) -> Sequence[Value]:
-        """The values that parts exchange after ``stage``."""
+        """Return the values that parts exchange after ``stage``."""
         return [s.result for s in self.row_reductions(stage)]
 
     def exchanged_stages(self) -> list[int]:
-        """The stages after which parts exchange values."""
+        """Return the stages after which parts exchange values."""
         return [k for k in range(self.nest.stages) if self.exchanged_values(k)]
 
     def exchanged_bytes(self, stage: int) -> int:

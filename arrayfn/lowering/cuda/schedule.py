@@ -233,7 +233,7 @@ def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
 
 
 def divisor_lanes(extent: int, lanes: int) -> int:
-    """The largest power of two up to ``lanes`` that divides ``extent``.
+    """Return the largest power of two up to ``lanes`` that divides ``extent``.
 
     ``lanes`` is a power of two.
     """
@@ -298,5 +298,5 @@ def transposed_operands(nest: Nest, axis: int) -> list[int]:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not below ``n``."""
+    """Return the smallest power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()

@@ -93,7 +93,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 
 def _kept_extents(nest: Nest) -> list[int]:
-    """The extents of the axes that are not reduced: of the rows."""
+    """Return the extents of the axes that are not reduced: of the rows."""
     return [a.extent for a in nest.axes if not a.reduced]
 
 
@@ -136,7 +136,7 @@ class _PrefetchableRow:
 
 
 def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
-    """The row of ``nest``, if bulk copies can prefetch it; else None.
+    """Return the row of ``nest``, if bulk copies can prefetch it; else None.
 
     It must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
     multiples of 16 bytes.
@@ -308,7 +308,7 @@ def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
 
 
 def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The numbers of row operands and of broadcast operands of ``nest``.
+    """Return the numbers of row operands and of broadcast operands of ``nest``.
 
     None if a loaded operand is neither of them, or if there is no row operand.
     """

@@ -42,7 +42,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
-    """The class that prints kernels of ``schedule``."""
+    """Return the class that prints kernels of ``schedule``."""
     if type(schedule) is Scan and schedule.parts > 1:
         return PartsPrinter
     return _PRINTERS[type(schedule)]

@@ -48,7 +48,7 @@ _COLUMN_SUMS: Final = 4
 
 
 def block_count(nest: Nest, schedule: Rows | Columns) -> int:
-    """The number of blocks of ``nest`` with ``schedule``."""
+    """Return the number of blocks of ``nest`` with ``schedule``."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.threads_per_row // schedule.threads
@@ -56,7 +56,7 @@ def block_count(nest: Nest, schedule: Rows | Columns) -> int:
 
 
 def min_chunks(nest: Nest, schedule: Rows | Columns) -> int:
-    """The fewest chunks of a row for which no chain of additions is too long.
+    """Return the fewest chunks of a row for which no chain of additions is too long.
 
     1 if ``schedule`` keeps rows in registers.
     """

@@ -48,7 +48,7 @@ class StagePlan:
     last_stage: dict[str, int]
 
     def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
-        """The statements of ``nest`` that compute the kept values, in order."""
+        """Return the statements of ``nest`` that compute the kept values, in order."""
         return [
             s
             for s in nest.statements

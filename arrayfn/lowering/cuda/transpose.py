@@ -87,7 +87,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         return self.tile_name(operand).removesuffix("_tile") + "_lines"
 
     def words_name(self, operand: int) -> str:
-        """The name of the registers for a word of an operand from its tile."""
+        """Return the name of the registers for a word of an operand from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_words"
 
     def exists(self, indices: AxisIndices) -> str:

@@ -52,7 +52,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
 
     def quotient(self, x: str, y: str, limit: int) -> str:
-        """The expression of ``x // y`` for expressions with ``0 <= x <= limit``.
+        """Return the expression of ``x // y`` for expressions with ``0 <= x <= limit``.
 
         ``quotient(x, y)``, a 32-bit division, if ``limit`` is below 2**31: it is
         faster. Else ``(x) // y``.
@@ -103,7 +103,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The dtype's name in functions that access memory: ``f32`` for float32.
+        """Return the dtype's name in functions that access memory: ``f32`` for float32.
 
         It is u16 for fp16 and bf16, and u8 for booleans.
         """
@@ -123,7 +123,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return self.pointer(operand).removesuffix("_in").removesuffix("_out")
 
     def tile_name(self, operand: int) -> str:
-        """``x_tile``, the registers for vectors of operand ``x``."""
+        """Return ``x_tile``, the registers for vectors of operand ``x``."""
         return f"{self.array_name(operand)}_tile"
 
     @override
@@ -148,7 +148,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` loads, or stores, in vectors of ``lanes``.
+        """Return the operands that ``body`` loads, or stores, in vectors of ``lanes``.
 
         ``kind`` is ``Load`` or ``Store``.
         """

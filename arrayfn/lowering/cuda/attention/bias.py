@@ -15,7 +15,7 @@ from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles for logits of ``queries`` by ``keys``."""
+    """Return the tiles for logits of ``queries`` by ``keys``."""
     blocks = 3 if form.padded <= 128 else 1
     largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=blocks)
     return Tiles.fitting(queries, keys, largest)
@@ -127,7 +127,7 @@ for column in range(thread, {columns}, {threads}):
 
 
 def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
-    """The body of the kernel that computes the bias's cotangent.
+    """Return the body of the kernel that computes the bias's cotangent.
 
     Parameters of the kernel are the arrays of ``calls`` and their strides. Each block
     stores its tile of ``bias_out``, from ``sums``. ``one_row`` says that all queries

@@ -83,7 +83,7 @@ def takes_blocks(
 
 
 def captured_types(terms: Mapping[str, ArrayType]) -> tuple[ArrayType, ...]:
-    """The types of the arrays among ``terms`` that a score function captures."""
+    """Return the types of the arrays among ``terms`` that a score function captures."""
     return tuple(t for name, t in terms.items() if name.startswith("captured"))
 
 
@@ -176,7 +176,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 def attention_bias_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The calls that compute an ``attention_bias_gradient``.
+    """Yield the calls that compute an ``attention_bias_gradient``.
 
     ``reads`` says where operands lie.
     """
@@ -233,7 +233,7 @@ class _Call:
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
-        """The call ``equation``, whose operands lie where ``reads`` says."""
+        """Return the call ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
         terms: tuple[str, ...] = static["given"]
@@ -288,7 +288,7 @@ class _Call:
         return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
 
     def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
-        """The call that computes ``lse`` and ``delta`` of each query.
+        """Return the call that computes ``lse`` and ``delta`` of each query.
 
         ``results`` are their arrays, by name: see ``gradient``.
         """
@@ -325,7 +325,7 @@ class _Call:
         return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
 
     def steps(self, *names: str) -> dict[str, int]:
-        """The strides of the arrays ``names`` along batches, tokens and heads.
+        """Return the strides of the arrays ``names`` along batches, tokens and heads.
 
         They are by the names that the kernels give them: ``q_batch``, ``q_token``,
         ``q_head``.
@@ -338,7 +338,7 @@ class _Call:
         return found
 
     def integers(self) -> dict[str, int]:
-        """The kernels' integers: extents, the window, strides of bias and mask.
+        """Return the kernels' integers: extents, the window, strides of bias and mask.
 
         A stride is 0 along an axis that is broadcast.
         """
@@ -367,7 +367,7 @@ class _Call:
         return found
 
     def _block_integers(self) -> dict[str, int]:
-        """The kernels' integers of a block mask: sizes, counts, strides.
+        """Return the kernels' integers of a block mask: sizes, counts, strides.
 
         Blocks of queries are ``query_block`` queries long, and there are
         ``query_blocks``.

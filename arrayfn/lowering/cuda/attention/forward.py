@@ -24,7 +24,7 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """The fastest tiles for logits of ``queries`` by ``keys``, as measured.
+    """Return the fastest tiles for logits of ``queries`` by ``keys``, as measured.
 
     Their accumulators fit into registers.
     """
@@ -150,7 +150,7 @@ out_base = batch * queries * out_step + member * {H}
 
 
 def forward(form: Form, tiles: Tiles) -> str:
-    """The body of the kernel, which computes ``out`` and ``logarithms_out``.
+    """Return the body of the kernel, which computes ``out`` and ``logarithms_out``.
 
     The latter are the logarithms of each query's sum of weights (logsumexp), which the
     gradient needs. Logits that have no bias are scaled after their maximum is taken, by

@@ -60,7 +60,7 @@ if live and lane == 0:
 
 
 def query_statistics(form: Form) -> str:
-    """The body of the first kernel: a warp has a query.
+    """Return the body of the first kernel: a warp has a query.
 
     It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
     attends to no key. ``first`` and ``second`` hold pieces of the result and of its
@@ -295,7 +295,7 @@ _OF_KEYS: Final = _Side(
 
 
 def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
-    """The body of the kernel that computes the cotangents ``results``.
+    """Return the body of the kernel that computes the cotangents ``results``.
 
     These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """

@@ -42,7 +42,7 @@ def _hull(numbers: Sequence[int]) -> Range:
 
 
 def _multiplied(a: Range, b: Range) -> Range:
-    """The range of products."""
+    """Return the range of products."""
     return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
 
 
@@ -75,7 +75,7 @@ def folded(
     results: Sequence[Scalar],
     ranges: Mapping[str, Range],
 ) -> tuple[list[Statement], list[Scalar]]:
-    """The statements that ``results`` need, without those whose value is known.
+    """Return the statements that ``results`` need, without those whose value is known.
 
     ``ranges`` has the ranges of values that the statements read, by name. Returns the
     results too, as constants or other values where they are known.
@@ -125,7 +125,7 @@ class _Known:
         return replace(term, index=index) if isinstance(index, Value) else term
 
     def range_of(self, scalar: Scalar) -> Range | None:
-        """The range of ``scalar``, if it is an integer of a known one."""
+        """Return the range of ``scalar``, if it is an integer of a known one."""
         if isinstance(scalar, Value):
             return self.ranges.get(scalar.name)
         if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:

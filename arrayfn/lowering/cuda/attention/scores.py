@@ -84,7 +84,7 @@ class ScoreLines:
     integers: tuple[tuple[str, int], ...]
 
     def of_head(self) -> list[str]:
-        """The lines that depend on batch and head alone."""
+        """Return the lines that depend on batch and head alone."""
         return [line.text for line in self.lines if line.needs <= _OF_HEAD]
 
     def of_row(self, place: str) -> list[str]:
@@ -92,7 +92,7 @@ class ScoreLines:
         return [line.text for line in self.lines if self._is_of_row(line, place)]
 
     def of_each(self, place: str) -> list[str]:
-        """The lines for each logit, in a tile whose rows are along ``place``."""
+        """Return the lines for each logit, in a tile whose rows are along ``place``."""
         return [
             line.text
             for line in self.lines
@@ -112,7 +112,7 @@ def score_lines(
     captured: tuple[ArrayType, ...],
     strides: tuple[tuple[int, ...], ...],
 ) -> ScoreLines | None:
-    """The lines of the Program ``text``; None if kernels cannot compute it so.
+    """Return the lines of the Program ``text``; None if kernels cannot compute it so.
 
     It must be elementwise, and read captured arrays at one element each.
 
@@ -273,7 +273,7 @@ class _Statements:
         return found
 
     def scalar(self, atom: Atom) -> Scalar:
-        """The scalar of ``atom``, loaded if it is not in one yet."""
+        """Return the scalar of ``atom``, loaded if it is not in one yet."""
         if isinstance(atom, Literal):
             return constant_of(atom)
         base = self.reads[atom].base
@@ -323,7 +323,7 @@ class _Statements:
         )
 
     def start(self, atom: Atom) -> Value:
-        """The position ``atom`` as an int64 value."""
+        """Return the position ``atom`` as an int64 value."""
         dtype, i64 = atom.type.dtype, dtypes.int64
         if isinstance(atom, Literal):
             place = Constant(int(atom.value.real), i64)
@@ -422,10 +422,10 @@ class _Printer(KernelPrinter):
 
 
 def captured_name(number: int) -> str:
-    """The name of the operand that is captured array ``number``."""
+    """Return the name of the operand that is captured array ``number``."""
     return f"captured_{number:03}"
 
 
 def row_major_strides(type: ArrayType) -> tuple[int, ...]:
-    """The strides of a row-major array of this type."""
+    """Return the strides of a row-major array of this type."""
     return ArrayType(type.shape, type.dtype).layout.strides(type.shape)

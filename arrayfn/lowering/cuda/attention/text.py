@@ -431,7 +431,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def _score(self, bias: str) -> list[str]:
-        """The lines that put a logit through the score function.
+        """Return the lines that put a logit through the score function.
 
         For ``20 * tanh(score / 20)``, in a kernel of cotangents:
 

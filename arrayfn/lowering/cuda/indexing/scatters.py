@@ -353,7 +353,7 @@ def _call(
 
 
 def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
-    """The updates array; a literal becomes an array of one element.
+    """Return the updates array; a literal becomes an array of one element.
 
     ``reads`` says where operands lie.
     """

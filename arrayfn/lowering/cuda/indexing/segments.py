@@ -312,7 +312,7 @@ if at < n:
 
 
 def put_kernel(updates: Updates) -> Handwritten:
-    """The kernel that stores the last update of each key at its target.
+    """Return the kernel that stores the last update of each key at its target.
 
     ``updates`` says how it addresses both.
     """
@@ -393,7 +393,7 @@ def _move(
     *,
     store: bool = False,
 ) -> str:
-    """A line that moves ``lanes`` elements between an array and registers.
+    """Return a line that moves ``lanes`` elements between an array and registers.
 
     Gives ``load_f32x4(updates_in, update, values, 0)``, or ``values[0] =
     updates_in[update]`` for one lane.
@@ -416,7 +416,7 @@ def _move(
 
 
 def _widened(dtype: DType, value: str) -> str:
-    """The expression of ``value``, read from memory, in the compute dtype.
+    """Return the expression of ``value``, read from memory, in the compute dtype.
 
     Memory has half precision as u16, which is converted to float32.
     """

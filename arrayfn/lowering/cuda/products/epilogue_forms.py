@@ -147,7 +147,7 @@ class EpilogueMatcher:
         ]
 
     def matches(self) -> list[tuple[Epilogue, Value]]:
-        """The epilogues that the nest's first statements form, shortest first.
+        """Return the epilogues that the nest's first statements form, shortest first.
 
         Each comes with the value of the nest that it computes. For ``relu(0.1 * product
         + c)`` they are the scaled product, the sum, and the activation.
@@ -279,7 +279,7 @@ class EpilogueMatcher:
         return replace(e, added=Added(pointer, leading, batch), beta=factor)
 
     def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
-        """The load and the constant factor that ``x`` is the product of.
+        """Return the load and the constant factor that ``x`` is the product of.
 
         The factor is 1 for a plain load; parameters are scaled by their decay, for
         example. None if ``x`` is something else, or is loaded at computed indices.
@@ -324,6 +324,6 @@ def _is_zero(x: Scalar) -> bool:
 
 
 def _factor(constant: Constant) -> float | None:
-    """The value of a constant factor; None if it is not real and finite."""
+    """Return the value of a constant factor; None if it is not real and finite."""
     value = complex(constant.value)
     return value.real if np.isfinite(value) and not value.imag else None

@@ -198,7 +198,7 @@ class EpilogueFolding(StepRewrite):
         )
 
     def nest(self, position: int) -> Nest:
-        """The nest of the step at ``position``."""
+        """Return the nest of the step at ``position``."""
         step = self.steps[position]
         assert isinstance(step, NestStep)
         return step.nest
@@ -263,7 +263,7 @@ class EpilogueFolding(StepRewrite):
 
 
 def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
-    """The nest that stores ``alpha * times`` in the scalar array ``result``.
+    """Return the nest that stores ``alpha * times`` in the scalar array ``result``.
 
     ``times`` is a value of ``nest`` that is the same for all elements.
     """

@@ -46,7 +46,7 @@ def contracts_contiguously(equation: Equation) -> bool:
 
 
 def provider_of(equation: Equation) -> str:
-    """The name of the library's product for ``equation``, by its dtypes."""
+    """Return the name of the library's product for ``equation``, by its dtypes."""
     operand = equation.inputs[0].type.dtype
     result = equation.outputs[0].type.dtype
     name = f"gemm_{short_name(operand)}"

@@ -201,7 +201,7 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
 
 
 def _clusters(gpu: GpuConfig) -> list[int]:
-    """The sizes of clusters, in blocks, to choose from."""
+    """Return the sizes of clusters, in blocks, to choose from."""
     return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.max_cluster)]
 
 

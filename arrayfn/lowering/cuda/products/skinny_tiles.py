@@ -98,7 +98,7 @@ class SkinnyTile(ABC):
         return self.accumulators // self.cluster
 
     def k_per_block(self, k: int) -> int:
-        """The extent along k of a block's part, a multiple of ``k_step``.
+        """Return the extent along k of a block's part, a multiple of ``k_step``.
 
         ``k`` is the whole extent, which the blocks of a cluster split.
         """

@@ -57,7 +57,7 @@ def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
 
 
 def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
-    """The call that factors ``matrices`` [..., n, n] over their lower triangles.
+    """Return the call that factors ``matrices`` [..., n, n] over their lower triangles.
 
     ``status`` [matrices] becomes 1 for a matrix that has no factor; what is written for
     such a matrix has no meaning.

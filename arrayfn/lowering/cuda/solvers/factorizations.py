@@ -74,7 +74,7 @@ def _status(matrices: int) -> Var:
 
 
 def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a Cholesky factorization: a kernel, or potrf.
+    """Yield the steps of a Cholesky factorization: a kernel, or potrf.
 
     The lower triangle is an upper one in column-major order, which LAPACK reads.
     cuSOLVER factors the lower triangle of a large matrix by columns in less than half
@@ -107,7 +107,7 @@ def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def triangular_solve(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a triangular solve, in place: trsm, or a kernel."""
+    """Return the steps of a triangular solve, in place: trsm, or a kernel."""
     params, output = op.equation.params, op.equation.outputs[0]
     return solved(
         op,
@@ -141,7 +141,7 @@ def lu(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def pivots_to_permutation(op: MatrixEquation) -> Iterable[Lowered]:
-    """The kernel that applies swaps of rows to the identity permutation."""
+    """Yield the kernel that applies swaps of rows to the identity permutation."""
     yield permuted(op.operand(), op.equation.outputs[0])
 
 
@@ -175,13 +175,13 @@ def eigvalsh(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
-    """The operand's shape with all batch axes as one, and its dtype."""
+    """Return the operand's shape with all batch axes as one, and its dtype."""
     x = op.equation.inputs[0].type
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
 def _copy_of_operand(op: MatrixEquation) -> tuple[Var, Nest]:
-    """A new array for a copy of the operand, and the nest that makes the copy.
+    """Return a new array for a copy of the operand, and the nest that makes the copy.
 
     The copy is for the library to overwrite.
     """
@@ -193,7 +193,7 @@ def _copy_of_operand(op: MatrixEquation) -> tuple[Var, Nest]:
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
-    """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
+    """Return the call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
     ``a`` is overwritten, with eigenvectors if ``vectors``. The eigenvalues go to
     ``values``, and ``status`` says which matrices failed.
@@ -205,7 +205,7 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
 
 
 def eig(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of general eigenvalues and eigenvectors: geev of a copy.
+    """Yield the steps of general eigenvalues and eigenvectors: geev of a copy.
 
     For real matrices geev stores a complex vector as two real ones, which a nest
     combines.
@@ -227,7 +227,7 @@ def eig(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of general eigenvalues: geev of a copy, without vectors."""
+    """Yield the steps of general eigenvalues: geev of a copy, without vectors."""
     (values,) = op.equation.outputs
     copy, nest = _copy_of_operand(op)
     yield nest
@@ -237,7 +237,7 @@ def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
-    """The call for eigenvalues of general matrices ``a``, which is overwritten.
+    """Return the call for eigenvalues of general matrices ``a``, which is overwritten.
 
     The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given, and
     ``status`` says which matrices failed.
@@ -263,7 +263,7 @@ class _Svd:
 
 
 def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
-    """The call for singular values ``s`` of the matrices ``copy``.
+    """Return the call for singular values ``s`` of the matrices ``copy``.
 
     ``copy`` [matrices, columns, rows] is overwritten. With ``full`` the vectors are
     whole bases, with ``vectors`` there are any.
@@ -301,7 +301,7 @@ def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
 
 
 def svd(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a singular value decomposition: a form of gesvd, of a copy."""
+    """Yield the steps of a singular value decomposition: a form of gesvd, of a copy."""
     u, s, vh = op.equation.outputs
     operand = _small_operand(op)
     if operand is not None:

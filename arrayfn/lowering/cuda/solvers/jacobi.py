@@ -30,7 +30,7 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
-    """The call that replaces matrices by their eigenvectors, as rows, in place.
+    """Return the call that replaces matrices by their eigenvectors, as rows, in place.
 
     ``vectors`` has the matrices [..., n, n]; the eigenvalues go to ``values``, in
     ascending order.
@@ -40,7 +40,7 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
 
 
 def eigenvalues(matrices: Var, source: Pointer, values: Var) -> HandwrittenCall:
-    """The call that computes only eigenvalues; the matrices are not changed.
+    """Return the call that computes only eigenvalues; the matrices are not changed.
 
     The matrices are at ``source``, with the shape of ``matrices``. Eigenvalues go to
     ``values``.
@@ -57,7 +57,7 @@ def _call(
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:
-    """The call for matrices of the shape of ``matrices``.
+    """Return the call for matrices of the shape of ``matrices``.
 
     ``reads`` and ``writes`` are its arrays by name; ``with_vectors`` asks for
     eigenvectors.

@@ -41,7 +41,7 @@ _VECTOR_BYTES: Final = 16
 
 
 def rows_of(n: int) -> int:
-    """The rows of the kernel that computes matrices of ``n`` rows or columns."""
+    """Return the rows of the kernel that computes matrices of ``n`` rows or columns."""
     return max(_MIN_ROWS, power_of_two(n))
 
 
@@ -270,7 +270,7 @@ if live:
         return value if t == "f32" else f"convert_{t}_f32({value})"
 
     def _from_f32(self, value: str) -> str:
-        """The expression of a float32 ``value`` in the dtype of the matrix."""
+        """Return the expression of a float32 ``value`` in the dtype of the matrix."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_f32_{t}({value})"
 

@@ -56,7 +56,7 @@ if thread_index() == 0:
 
 
 def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
-    """The call that swaps elements of the identity permutation by ``pivots``.
+    """Return the call that swaps elements of the identity permutation by ``pivots``.
 
     For each i in order, elements i and ``pivots[i]`` of each row of ``permutation``
     [..., n] are swapped.

@@ -116,7 +116,7 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """The call of cuBLAS's ``form`` for ``matrices`` systems: ``b`` becomes x.
+    """Return the call of cuBLAS's ``form`` for ``matrices`` systems: ``b`` becomes x.
 
     ``a`` are their triangles, ``system`` their kind, ``integers`` their sizes.
     """

@@ -119,7 +119,7 @@ class Keys:
         return "\n".join(lines)
 
     def _encode_integer(self, x: str) -> str:
-        """The expression of the key of an integer or boolean ``x``."""
+        """Return the expression of the key of an integer or boolean ``x``."""
         name = short_name(self.dtype)
         if self.dtype == dtypes.uint64:
             return f"bitcast_u64_i64({x})"

@@ -56,7 +56,7 @@ def can_sort(equation: Equation) -> bool:
 
 
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
-    """The calls for a sort, an argsort or a top_k along the last axis.
+    """Yield the calls for a sort, an argsort or a top_k along the last axis.
 
     ``reads`` says where operands lie; ``gpu`` how large tiles are.
     """
@@ -93,7 +93,7 @@ def sort_rows(
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
+    """Yield the calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
 
     ``data`` describes them. If ``bits`` is given, keys differ only in that many low
     bits. ``gpu`` says how large tiles are.
@@ -155,7 +155,7 @@ def sort_digits(
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort rows of any length, digit by digit.
+    """Yield the calls that sort rows of any length, digit by digit.
 
     Args:
         rows: The rows.
@@ -209,7 +209,7 @@ def sort_by_digit(
     gpu: GpuConfig,
     totals: Pointer | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort rows by the digit that begins at bit ``shift``.
+    """Yield the calls that sort rows by the digit that begins at bit ``shift``.
 
     Args:
         rows: The rows.
@@ -298,7 +298,7 @@ def _row_sort(
     bits: int | None = None,
     parts: Sequence[Keys] = (),
 ) -> HandwrittenCall:
-    """The call that sorts each tile of rows in one kernel.
+    """Return the call that sorts each tile of rows in one kernel.
 
     Args:
         rows: The rows.

@@ -214,7 +214,7 @@ count = min_i64(n - tile * {tile.size}, {tile.size})
 
 
 def load_keys(data: SortData, tile: Tile, source: str = "source + at") -> str:
-    """The phase *load*: lines that fill ``keys``.
+    """Return the phase *load*: lines that fill ``keys``.
 
     Beyond the tile's last element, keys are the largest key. ``source`` is the
     expression of the index in ``keys_in`` of the tile's element ``at``.
@@ -232,7 +232,7 @@ for item in range({tile.items}):
 
 
 def rank_digits(keys: Keys, tile: Tile) -> str:
-    """The phase *rank*: lines that set ``places`` to ranks.
+    """Return the phase *rank*: lines that set ``places`` to ranks.
 
     Each of ``keys`` is ranked among the warp's keys with the same digit, and
     ``counters`` become the number of each digit in each warp.
@@ -294,7 +294,7 @@ def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
     each, warps = max(1, DIGIT_VALUES // tile.threads), tile.warps
 
     def of_row(line: str) -> str:
-        """``line``, or nothing where there are no starts in the row."""
+        """Return ``line``, or nothing where there are no starts in the row."""
         return line if in_row else ""
 
     return f"""

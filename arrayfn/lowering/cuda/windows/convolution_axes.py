@@ -33,7 +33,7 @@ DEPTHWISE_ROLES: Final[dict[str, Roles]] = {
 
 
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
-    """The roles of the axes of a library call's arrays, by the arrays' names.
+    """Return the roles of the axes of a library call's arrays, by the arrays' names.
 
     There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
     of groups if ``grouped``.
@@ -81,7 +81,7 @@ def without_groups(roles: Roles) -> Roles:
 
 
 def by_channel(name: str, roles: Roles) -> Roles:
-    """The roles for the array ``name`` of a depthwise convolution.
+    """Return the roles for the array ``name`` of a depthwise convolution.
 
     Its groups are channels.
     """

@@ -73,7 +73,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
-        """The type of the array ``name``: operand, kernel or output."""
+        """Return the type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
@@ -244,7 +244,7 @@ class _Arrangement:
         return slicing.pad(x, zero, config=config)
 
     def _compute(self, operands: Sequence[Atom]) -> Atom:
-        """The convolution of ``operands``, whose axes are the library's."""
+        """Return the convolution of ``operands``, whose axes are the library's."""
         if self.algorithm == "library":
             return padded_convolution(operands[0], operands[1], **self.params)
         space = self.roles["operand"][SPATIAL]
@@ -261,7 +261,7 @@ def _integers_of(
     along: tuple[Axes, Axes, Sequence[tuple[int, int]]],
     last: bool,
 ) -> dict[str, int]:
-    """The integer arguments of a library's call for a convolution, by name.
+    """Return the integer arguments of a library's call for a convolution, by name.
 
     Args:
         arrays: The types of operand, kernel and output.
@@ -328,7 +328,7 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The rewritten ``equation`` of ``operands``; None if it stays."""
+        """Return the rewritten ``equation`` of ``operands``; None if it stays."""
         found = _library_convolution(equation, choose, deterministic)
         if found is None:
             return None

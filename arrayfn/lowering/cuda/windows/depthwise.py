@@ -52,7 +52,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
-    """The extents of a convolution, or of its operand's cotangent.
+    """Return the extents of a convolution, or of its operand's cotangent.
 
     ``gives`` says which; ``p`` are the integers that a call of cuDNN would have.
     """
@@ -65,7 +65,7 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 def depthwise(
     first: Pointer, second: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
-    """The calls that compute ``result``, one of the arrays of a convolution.
+    """Return the calls that compute ``result``, one of the arrays of a convolution.
 
     ``gives`` says which of them it is; ``first`` and ``second`` are the other two. The
     convolution's kernel is [size, size, channel]; ``p`` are the integers that a call of
@@ -79,7 +79,7 @@ def depthwise(
 def _convolution(
     source: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
-    """The call that computes ``result``: the output, or the operand's cotangent.
+    """Return the call that computes ``result``: the output, or the operand's cotangent.
 
     ``source`` is the array that windows move over, and ``taps`` the convolution's
     kernel. ``gives`` and ``p`` are as in ``depthwise``.
@@ -88,7 +88,7 @@ def _convolution(
     forward = gives == "output"
 
     def along(k: int) -> WindowAxis:
-        """The windows along spatial axis ``k``."""
+        """Return the windows along spatial axis ``k``."""
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
         return WindowAxis(size, p[f"stride{k}"], step, before)
@@ -112,7 +112,7 @@ def _convolution(
 
 
 def _body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool) -> str:
-    """The kernel's lines, which compute ``sums`` from ``x`` and ``taps``.
+    """Return the kernel's lines, which compute ``sums`` from ``x`` and ``taps``.
 
     ``axes`` are the windows along lines and along columns. Taps are reversed unless
     ``forward``. A line of taps is loaded to ``tap0``, ``tap1`` and so on; each channel

@@ -28,7 +28,7 @@ MAX_CELLS: Final = 4
 
 
 def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The lines of a kernel for ``sums``, the sum of each window of ``x``.
+    """Return the lines of a kernel for ``sums``, the sum of each window of ``x``.
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """

@@ -106,12 +106,12 @@ class _Geometry:
         return self.padding == _NO_PADDING and all(a >= b for a, b in pairs)
 
     def window_extents(self) -> Extents:
-        """The extents of a kernel whose outputs are windows."""
+        """Return the extents of a kernel whose outputs are windows."""
         (rows, columns), (height, width) = self.counts, self.extents
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
     def along(self, k: int) -> WindowAxis:
-        """The windows along the first (``k`` is 0) or second of the two axes."""
+        """Return the windows along the first (``k`` is 0) or second of the two axes."""
         w = self.windows
         return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
@@ -132,7 +132,7 @@ def is_pool(equation: Equation) -> bool:
 
 
 def _geometry(equation: Equation) -> _Geometry | None:
-    """The geometry of ``equation``; None unless ``pool`` has a kernel for it."""
+    """Return the geometry of ``equation``; None unless ``pool`` has a kernel for it."""
     row, params = equation.primitive, dict(equation.params)
     if row not in (*_FORWARD, window_put):
         return None

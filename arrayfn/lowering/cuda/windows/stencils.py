@@ -104,13 +104,13 @@ class Lanes:
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def value(self, element: str) -> str:
-        """The expression of the value that ``element`` is converted to."""
+        """Return the expression of the value that ``element`` is converted to."""
         if not self.is_half_precision:
             return element
         return f"convert_{self.short}_{self.compute}({element})"
 
     def element(self, value: str) -> str:
-        """The expression of the element that ``value`` is rounded to."""
+        """Return the expression of the element that ``value`` is rounded to."""
         if not self.is_half_precision:
             return value
         return f"convert_{self.compute}_{self.short}({value})"
