@@ -81,7 +81,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
-    """The variable that rescales each kept value to the row's shift, by name."""
+    """The variable that rescales a kept value to the row's shift, by the value's name.
+    """
 
     @abstractmethod
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
@@ -121,9 +122,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.combine_threads(self.row_reductions(stage))
 
     def outer_stage(self, stage: int) -> None:
-        """Print the statements of ``stage`` that run once a row; one thread stores.
+        """Print the statements of ``stage`` that run once a row.
 
-        Prints, for the mean of a row:
+        All threads of the row compute, but only its first thread stores. Prints, for
+        the mean of a row:
 
             b = div_f32(a, f32(1024))
             if thread == 0:
@@ -173,7 +175,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.combine_lanes(stage)
 
     def stage_vectors(self, stage: int) -> StageVectors:
-        """Classify the operands that ``stage`` loads and stores as vectors."""
+        """Classify the operands that ``stage`` loads and stores as vectors.
+
+        With one lane there are no vectors to stream: elements are loaded where they are
+        used.
+        """
         body, lanes = self.plan.bodies[stage], self.schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
@@ -209,10 +215,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.identities(vectors.stage)
 
     def preload(self, vectors: StageVectors) -> None:
-        """Begin the loads of a stage, before it computes anything.
+        """Print the loads that a stage begins before it computes anything.
 
-        These are all vectors of the preloaded operands. In the first stage, copies for
-        later stages begin here, too.
+        These are loads of all vectors of the preloaded operands. In the first stage,
+        copies to shared memory for later stages begin here, too. If the stage reads
+        operands from shared memory, the last line waits until they have arrived.
         """
         if vectors.preloaded:
             with self.open_vectors() as at:
@@ -247,7 +254,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     store_f32x4(g_out, row + first, g_tile, 0)
 
         Args:
-            vectors: The operands of the first time.
+            vectors: The vectors of the stage, as the first loops used them.
             divisors: The variables of the numbers that the stage divides by.
         """
         tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
@@ -261,6 +268,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
+        """Return the operands that ``stage`` loads from global memory, in two lists.
+
+        The first are loaded before the stage computes anything, the second vector by
+        vector. Streamed are the operands that all rows share and only this stage reads
+        (weights), if the row is in registers. A row in registers is loaded only by its
+        first stage.
+        """
         keeps_row = self.schedule.register_resident
         loaded = [
             s.operand
@@ -336,10 +350,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def vector_body(self, vectors: StageVectors, at: AxisIndices) -> None:
         """Print the loads and the arithmetic of one vector.
 
-        ``at`` has the index of the vector's first element along each axis.
+        ``at`` has the index of the vector's first element along each axis. After the
+        arithmetic, values in shared tiles are stored there, and the next copies of
+        prefetched operands begin.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
-        # A result may be written over an operand: then they share a tile.
+        # ``staged`` maps an operand to the text of its current element. A result that is
+        # written over an operand shares the operand's tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
             register = "lane" if k in vectors.single else self.slot("lane")
@@ -382,13 +399,14 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 # The index of the vector's first element is needed after the loop.
                 is_taken = at[inner] == f"i{inner}"
                 index = f"i{inner}_lane" if is_taken else f"i{inner}"
+                # The variable is only needed by statements that read the index itself.
                 if self.uses_index(vectors.body, inner):
                     self.line(f"{index} = {at[inner]} + lane")
                 within = {**at, inner: index}
             for s in vectors.body:
                 self.row_statement(s, vectors.stage, within, register)
 
-    # What a pipeline does in other ways.
+    # Hooks that pipelines override.
 
     def after_first_loads(self) -> None:
         """Print what can be done while the first stage's loads are in flight."""
@@ -408,7 +426,9 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def store_element(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s`` of one element to memory, not to registers.
 
-        ``variables`` has the element's index along each axis.
+        ``variables`` has the element's index along each axis. The operand's entry in
+        ``staged`` is removed meanwhile: with it, ``emit`` would print an assignment to
+        registers. Threads without a row of their own do not store.
         """
         tile_element = self.staged.pop(s.operand, None)
         with self.open_if(self.live):
@@ -455,11 +475,14 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> None:
         """Print the statement ``s`` for one element of the row.
 
-        A value ``d`` that is kept is computed and stored in registers by its first
-        stage, and read from there by later ones:
+        The first stage that has a kept value ``d`` computes it and stores it in
+        registers:
 
             d = exp_f32(c)
             d_row[vector * 4 + lane] = d
+
+        Later stages read it from there, and multiply it by its factor in ``factors`` if
+        it has one:
 
             d = d_row[vector * 4 + lane]
 
