@@ -192,6 +192,6 @@ def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
 
 
 def indented(text: str | Iterable[str], levels: int) -> str:
-    """``text``, indented by ``levels`` of four spaces; empty lines stay empty."""
+    """Indent each line of ``text`` by ``levels`` of four spaces, except empty lines."""
     lines = text.splitlines() if isinstance(text, str) else text
     return "\n".join("    " * levels + line if line else "" for line in lines)

@@ -79,7 +79,7 @@ def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
 
 
 def _copy_nest(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
-    """The nest that copies ``source``, the transform's operand, into ``copy``."""
+    """Return the nest that copies a transform's operand ``source`` into ``copy``."""
     b = op.builder()
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype

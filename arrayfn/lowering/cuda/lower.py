@@ -256,9 +256,9 @@ class _CudaLowering(Lowering):
         self.handwritten(pool(equation, other, self.reads))
 
     def add_redirectable(self, producer: RedirectableCall) -> None:
-        """Append the step of ``producer``, a call that may be redirected later.
+        """Append the step of ``producer``, a call that can write its result elsewhere.
 
-        The rewrites of steps find it by the identity of its step.
+        ``redirectable`` records the producer by the identity of its step.
         """
         self.steps.append(self.call_of(producer))
         self.redirectable[id(self.steps[-1])] = producer
@@ -322,7 +322,12 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """Replace runs of ``steps`` that can be one persistent kernel by its call."""
+        """Replace each run of ``steps`` that can be one persistent kernel by its call.
+
+        A run is a sequence of neighbours. It ends before a step that cannot join, or
+        that would exceed the limits of one kernel. Bodies and branches of steps that
+        cannot join are composed by themselves.
+        """
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
@@ -529,9 +534,10 @@ class _CudaLowering(Lowering):
 
     @override
     def is_serial(self, equation: Equation) -> bool:
-        """Whether one thread runs the loop ``equation`` as one kernel: if it is tiny.
+        """Return whether one thread runs the loop ``equation`` as one kernel.
 
-        A thread of a GPU is slow, but launches for each iteration take longer then.
+        It does so if the loop is tiny. One thread of a GPU is slow, but launching
+        kernels in each iteration of a tiny loop takes longer.
         """
         programs = equation.subprograms()
         return super().is_serial(equation) and all(

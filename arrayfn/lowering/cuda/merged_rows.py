@@ -134,10 +134,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """The variable of each value that a part sends: ``a_warp`` of a maximum, ``e``.
+        """Return the variable of each value that a part sends: ``a_warp``, ``e``.
 
-        A maximum has a copy of its own, because the variable ``a`` becomes the part's
-        shift. ``suffix`` is ``_WARP`` or ``_BLOCK``.
+        A maximum ``a`` is sent from its copy ``a_warp``, because the variable ``a``
+        becomes the part's shift. ``suffix`` is ``_WARP`` or ``_BLOCK``.
         """
         texts = {v: self.name_of(v) for v in merge.sent}
         maxima = (s.result for s in merge.maxima)
@@ -253,10 +253,11 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
     def rescale_factor(self, element: Compute, difference: str) -> str:
-        """Return the expression ``exp_f32(accumulate_min_f32(difference, f32(0)))``.
+        """Return the expression of the factor that rescales an exponential.
 
-        The difference of a part's maximum and the shift is positive only in a row with
-        an infinite or NaN maximum, for which Programs may take 0 as the shift.
+        It is ``exp_f32(accumulate_min_f32(difference, f32(0)))``. The difference of a
+        part's maximum and the shift is positive only in a row with an infinite or NaN
+        maximum, for which Programs may take 0 as the shift.
 
         Args:
             element: The exponential, whose dtype and precision the factor has.

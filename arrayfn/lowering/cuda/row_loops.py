@@ -57,7 +57,7 @@ class RowLoops(CudaPrinter[T]):
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
     def row_elements(self) -> int:
-        """The number of elements of a row (or column), which are reduced to one."""
+        """Return the number of elements of a row (or column): of the reduced axes."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def open_row_loop(self) -> AbstractContextManager[Any]:
@@ -92,9 +92,9 @@ class RowLoops(CudaPrinter[T]):
 
         Args:
             after: A line that ends each iteration, also for threads without a vector.
-            span: The range of the vectors' numbers. The default is all register tiles, or all
-                shared tiles if ``on_shared_tiles``. Over shared tiles the loop also defines
-                ``shared_at``, the index of the vector in its shared array.
+            span: The range of the vectors' numbers. The default is all register tiles,
+                or all shared tiles if ``on_shared_tiles``. Over shared tiles the loop
+                also defines ``shared_at``, the vector's index in its shared array.
         """
         schedule, reduced = self.schedule, self.reduced_axes
         if not reduced:

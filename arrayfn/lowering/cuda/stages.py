@@ -138,7 +138,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 self.emit(s, self.variables)
 
     def row_stage(self, stage: int) -> None:
-        """Print the loops of ``stage`` along the row, up to the threads' results.
+        """Print the loops of ``stage`` along the row, which give each thread's results.
 
         Prints, for the first stage of a softmax of rows of 1024 by a warp:
 
@@ -153,8 +153,9 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     x = x_tile[vector * 4 + lane]
                     a = accumulate_max_f32(a, x)
 
-        Divisions by row scalars become products with their inverses; then the loop is
-        printed again with divisions (see ``repeat_with_divisions``).
+        Divisions by row scalars become products with their inverses, which are computed
+        before the loop. The loop is then printed again with divisions, for rows in
+        which the products would not be exact (see ``repeat_with_divisions``).
         """
         vectors = self.stage_vectors(stage)
         self.declare_stage(vectors)
@@ -201,7 +202,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """Declare a stage's registers: of vectors, kept values and partial results.
 
         Prints, for the second stage of a softmax, which keeps the exponentials ``d``
-        and sums them:
+        for the third stage and sums them into ``e``:
 
             d_row = registers_f32(32)
             e = f32(0)
@@ -291,9 +292,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return [k for k in loaded if k not in streamed], streamed
 
     def vector_loops(self, vectors: StageVectors) -> None:
-        """Print the loop over a thread's register tiles, then that over shared tiles.
+        """Print the loop over a thread's register tiles, and one over its shared tiles.
 
-        If the stage has preloaded operands, it waits for the copies to shared tiles.
+        If the stage has preloaded operands, it waits for the copies to shared tiles
+        before the second loop.
         """
         self.vector_loop(vectors)
         if not self.schedule.shared_tiles:
@@ -305,9 +307,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """Values that ``stage`` computes for later stages, and those of earlier.
+        """Return the kept values that ``stage`` computes, and those that it reads.
 
-        Loads that are read from their operand's registers are in neither list.
+        A kept value is computed by one stage and read by later ones. Loads that are
+        read from their operand's registers are in neither list.
         """
         kept = [
             s.result
@@ -355,8 +358,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
         prefetched operands begin.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
-        # ``staged`` maps an operand to the text of its current element. A result that is
-        # written over an operand shares the operand's tile.
+        # ``staged`` maps an operand to the text of its current element. A result that
+        # is written over an operand shares the operand's tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
             register = "lane" if k in vectors.single else self.slot("lane")
