@@ -95,8 +95,8 @@ A GPU does some fifty operations in the time in which it writes and reads a floa
 ROW_OF_A_BLOCK: Final = 1 << 12
 """The most elements of a row that one block of a persistent kernel reduces.
 
-For longer rows, fusion makes one step of several blocks and another that combines their
-results.
+The block also computes what reads the result. For longer rows, a step of several blocks
+and another that combines their results are faster.
 """
 
 
@@ -199,7 +199,8 @@ class _CudaLowering(Lowering):
     def units(self, program: Program) -> tuple[Unit, ...]:
         """Group the equations that become one nest each; leave others single.
 
-        In persistent mode, long reductions are split only beyond ``ROW_OF_A_BLOCK``.
+        In persistent mode, a reduction of more than ``ROW_OF_A_BLOCK`` elements is not
+        fused with the equations that read its result.
         """
         if not self.options.fused:
             return super().units(program)
@@ -244,9 +245,10 @@ class _CudaLowering(Lowering):
             self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
-        """Append the pooling kernel of ``equation``, and of the one it is paired with.
+        """Append the kernel that computes the pooling ``equation``, and its pair.
 
-        Appends nothing if the kernel of the other equation has been appended.
+        If the kernel of the pair has been appended already, it computes this equation,
+        too, and nothing is appended.
         """
         if equation in self.computed_pools:
             return
@@ -288,9 +290,10 @@ class _CudaLowering(Lowering):
         self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
-        """Note in each operand that is a slice of a loop the stride between iterations.
+        """Set the field ``moves`` of operands of ``nest`` that are slices in a loop.
 
-        The stride is in elements. Whether vectors are aligned depends on it.
+        It is the number of elements from one iteration's slice to the next. Whether
+        vectors are aligned depends on it.
         """
         operands = tuple(
             replace(o, moves=self.slice_strides.get(self.storage.of(o.array), 0))

@@ -205,9 +205,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The mean of ``elements`` numbers whose sum is the expression ``total``.
+        """Return the expression of the mean of ``elements`` numbers with sum ``total``.
 
-        For 512 elements, ``div_f32(a, f32(512))``. The dtype is that of the sum ``m``.
+        For 512 elements it is ``div_f32(a, f32(512))``, if ``total`` is ``a``. The
+        dtype is that of the shift of ``m``.
         """
         dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
@@ -270,15 +271,15 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return f"{element.function}({clamped})"
 
     def rescaled_term(self, m: Rescaled, parts: Exchanged) -> str:
-        """The expression of one part's result of ``m``, rescaled to the row's shift.
+        """Return the expression of a part's result of ``m``, rescaled to the row.
 
         For exponentials it is the second argument of ``accumulate_add_f32`` in
-        ``rescale``, after the line that defines ``difference``. For squares, of parts
-        of 512 elements:
+        ``rescale``. For squares, of parts of 512 elements:
 
             g_warps[remainder(thread, 16)] + difference * difference * f32(512)
 
-        ``parts`` says where shared memory has the parts' results.
+        In both cases the line that defines ``difference`` is printed first. ``parts``
+        says where shared memory has the parts' results.
         """
         part = parts.of(self.name_of(m.reduce.result))
         if isinstance(m, Unshifted):
@@ -324,7 +325,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """Return the variable by which ``s`` multiplies instead of dividing, if any."""
+        """Return the variable that replaces the division ``s``, by multiplication.
+
+        Return None if ``s`` is no division, or stays one.
+        """
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 

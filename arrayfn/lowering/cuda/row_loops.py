@@ -127,11 +127,12 @@ class RowLoops(CudaPrinter[T]):
                 self.line(after)
 
     def first_element(self, is_loop: bool) -> str:
-        """The index in the row of the first element of a thread's current vector.
+        """Return the expression of the row index at which a thread's vector begins.
 
         ``(vector * 512 + thread) * 4`` for 512 threads and four lanes. ``is_loop`` says
-        that ``vector`` is defined: otherwise a thread has one vector, ``thread * 4``.
-        In a row loop ``start + `` goes before.
+        that the variable ``vector`` is defined: otherwise a thread has one vector,
+        which begins at ``thread * 4``. In a row loop the index also has the term
+        ``start``.
         """
         schedule = self.schedule
         number = "vector" if is_loop else "0"

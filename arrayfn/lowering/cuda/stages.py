@@ -415,7 +415,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """Print what can be done while the first stage's loads are in flight."""
 
     def memory_of(self, operand: int) -> Memory:
-        """Where the elements of operand number ``operand`` are before a stage."""
+        """Return the memory that has the elements of ``operand`` before a stage."""
         return Memory.GLOBAL
 
     def wait_for_shared_operands(self) -> None:
