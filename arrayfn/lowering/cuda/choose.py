@@ -42,14 +42,17 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 IDLE_SHARE: Final = 8
-"""Rows that are large blocks' are given to clusters only if less than one
-multiprocessor in so many would have a row. Clusters take longer to start.
+"""Limit for giving rows to clusters where the registers of a large block hold a row.
+
+Clusters take longer to start than blocks. So they are chosen only if there are fewer
+rows than one for every ``IDLE_SHARE`` multiprocessors.
 """
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     """Choose the schedule of ``nest`` for the GPU ``gpu``."""
     has_reduced_axes = any(a.reduced for a in nest.axes)
+    # Scans and scatters: their reduced axes run in order.
     in_order = nest.is_in_order and has_reduced_axes
     if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
         return elementwise(nest, gpu)
@@ -76,9 +79,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Choose how many threads share a row, before stages are merged.
 
-    They are threads of one block if these can keep the row in registers, else a
-    cluster, or a pipeline of copies. A cluster also shares each row where there are
-    fewer rows than multiprocessors.
+    A row is shared by threads of one block if these can keep it in registers. Otherwise
+    a pipeline of copies, or else a cluster, computes it. A cluster is also chosen where
+    there are fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
@@ -107,9 +110,12 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     extent = nest.axes[-1].extent
     widest = widest_lanes(nest, gpu)
     lanes = divisor_lanes(extent, widest)
+    # One long axis that the widest vectors do not divide: the elements after the last
+    # full vector are computed one by one.
     if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
         return Elementwise(gpu.threads, widest, full_vectors=False)
-    # A thread that gathers rows waits for an index first: it loads several at a time.
+    # A thread that gathers rows waits for an index before each load: it has several
+    # vectors at a time, if that leaves vectors for all threads of the GPU.
     vectors = math.prod(a.extent for a in nest.axes) // lanes
     all_threads = gpu.multiprocessors * 2 * gpu.max_threads
     tiles = gpu.gather_tiles if lanes > 1 and gathers_rows(nest) else 1
@@ -162,11 +168,13 @@ def elements_per_word(nest: Nest, axis: int) -> int:
     for s in accesses:
         operand = nest.operands[s.operand]
         if s.operand in transposed:
+            # A transposed operand is loaded in vectors along ``axis``.
             fits = is_aligned(operand, lanes, axis)
         elif operand.written:
             stores = isinstance(s, Store) and s.where is None
             fits = stores and is_vector(operand, lanes)
         else:
+            # A stride of 0: one element, which all elements of a vector share.
             fits = not operand.strides[last] or is_vector(operand, lanes)
         if not fits or s.level != "element":
             return 1
@@ -186,8 +194,10 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     vectors = max(1, -(-math.prod(reduced) // lanes))
     words = kept_words(nest, lanes)
     threads_per_row, tiles, register_resident = _row_group(nest, vectors, words, gpu)
+    # Rows of a warp or less: a block has several row groups.
     threads = threads_per_row if threads_per_row > WARP else 4 * WARP
     rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    # Few rows: more threads for each, up to a warp, and one warp in each block.
     while (
         register_resident
         and threads_per_row < WARP
@@ -199,7 +209,8 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     if threads_per_row <= WARP and is_few:
         threads = WARP
     schedule = Rows(threads, threads_per_row, lanes, tiles, register_resident)
-    # The row of one operand leaves room for another block if registers are limited.
+    # A block that keeps one large operand's row: with a limit for its registers,
+    # another block fits beside it.
     limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
     if not limits or 2 * words * tiles < gpu.row_words:
         return schedule
@@ -296,10 +307,10 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
 def _with_prefetched_weights(
     nest: Nest, schedule: Rows, operands: Sequence[int], gpu: GpuConfig
 ) -> Rows:
-    """``schedule`` with a prefetch distance for the operands numbered ``operands``.
+    """Add to ``schedule`` a prefetch distance for the operands numbered ``operands``.
 
-    The distance is as far as shared memory allows; ``schedule`` itself if the operands
-    cannot be copied by ``cp.async``.
+    The distance is as far as shared memory allows, up to ``gpu.prefetch_distance``.
+    Returns ``schedule`` as it is if the operands cannot be copied by ``cp.async``.
     """
     copies = all(can_copy(nest.operands[k], schedule.lanes) for k in operands)
     if not copies or sum(a.reduced for a in nest.axes) != 1:
@@ -325,7 +336,13 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
     if not is_large or not fits or not can_split_row(nest, schedule.lanes):
         return schedule
     return Rows(
-        half, half, schedule.lanes, tiles, True, 1, 2, shared_tiles=shared_tiles
+        threads=half,
+        threads_per_row=half,
+        lanes=schedule.lanes,
+        tiles=tiles,
+        register_resident=True,
+        blocks_per_multiprocessor=2,
+        shared_tiles=shared_tiles,
     )
 
 
@@ -347,7 +364,7 @@ def fits_in_registers(
         return tiles <= 2 * gpu.tiles
     room = 2 * gpu.row_words
     if threads_per_row > gpu.max_threads // 2:
-        # What only one stage loads needs registers besides the row's.
+        # Operands that only one stage loads need registers besides the row's.
         room //= 4 if has_single_stage_loads(nest) else 2
     return words * tiles <= room
 

@@ -114,7 +114,8 @@ class DynamicRowScheduler(SlicesPrinter):
         with self.open("else:"):
             self.line(f"numbers[{self.slot_of(iteration)}] = {self.rows}")
         if self.schedule.cluster > 1:
-            # All threads have read the number of this iteration's row.
+            # All threads have read the number of this iteration's row, so its slot can
+            # expect the next number.
             this = self.slot_of("iteration")
             self.line(f"mbarrier_expect_tx(numbered, {this}, {ROW_NUMBER_BYTES})")
 

@@ -58,8 +58,8 @@ class Handwritten:
         """Make the kernel ``name`` with these parameters.
 
         ``arrays`` maps the name of each pointer parameter to its short dtype, in order;
-        the integer parameters ``integers`` follow. The kernel's key is its text without
-        names that do not matter, by which equal kernels are found.
+        the integer parameters ``integers`` follow. Kernels with equal keys are compiled
+        once, so the key leaves out the name and the docstring.
         """
         parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
         parameters += [Parameter(n, "i64") for n in integers]

@@ -27,7 +27,7 @@ from arrayfn.lowering.steps import CallStep, LoopStep
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
     """Choose the threads of a block for a loop over ``lanes`` independent elements.
 
-    Few enough that the elements occupy all multiprocessors.
+    A block has few enough threads that the elements' blocks occupy all multiprocessors.
     """
     return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
@@ -102,6 +102,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def index_of(self, root: Var) -> str:
+        """Return the index of this thread's element of ``root``; "" for a scalar's."""
         return "i0" if self.is_lane(root) else ""
 
     @override
@@ -110,9 +111,11 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def bounds(self, extent: int) -> str | None:
+        """Return the bounds of a loop over ``extent``; None along the threads' axis."""
         return None if extent == self.step.lanes else str(extent)
 
     @override
     def vocabularies(self) -> list[tuple[str, set[str]]]:
+        """Return the modules that the kernel imports from, with the names it uses."""
         own = {"block_index", "thread_index"}
         return [("cuda.vocabulary", own), *super().vocabularies()]

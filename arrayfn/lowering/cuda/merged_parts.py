@@ -84,13 +84,15 @@ def merged_parts(
     if merge is None or chunks is None:
         return None
     axis, size, count, rest = chunks.axis, chunks.size, chunks.count, chunks.rest
+    # The part is cut along one reduced axis, and is whole along the others.
     others = math.prod(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
     )
     elements = size * others, rest * others
     shifted = _with_partial_shifts(nest, merge, elements[0])
     strided = has_narrow_rows(nest, axis)
-    # Few columns of many parts: more blocks combine them as rows.
+    # Narrow rows have few columns: if the parts of a column are neighbours in memory,
+    # they are combined as a row, by more blocks.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
     nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
@@ -114,8 +116,9 @@ def _chunks(
     """Choose the parts that rows are cut into; None if rows stay whole.
 
     A part fits into a block's registers, and there are enough parts for all
-    multiprocessors. ``merge`` is the pair of stages of ``nest``, ``schedule`` that of
-    whole rows.
+    multiprocessors. The parts have equal sizes if a number of parts up to twice the
+    needed one divides the axis. ``merge`` is the pair of stages of ``nest``,
+    ``schedule`` the one that ``nest`` has if rows stay whole.
     """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -196,6 +199,8 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
         merge: Its pair of stages.
         elements: Elements of the part.
     """
+    # For each shift of the row: the part's own shift; and, by the earlier reduction's
+    # name, the statements that compute own shifts, which follow it.
     own_shifts: dict[str, Value] = {}
     shifts_after: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
@@ -234,7 +239,7 @@ def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
 
 
 def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
-    """The function and the second argument that turn the sum ``total`` into a mean.
+    """Return the function and the argument that make a mean of the sum ``total``.
 
     ``("div_f32", 512.0)`` for a float32 sum of 512 ``elements``.
     """
@@ -328,7 +333,8 @@ class _PartCombination:
     def elements_of(self, m: Squares) -> Scalar:
         """Return the number of elements of a part, for the sum ``m``, in its dtype.
 
-        It is a constant, or a value that differs for the last part if that is shorter.
+        It is a constant. If the last part is shorter, it is a value that statements
+        appended here select by the part's number.
         """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)

@@ -78,8 +78,8 @@ class Merge:
     """The reductions of ``stage`` and of the next one, which share an exchange.
 
     Args:
-        stage: The earlier of the two.
-        reduces: Its reductions.
+        stage: The earlier of the two stages.
+        reduces: The reductions of the earlier stage.
         rescaled: The reductions of the later stage, and how they are rescaled.
         provisional: Names of the values of elements that depend on a shift. Each part
             computes them with its own shift.
@@ -244,7 +244,7 @@ class _Pair:
         return x
 
     def definition(self, x: Scalar) -> Statement | None:
-        """The statement that computes ``x``, or the value that ``x`` is an identity of.
+        """Return the statement that computes ``x``, beyond identity functions.
 
         None if ``x`` is no value: a constant or an argument.
         """

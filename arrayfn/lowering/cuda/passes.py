@@ -69,7 +69,7 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
-        # Kernels stay, and small products are theirs: a library's would end them.
+        # Small products become sums: a library call would end a persistent kernel.
         passes += [
             partial(with_sums, limit=MAX_PERSISTENT_MULTIPLY_ADDS),
             simplify,

@@ -69,7 +69,8 @@ class PipelinePrinter(DynamicRowScheduler):
             self.hoist_offsets(variables)
             self.stages(variables, self.thread)
             self.line("iteration = iteration + 1")
-            # It has arrived: the producer has waited for it, before a barrier.
+            # The next row's number has arrived: the producer has waited for it, and the
+            # block has passed a barrier since.
             self.line(f"item = numbers[{self.slot_of('iteration')}]")
         with self.open(f"if {self.row_claim_condition}:"):
             clusters = self.integer("clusters", schedule.clusters)
@@ -119,6 +120,8 @@ class PipelinePrinter(DynamicRowScheduler):
                 *[ROW_NUMBER_BYTES] * (ROW_NUMBER_SLOTS - first),
             ]
         self.make_mbarriers(**mbarriers)
+        # The array gets a line of its own, more than its 8 slots need: see
+        # ``shared_array``.
         count = SHARED_LINE // ROW_NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
         part = schedule.tiles * schedule.slice
@@ -222,7 +225,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return schedule.broadcast_register_tiles * schedule.slice
 
     def register_name(self, operand: int) -> str:
-        """``w_registers``, the elements of operand ``w`` that stay in registers."""
+        """Return ``w_registers``: the registers that hold elements of operand ``w``."""
         return f"{self.array_name(operand)}_registers"
 
     def load_register_tiles(self) -> None:
@@ -252,7 +255,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def memory_of(self, operand: int) -> Memory:
-        """Row operands are in registers, broadcast operands in shared memory."""
+        """Return REGISTERS for row operands, and SHARED for broadcast operands."""
         is_broadcast = operand in self.schedule.broadcast_operands
         return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
@@ -332,6 +335,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.registers(self.float32_name(operand), "f32", count)
         with self.open_vectors():
             if schedule.tiles == 1:
+                # ``slice_offset`` uses the variable, but there is no loop to define it.
                 self.line("vector = 0")
             source = f"{self.slice_offset(slot)} + member * {lanes}"
             for operand in schedule.row_operands:
@@ -346,7 +350,8 @@ class PipelinePrinter(DynamicRowScheduler):
                     self.line(f"widen_{dtype}x{lanes}({tile}, 0, {target})")
         self.producers_pending = True
         if self.merges:
-            # Two stages are computed before the warps meet to exchange something.
+            # The producers usually follow the barrier of the first exchange. With
+            # merged stages that comes late, after two stages.
             self.line("barrier()")
             self.print_producers()
 
@@ -354,8 +359,8 @@ class PipelinePrinter(DynamicRowScheduler):
     def float32_rows(self) -> frozenset[int]:
         """The fp16 and bf16 row operands that a thread converts to float32 and keeps.
 
-        They are those that several stages read. Stages that only take maxima or minima
-        do not count, as they compute in 16 bits. Rows that are overwritten are left
+        They are the ones that several stages read. Stages that only take maxima or
+        minima do not count, as they compute in 16 bits. Rows that are overwritten are left
         out: the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
@@ -375,11 +380,12 @@ class PipelinePrinter(DynamicRowScheduler):
         )
 
     def float32_name(self, operand: int) -> str:
-        """Return ``x_wide``, the registers for a row operand in float32."""
+        """Return ``x_wide``: the registers that hold row operand ``x`` in float32."""
         return f"{self.array_name(operand)}_wide"
 
     @override
     def is_half_vector(self, s: Load) -> bool:
+        """Return whether ``s`` loads 16-bit vectors; rows kept in float32 are not."""
         return s.operand not in self.float32_rows and super().is_half_vector(s)
 
     @override
@@ -403,11 +409,12 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def after_warp_barrier(self) -> None:
+        """Print the producers' lines: after this barrier the row's buffer is free."""
         self.print_producers()
 
     @override
     def after_first_loads(self) -> None:
-        """Nothing: mbarriers are initialized before the first row."""
+        """Print nothing: mbarriers are initialized before the first row."""
 
     @override
     def before_first_exchange(self) -> None:
@@ -415,11 +422,12 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """As in ``RowsPrinter``; double-buffered where a row has only one exchange.
+        """Return the offset of the warps' values in shared arrays, and the length.
 
-        Its one barrier does not keep warps from writing the next row's results while
-        others still read this row's. For 16 warps: ``"remainder(iteration, 2) * 16 +
-        "`` and 32.
+        Where a row has only one exchange, the arrays are double-buffered: its one
+        barrier does not keep warps from writing the next row's results while others
+        still read this row's. For 16 warps: ``"remainder(iteration, 2) * 16 + "`` and
+        32. Otherwise as in ``RowsPrinter``.
         """
         if len(self.exchanged_stages()) > 1:
             return super().warp_slots(warps)
