@@ -114,7 +114,7 @@ class _Composer(ComposedText):
         root_of: Gives the array whose memory an array has.
         parameters: The kernel's parameters, once composed.
         pointers: The array and the byte offset of each pointer parameter, by its name.
-        pointer_kinds: The type of each pointer parameter, such as ``f32*``, by its name.
+        pointer_kinds: The type of each pointer parameter, such as ``f32*``, by name.
         reads: The arrays in memory that the steps read.
         writes: The arrays in memory that the steps write.
         hazards: What was accessed since the last grid barrier.
@@ -175,11 +175,12 @@ class _Composer(ComposedText):
         return self.pointees.get(root, (root,))
 
     def pointer(self, var: Var, offset: int, kind: str) -> str:
-        """The expression of a pointer to byte ``offset`` of ``var``, such as ``x_at``.
+        """Return the expression of a pointer to byte ``offset`` of ``var``: ``x_at``.
 
-        ``x_at`` is a parameter of the kernel. An array whose address changes has a
-        variable instead: ``h_now``, or ``subarray_f32(h_now, 16)`` with an offset.
-        ``kind`` is the pointer's type, such as ``f32*``.
+        ``x_at`` becomes a parameter of the kernel, which is recorded here. An array
+        whose address changes has a variable instead: ``h_now``, or
+        ``subarray_f32(h_now, 16)`` with an offset. ``kind`` is the pointer's type, such
+        as ``f32*``. Raises CannotComposeError if the array's variable has another type.
         """
         root = self.root_of(var)
         if root in self.moving_pointers:

@@ -71,15 +71,15 @@ def strides_along(
     (3, 2, 4). None if an index runs over several of ``axes`` that do not merge in the
     target, so that it has no single stride there, as for (24,).
     """
-    found: list[int] = []
+    target_strides: list[int] = []
     for extent, source_stride in zip(
         shape, RowMajor().strides(tuple(shape)), strict=True
     ):
         stride = 0 if extent == 1 else _stride_along(axes, extent, source_stride)
         if stride is None:
             return None
-        found.append(stride)
-    return tuple(found)
+        target_strides.append(stride)
+    return tuple(target_strides)
 
 
 def _stride_along(
@@ -316,9 +316,10 @@ class CopyElision(StepRewrite):
         )
 
     def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
-        """Have the step at ``writer`` write the target of ``copy``, if it can.
+        """Try to have the step at ``writer`` write the target of ``copy``.
 
-        ``written`` is the root of the target, and the box of it that is written.
+        Returns whether that was possible. ``written`` is the root of the target, and
+        the box of it that the copy fills.
         """
         step = self.steps[writer]
         producer = self.redirectable.get(writer)

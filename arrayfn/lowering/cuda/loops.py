@@ -107,6 +107,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def guard(self, array: Var) -> str:
+        """Return the condition of a store to ``array``: one thread stores a scalar."""
         return "" if self.is_lane(array) else "i0 == 0"
 
     @override

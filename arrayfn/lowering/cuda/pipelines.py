@@ -359,9 +359,9 @@ class PipelinePrinter(DynamicRowScheduler):
     def float32_rows(self) -> frozenset[int]:
         """The fp16 and bf16 row operands that a thread converts to float32 and keeps.
 
-        They are the ones that several stages read. Stages that only take maxima or
-        minima do not count, as they compute in 16 bits. Rows that are overwritten are left
-        out: the result needs registers of the stored dtype.
+        These are the operands that several stages read. Stages that only take maxima or
+        minima do not count, as they compute in 16 bits. Rows that are overwritten are
+        left out: the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.keeps_float32 or schedule.lanes == 1:
@@ -418,7 +418,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def before_first_exchange(self) -> None:
-        """Nothing: the blocks of a cluster wait for each other before the first row."""
+        """Print nothing: a cluster's blocks met before the first row."""
 
     @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
@@ -435,7 +435,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """As in ``RowsPrinter``: where exchange ``number`` of a row takes place.
+        """Return the mbarrier, its parity and the offset of exchange ``number``.
 
         With several exchanges a row, each has its mbarrier, and a phase each row: all
         blocks have passed another exchange before the next phase begins. Where a row

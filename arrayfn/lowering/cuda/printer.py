@@ -288,6 +288,9 @@ class CudaPrinter(VectorPrinter[S]):
 
     @override
     def signature(self) -> str:
-        """The kernel's docstring: ``x_in: f32*. n1: i64. 256 threads a block.``."""
+        """Return the kernel's docstring: parameters, and threads of a block.
+
+        For example ``x_in: f32*. n1: i64. 256 threads a block.``.
+        """
         text = super().signature().removesuffix("Items begin to end.")
         return f"{text}{self.schedule.threads} threads a block."

@@ -38,7 +38,8 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     """Choose the schedule of a scan along the innermost axis, of any length.
 
     A row has as many threads as it has work for: a warp, a block, or a cluster. Rows
-    that are too long for the registers of a cluster are cut into parts.
+    that are too long for the registers of a cluster are cut into parts. So are rows of
+    several blocks where there are too few of them to occupy all multiprocessors.
     """
     row = _ScannedRow.of(nest, gpu)
     room = gpu.scan_words // row.vector_words
@@ -54,6 +55,8 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     if blocks > max(1, max_cluster) or is_idle:
         return scan_pipeline(nest, gpu, row.lanes) or _scan_in_parts(row, gpu)
     cluster, threads = 1, threads_per_row
+    # More blocks in a cluster make smaller blocks: where a block is too large, or where
+    # there are few rows.
     while cluster < max_cluster and (
         threads > gpu.scan_threads
         or (threads > gpu.threads and row.count * cluster < 2 * gpu.multiprocessors)
@@ -98,7 +101,7 @@ class _ScannedRow:
 
 
 def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
-    """The schedule in which a block reduces one part of a row, and scans another.
+    """Return the schedule in which a block reduces a part and scans an earlier one.
 
     The scanned part is ``lag`` parts before the reduced one: its predecessors have been
     reduced by then.
@@ -130,6 +133,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
     if not itemsizes or not tiles or not gpu.max_cluster:
         return None
+    # The largest power of two up to ``tiles``.
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])

@@ -218,10 +218,11 @@ Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipe
 
 
 def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
-    """Elements of the longest vector access that some operand of ``nest`` allows.
+    """Return the elements of the longest vector access that ``nest`` allows.
 
-    Vectors lie along the last axis and have up to ``gpu.vector_bytes`` bytes and
-    ``gpu.max_lanes`` elements. 1 if no operand is contiguous and aligned.
+    At least one operand must allow it. Vectors lie along the last axis and have up to
+    ``gpu.vector_bytes`` bytes and ``gpu.max_lanes`` elements. 1 if no operand is
+    contiguous and aligned.
     """
     sizes = [o.dtype.itemsize for o in nest.operands if o.strides[-1] == 1]
     if not sizes:
@@ -243,7 +244,7 @@ def divisor_lanes(extent: int, lanes: int) -> int:
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``lanes`` elements along the last axis of ``operand`` are one vector.
+    """Return whether ``lanes`` elements along the operand's last axis are a vector.
 
     They must be contiguous and aligned. A single element is no vector.
     """
@@ -252,7 +253,7 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
-    """Whether vectors of ``lanes`` elements along ``axis`` begin at aligned addresses.
+    """Return whether vectors of ``lanes`` elements along ``axis`` are aligned.
 
     The first element's offset, the strides of all other axes and the distance between
     the slices of a loop (``operand.moves``) must be multiples of ``lanes``. The memory
@@ -280,9 +281,10 @@ def can_copy(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def transposed_operands(nest: Nest, axis: int) -> list[int]:
-    """Numbers of the loaded operands of ``nest`` that are contiguous along ``axis``.
+    """Return the loaded operands of ``nest`` that are contiguous along ``axis``.
 
-    ``axis`` is not the last. Operands that are also written are left out.
+    Operands are given by number. ``axis`` is not the last. Operands that are also
+    written are left out.
     """
     last = len(nest.axes) - 1
     return list(

@@ -33,12 +33,12 @@ _FIXED_LINES: Final = 4
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
-    """Choose clusters of blocks for long rows; None if a block does, or no cluster.
+    """Choose clusters of blocks for long rows; None if a block should have a row.
 
-    Rows of several stages stay in registers: each thread has up to
-    ``gpu.cluster_words`` of them, half as many if there are fewer rows than
-    multiprocessors. Rows of one stage are accumulated in a loop: see
-    ``_clustered_single_stage``.
+    Rows of several stages stay in registers. A thread has up to ``gpu.cluster_words``
+    of these, half as many if there are fewer rows than multiprocessors. Rows of one
+    stage are accumulated in a loop: see ``_clustered_single_stage``. None also if there
+    are no clusters, or if blocks cannot exchange the results.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
@@ -93,7 +93,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 
 def _kept_extents(nest: Nest) -> list[int]:
-    """Return the extents of the axes that are not reduced: of the rows."""
+    """Return the extents of the axes that are not reduced, which count rows."""
     return [a.extent for a in nest.axes if not a.reduced]
 
 
@@ -120,9 +120,9 @@ class _PrefetchableRow:
 
     Args:
         row_operands: Numbers of the operands with different values for each row.
-        broadcast_operands: Numbers of those that are the same for all rows.
-        row_bytes: Bytes of an element of all row operands.
-        broadcast_bytes: Bytes of an element of each broadcast operand.
+        broadcast_operands: Numbers of the operands that are the same for all rows.
+        row_bytes: Bytes of one element of each row operand, added up.
+        broadcast_bytes: Bytes of one element of each broadcast operand, in order.
         length: Elements of the row.
         lanes: Elements of a vector.
     """
@@ -136,9 +136,9 @@ class _PrefetchableRow:
 
 
 def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
-    """Return the row of ``nest``, if bulk copies can prefetch it; else None.
+    """Return the row of ``nest`` if bulk copies can prefetch it; else None.
 
-    It must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
+    The row must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
     multiples of 16 bytes.
     """
     operands = _classified_loads(nest)
@@ -167,7 +167,8 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         return None
     words = kept_words(nest, row.lanes, keep_half_exp=True)
     if words < row.lanes and not row.broadcast_operands and not merges_of(nest):
-        # 16-bit rows alone are bound by their arithmetic: more threads are better.
+        # Without weights, 16-bit rows are bound by arithmetic, not by memory: they need
+        # more threads than a pipeline has.
         return None
     if row.length * words <= gpu.pipeline_from * row.lanes:
         return None
