@@ -477,11 +477,16 @@ class _Composer(ComposedText):
     def branch(self, step: BranchStep) -> None:
         """Print a branch as nested if statements on its index.
 
-        chosen = index_at[0]
-        if chosen <= 0:
-            (steps of the first branch)
-        else:
-            (steps of the second)
+        Prints, for two branches:
+
+            chosen = index_at[0]
+            if chosen <= 0:
+                (steps of the first branch)
+            else:
+                (steps of the second)
+
+        Each branch begins with the hazards from before. Afterwards the hazards of all
+        branches count, as any of them may have run.
         """
         self.synchronize([step.index], [])
         index = self.name_for((id(step), "index"), "chosen")

@@ -347,6 +347,6 @@ def _index_values(s: Statement) -> Sequence[Value]:
     """
     if not isinstance(s, (Load, Store)):
         return ()
-    found = [term.index for term in s.indices]
+    accessed_by = [term.index for term in s.indices]
     where = s.where if isinstance(s, Store) else None
-    return found if where is None else [*found, where]
+    return accessed_by if where is None else [*accessed_by, where]

@@ -53,7 +53,7 @@ class RowArithmetic(RowLoops[T]):
     def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The row scalars that a stage divides by, and the variables of their inverses.
+        """Return the row scalars that a stage divides by, and variables for inverses.
 
         ``{"e": "e_inverse"}`` for a softmax. Empty if the stage cannot be printed twice
         (see ``StagedPrinter.repeat_with_divisions``): it must only store vectors, over
@@ -132,11 +132,11 @@ class RowArithmetic(RowLoops[T]):
         """Return a cheaper expression for what ``s`` computes; None if there is none.
 
         * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits.
-        * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row scalars
-          that only results of 16 bits need.
+        * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row
+          scalars that only results of 16 bits need.
         * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits.
-        * ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar, after lines
-          that update the ``smallest`` and ``largest`` magnitude of x:
+        * ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar. Before it,
+          lines that update the ``smallest`` and ``largest`` magnitude of x are printed:
 
             smallest = accumulate_min_f32(smallest, abs_f32(x))
             largest = accumulate_max_f32(largest, abs_f32(x))
@@ -256,7 +256,7 @@ class RowArithmetic(RowLoops[T]):
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Print the accumulation of an element; as an FMA if it is a product."""
+        """Print the accumulation of an element, as an FMA if it is a product."""
         if not self.print_fma(s):
             super().accumulate(s)
 

@@ -203,7 +203,7 @@ class PartsPrinter(ScanPrinter[S]):
 
     @override
     def tile_name(self, operand: int) -> str:
-        """The registers of the part that is scanned, or of the one that is reduced."""
+        """Return ``x_tile``, or ``x_next`` in lines for the part that is reduced."""
         name = super().tile_name(operand)
         return f"{name.removesuffix('_tile')}_next" if self.reduces_part else name
 

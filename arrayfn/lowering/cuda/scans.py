@@ -129,7 +129,7 @@ class ScanPrinter(CudaPrinter[S]):
         self.line(f"warp = quotient(thread, {WARP})")
 
     def declare(self) -> None:
-        """Declare a thread's registers: ``scanned``, ``sums`` and tiles of operands."""
+        """Declare a thread's registers: ``a_scanned``, ``a_sums`` and tiles."""
         count = self.schedule.lanes * self.schedule.tiles
         self.registers(f"{self.total}_scanned", self.dtype, count)
         self.registers(f"{self.total}_sums", self.dtype, self.schedule.tiles)
@@ -272,7 +272,7 @@ class ScanPrinter(CudaPrinter[S]):
     # Threads, warps and blocks.
 
     def scan_threads(self) -> None:
-        """Scan the elements of each vector into ``scanned``, its total in ``sums``.
+        """Scan the elements of each vector into ``a_scanned``, totals into ``a_sums``.
 
         Prints, besides the loops of ``open_vectors`` and ``open_accumulation``:
 

@@ -192,12 +192,13 @@ def _pipeline_of_clusters(
     room: int,
     gpu: GpuConfig,
 ) -> Pipeline | None:
-    """The pipeline with clusters of ``cluster`` blocks, if their shares of a row fit.
+    """Return the pipeline with clusters of ``cluster`` blocks; None if it does not fit.
 
-    Shares should also be small, unless clusters cannot be larger: blocks then finish
-    their last rows at about the same time. There is one large block a multiprocessor.
-    Each of several would hold the weights, and some would have claimed further rows
-    when others have none left.
+    Each block's share of a row must fit into its registers and shared memory. Shares
+    should also be small, unless clusters cannot be larger: blocks then finish their
+    last rows at about the same time. There is one large block a multiprocessor: each of
+    several would hold the weights, and some would have claimed further rows when others
+    have none left.
 
     Args:
         row: The row.
@@ -233,8 +234,8 @@ def _pipeline_of_clusters(
         prefetch_rows=shared.prefetch_rows,
         broadcast_register_tiles=shared.register_tiles,
         keeps_float32=lanes * tiles * len(row.row_operands) <= gpu.pipeline_words,
-        # All of the carve-out: with less shared memory, and more L1 cache, a
-        # multiprocessor's iterations took longer.
+        # All that a multiprocessor can have. With less shared memory, and so with more
+        # L1 cache, iterations took longer.
         shared=max(shared.nbytes, gpu.shared_bytes),
     )
 
@@ -244,7 +245,7 @@ class _SharedMemory:
     """What a pipeline's block keeps in its ``nbytes`` of shared memory.
 
     Args:
-        prefetch_rows: How many rows it has room for.
+        prefetch_rows: How many rows there is room for.
         register_tiles: How many vectors of the first broadcast operand each thread has
             in registers instead. All other broadcast operands are in shared memory.
         nbytes: Bytes of these rows and operands.
@@ -289,10 +290,11 @@ def _shared_memory(
 
 
 def _exchange_bytes(nest: Nest, threads: int) -> int:
-    """Bytes of shared memory that a pipeline's block needs for mbarriers and exchanges.
+    """Return the bytes of shared memory that a block needs for exchanges.
 
-    The block has ``threads`` threads. Each reduction has an array for its warps and one
-    for the blocks of the cluster, both double-buffered at most, in lines of their own.
+    These are a pipeline's mbarriers and exchanged values. The block has ``threads``
+    threads. Each reduction has an array for its warps and one for the blocks of the
+    cluster, both double-buffered at most, in lines of their own.
     """
     lines = _FIXED_LINES
     for s in nest.statements:
@@ -303,7 +305,11 @@ def _exchange_bytes(nest: Nest, threads: int) -> int:
 
 
 def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
-    """How many clusters of ``cluster`` blocks run at once; each stays in one GPC."""
+    """Return how many clusters of ``cluster`` blocks run at once.
+
+    All blocks of a cluster must be in one part of the GPU (GPC), so large clusters
+    cannot use all multiprocessors.
+    """
     usable = gpu.multiprocessors if cluster <= 2 else gpu.clustered_multiprocessors
     return max(1, usable // cluster)
 
@@ -311,7 +317,8 @@ def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
 def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the numbers of row operands and of broadcast operands of ``nest``.
 
-    None if a loaded operand is neither of them, or if there is no row operand.
+    Row operands have a stride along every axis of the rows, broadcast operands along
+    none. None if a loaded operand is neither, or if there is no row operand.
     """
     if not nest.axes:
         return None

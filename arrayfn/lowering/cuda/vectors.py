@@ -43,9 +43,10 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     # Text.
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
-        """The expression of the product of the extents of ``axes``: ``n1`` for axis 1.
+        """Return the expression of the product of the extents of ``axes``.
 
-        For several axes it is an integer parameter of the kernel, called ``name``.
+        For axis 1 it is ``n1``. For several axes it is an integer parameter of the
+        kernel, called ``name``.
         """
         if len(axes) == 1:
             return self.extent(axes[0])
@@ -103,7 +104,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """Return the dtype's name in functions that access memory: ``f32`` for float32.
+        """Return the name of ``dtype`` in functions that access memory: ``f32``.
 
         It is u16 for fp16 and bf16, and u8 for booleans.
         """
@@ -119,7 +120,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         self.line(f"{name} = registers_{dtype}({count})")
 
     def array_name(self, operand: int) -> str:
-        """``x`` for the operand that is the parameter ``x_in`` or ``x_out``."""
+        """Return ``x`` for the operand that is the parameter ``x_in`` or ``x_out``."""
         return self.pointer(operand).removesuffix("_in").removesuffix("_out")
 
     def tile_name(self, operand: int) -> str:
@@ -130,7 +131,8 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def store(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s`` of one element at the indices ``variables``.
 
-        Prints, if ``s`` adds to its target where a condition holds (a scatter-add):
+        Prints, if ``s`` adds to its target (a scatter-add), and only where a condition
+        holds:
 
             if inside:
                 atomic_add_f32(y_out, i0 + index, value)
@@ -174,7 +176,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         )
 
     def vector_name(self, operand: int, lanes: int) -> str:
-        """``f32x4`` in ``load_f32x4``: the operand's dtype in memory, and ``lanes``."""
+        """Return ``f32x4``, as in ``load_f32x4``: dtype in memory, number of lanes."""
         return f"{self.stored_name(self.nest.operands[operand].dtype)}x{lanes}"
 
     def load_vector(
@@ -193,8 +195,9 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         Args:
             operand: The operand's number.
             lanes: Elements of the vector.
-            variables: The index of its first element along each axis: here ``first``.
-            register: The index in the tile that it goes to: here ``vector * 4``.
+            variables: The index of the vector's first element along each axis: here
+                ``first``.
+            register: The index of that element in the tile: here ``vector * 4``.
         """
         at = self.index(operand, variables)
         self.move_vector(
@@ -233,7 +236,10 @@ class VectorPrinter(KernelPrinter, Generic[S]):
 
     @override
     def stored(self, operand: int, text: str) -> str:
-        """The expression ``text`` as it is stored: unrounded in a result tile."""
+        """Return the expression ``text`` as it is stored, rounded if necessary.
+
+        It is not rounded if it goes to a result tile of float32.
+        """
         is_unrounded = operand in self.result_tiles and operand in self.staged
         return text if is_unrounded else super().stored(operand, text)
 
@@ -242,9 +248,10 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     ) -> None:
         """Store a vector from the operand's tile to memory.
 
-        Prints, for four lanes: ``store_f32x4(y_out, row + first, y_tile, 0)``. The
-        suffix is ``bf16x8`` if float32 registers are rounded to bfloat16, ``u16x8`` if
-        they hold bits. The arguments are those of ``load_vector``.
+        Prints, for four lanes: ``store_f32x4(y_out, row + first, y_tile, 0)``. For
+        bfloat16 the suffix is ``bf16x8`` if the registers are float32, to be rounded,
+        and ``u16x8`` if they hold 16 bits each. The arguments are those of
+        ``load_vector``.
         """
         name = self.vector_name(operand, lanes)
         if operand in self.result_tiles:

@@ -24,9 +24,9 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """Return the fastest tiles for logits of ``queries`` by ``keys``, as measured.
+    """Return the tiles for logits of ``queries`` by ``keys`` that were fastest.
 
-    Their accumulators fit into registers.
+    The accumulators of a tile fit into registers.
     """
     if form.padded <= 64 and queries <= _FEW_QUERIES:
         largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=4)
@@ -42,7 +42,10 @@ def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory of a block: tiles of queries, keys and values."""
+    """Return the bytes of a block's tiles of queries, keys and values.
+
+    Elements have 2 bytes.
+    """
     return 2 * form.line * (tiles.rows + 2 * tiles.columns)
 
 
@@ -150,11 +153,11 @@ out_base = batch * queries * out_step + member * {H}
 
 
 def forward(form: Form, tiles: Tiles) -> str:
-    """Return the body of the kernel, which computes ``out`` and ``logarithms_out``.
+    """Return the body of the kernel that computes ``out`` and ``logarithms_out``.
 
-    The latter are the logarithms of each query's sum of weights (logsumexp), which the
-    gradient needs. Logits that have no bias are scaled after their maximum is taken, by
-    the FMA that subtracts it.
+    ``logarithms_out`` are the logarithms of each query's sum of weights (logsumexp),
+    which the gradient needs. Logits that have no bias are scaled after their maximum is
+    taken, by the FMA that subtracts it.
     """
     text = Text(form, tiles)
     line, columns = form.line, tiles.columns
