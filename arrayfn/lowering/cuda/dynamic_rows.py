@@ -51,7 +51,10 @@ class DynamicRowScheduler(SlicesPrinter):
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def slot_of(self, iteration: str) -> str:
-        """``remainder(iteration, 8)``: the index in ``numbers`` for ``iteration``."""
+        """Return the index in ``numbers`` for ``iteration``.
+
+        It is ``remainder(iteration, 8)``.
+        """
         return f"remainder({iteration}, {ROW_NUMBER_SLOTS})"
 
     def wait_for_row_number(self, iteration: str) -> None:

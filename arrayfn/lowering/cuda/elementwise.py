@@ -347,6 +347,6 @@ def _index_values(s: Statement) -> Sequence[Value]:
     """
     if not isinstance(s, (Load, Store)):
         return ()
-    accessed_by = [term.index for term in s.indices]
+    index_scalars = [term.index for term in s.indices]
     where = s.where if isinstance(s, Store) else None
-    return accessed_by if where is None else [*accessed_by, where]
+    return index_scalars if where is None else [*index_scalars, where]

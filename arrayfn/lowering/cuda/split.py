@@ -247,7 +247,7 @@ def partial_nest(
     axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
-        """``strides`` with those of the two new axes in place of that of ``axis``."""
+        """Return ``strides`` with two strides in place of the one along ``axis``."""
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
     # Keep the reductions, the stores of elements, and what these need.

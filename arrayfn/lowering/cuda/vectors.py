@@ -53,17 +53,20 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
 
     def quotient(self, x: str, y: str, limit: int) -> str:
-        """Return the expression of ``x // y`` for expressions with ``0 <= x <= limit``.
+        """Return the expression of ``x // y``, given that ``0 <= x <= limit``.
 
-        ``quotient(x, y)``, a 32-bit division, if ``limit`` is below 2**31: it is
-        faster. Else ``(x) // y``.
+        It is ``quotient(x, y)``, a faster 32-bit division, if ``limit`` is below 2**31.
+        Else it is ``(x) // y``. ``x`` and ``y`` are expressions.
         """
         if limit < _MAX_32_BIT_INDEX:
             return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
     def remainder(self, x: str, y: str, limit: int) -> str:
-        """The expression ``x % y`` for ``0 <= x <= limit``, as in ``quotient``."""
+        """Return the expression of ``x % y``, given that ``0 <= x <= limit``.
+
+        It is of 32 bits if that suffices, as in ``quotient``.
+        """
         if limit < _MAX_32_BIT_INDEX:
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"

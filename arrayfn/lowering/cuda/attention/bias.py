@@ -106,8 +106,8 @@ for lane_row in range({lane_rows}):
             bias_out[(out_base + row) * keys + column] = {rounded}
 """
 
-# All queries share one row of the bias. Each thread adds up its own rows, then the lanes
-# of a warp add theirs by shuffles, and then the warps in shared memory.
+# All queries share one row of the bias. Each thread adds up its own rows, then the
+# lanes of a warp add theirs by shuffles, and then the warps in shared memory.
 _STORE_ROW: Final = """
 rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()

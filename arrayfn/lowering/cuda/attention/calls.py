@@ -215,7 +215,7 @@ def attention_bias_gradient(
             tiles.threads,
             "The cotangent of attention's bias: a tile of it a block.",
             "the bias's cotangent of attention by tiles",
-            shared_by=biases.shared_bytes(form, tiles),
+            shared=biases.shared_bytes(form, tiles),
             blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         ),
         {**call.arrays(), "cotangent": call.cotangent, **new_statistics},
@@ -354,9 +354,11 @@ class _Call:
         return strides_by_name
 
     def integers(self) -> dict[str, int]:
-        """Return the kernels' integers: extents, the window, strides of bias and mask.
+        """Return the kernels' integers by name: extents, window, and strides.
 
-        A stride is 0 along an axis that is broadcast.
+        The strides are those of bias and mask; a stride is 0 along an axis that is
+        broadcast. Integers of the score function and of a block mask are added if there
+        are any.
         """
         (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
         left, right = self.window

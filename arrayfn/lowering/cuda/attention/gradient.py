@@ -223,7 +223,7 @@ class _Side:
         column_arrays: The arrays over whose tiles a block loops. The first is multiplied
             by the first of ``row_arrays``, the second by the second.
         before: How far before a row the columns begin that it attends to.
-        after: How far after a row these columns end.
+        after: How far after a row the columns end that it attends to.
         row_end: The end of a batch's rows.
         column_end: The end of a batch's columns.
         row_heads: The number of heads of rows.
