@@ -137,8 +137,8 @@ def is_expensive(
     Args:
         definitions: The statement that computes each value, by the value's name.
         name: An element value: one that differs along the row.
-        keep_half_exp: Whether a half-precision exponential has the cost of any other. If
-            not, its cost is ``HALF_EXP_COST``.
+        keep_half_exp: Whether a half-precision exponential has the cost of any other.
+            If not, its cost is ``HALF_EXP_COST``.
     """
     if isinstance(definitions[name], Load):
         return True

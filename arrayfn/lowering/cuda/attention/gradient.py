@@ -220,8 +220,8 @@ class _Side:
         row_extent: The number of rows.
         column_extent: The number of columns.
         row_arrays: The arrays whose tiles a block keeps.
-        column_arrays: The arrays over whose tiles a block loops. The first is multiplied
-            by the first of ``row_arrays``, the second by the second.
+        column_arrays: The arrays over whose tiles a block loops. The first is
+            multiplied by the first of ``row_arrays``, the second by the second.
         before: How far before a row the columns begin that it attends to.
         after: How far after a row the columns end that it attends to.
         row_end: The end of a batch's rows.

@@ -33,16 +33,17 @@ class Range:
     high: int
 
     def fits(self, bits: int) -> bool:
-        """Whether all are signed integers of so many bits."""
+        """Whether all of them are signed integers of ``bits`` bits."""
         return -(2 ** (bits - 1)) <= self.low and self.high < 2 ** (bits - 1)
 
 
 def _hull(numbers: Sequence[int]) -> Range:
+    """Return the smallest range that has all of ``numbers``."""
     return Range(min(numbers), max(numbers))
 
 
 def _multiplied(a: Range, b: Range) -> Range:
-    """Return the range of products."""
+    """Return the range of the products of an integer of ``a`` and one of ``b``."""
     return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
 
 
@@ -75,10 +76,11 @@ def folded(
     results: Sequence[Scalar],
     ranges: Mapping[str, Range],
 ) -> tuple[list[Statement], list[Scalar]]:
-    """Return the statements that ``results`` need, without those whose value is known.
+    """Return the statements that ``results`` need, and the results.
 
-    ``ranges`` has the ranges of values that the statements read, by name. Returns the
-    results too, as constants or other values where they are known.
+    Statements whose value is known are left out: a constant or another value stands for
+    it, also as a result. ``ranges`` has the ranges of values that the statements read,
+    by name.
     """
     known = _Known(dict(ranges), {})
     kept: list[Statement] = []
@@ -87,26 +89,26 @@ def folded(
         made = known.substituted(statement)
         if not (isinstance(made, Compute) and known.fold(made)):
             kept.append(made)
-    final = [known.scalar(result) for result in results]
-    needed = {value.name for value in final if isinstance(value, Value)}
+    known_results = [known.scalar(result) for result in results]
+    needed = {value.name for value in known_results if isinstance(value, Value)}
     live: list[Statement] = []
     for statement in reversed(kept):
         assert not isinstance(statement, Store)
         if statement.result.name in needed:
             live.append(statement)
             needed |= {value.name for value in uses(statement)}
-    return live[::-1], final
+    return live[::-1], known_results
 
 
 @dataclass
 class _Known:
-    """The ranges of integers, and the scalars that replace values, by name."""
+    """The ranges of integers, and the scalars that replace values, both by name."""
 
     ranges: dict[str, Range]
     scalars: dict[str, Scalar]
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        """What stands for ``scalar``."""
+        """Return what stands for ``scalar``: a known scalar, or ``scalar`` itself."""
         if isinstance(scalar, Value):
             return self.scalars.get(scalar.name, scalar)
         return scalar
@@ -125,7 +127,7 @@ class _Known:
         return replace(term, index=index) if isinstance(index, Value) else term
 
     def range_of(self, scalar: Scalar) -> Range | None:
-        """Return the range of ``scalar``, if it is an integer of a known one."""
+        """Return the range of ``scalar``; None if it is no integer of known range."""
         if isinstance(scalar, Value):
             return self.ranges.get(scalar.name)
         if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:
@@ -146,10 +148,10 @@ class _Known:
             return self.replace(s, chosen)
         if name in _LOGIC and suffix == "bool":
             return self.fold_logic(s, name)
-        given = [self.range_of(a) for a in s.arguments]
-        if None in given:
+        argument_ranges = [self.range_of(a) for a in s.arguments]
+        if None in argument_ranges:
             return False
-        bounds = [bound for bound in given if bound is not None]
+        bounds = [bound for bound in argument_ranges if bound is not None]
         if name in _ALWAYS:
             for function, value in ((name, True), (_OPPOSITE[name], False)):
                 if _ALWAYS[function](*bounds):
@@ -157,13 +159,17 @@ class _Known:
             return False
         kind = "convert" if name.startswith("convert_") else name
         if kind in _ARITHMETIC and suffix in _BITS:
-            made = _ARITHMETIC[kind](*bounds)
-            if made.fits(_BITS[suffix]):
-                self.ranges[s.result.name] = made
+            result_range = _ARITHMETIC[kind](*bounds)
+            if result_range.fits(_BITS[suffix]):
+                self.ranges[s.result.name] = result_range
         return False
 
     def fold_logic(self, s: Compute, name: str) -> bool:
-        """Leave out an ``and`` or ``or`` with an operand that is known."""
+        """Return whether to leave out ``s``, an ``and`` or ``or``; record its result.
+
+        It is left out if one operand is a constant. This constant is the result if it
+        decides it (``False and x``, ``True or x``); otherwise the other operand is.
+        """
         first, second = s.arguments
         for one, other in ((first, second), (second, first)):
             if isinstance(one, Constant):
@@ -172,13 +178,16 @@ class _Known:
         return False
 
     def replace(self, s: Compute, scalar: Scalar) -> bool:
-        """Let ``scalar`` stand for the result of ``s``; whether it can.
+        """Let ``scalar`` stand for the result of ``s``; return whether it can.
 
-        An integer constant cannot: it may be an index, which is a value.
+        An integer constant cannot: the result may be an index, which must be a value.
+        Its range is recorded all the same.
         """
-        found = self.range_of(scalar) if s.result.dtype in dtypes.INTEGERS else None
-        if found is not None:
-            self.ranges[s.result.name] = found
+        known_range = (
+            self.range_of(scalar) if s.result.dtype in dtypes.INTEGERS else None
+        )
+        if known_range is not None:
+            self.ranges[s.result.name] = known_range
         if isinstance(scalar, Constant) and s.result.dtype in dtypes.INTEGERS:
             return False
         self.scalars[s.result.name] = scalar

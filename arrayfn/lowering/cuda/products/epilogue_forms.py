@@ -37,6 +37,7 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.split import with_dependencies
 
+# The dtypes whose products can have a bias, an activation or a factor in memory.
 _WITH_BIAS: Final = frozenset(
     (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 )
@@ -47,9 +48,9 @@ class Added:
     """A matrix, or one for each product of a batch, that is added to the product.
 
     Args:
-        place: Where it begins in memory.
+        place: Where the matrix begins in memory.
         leading: Elements from one of its rows to the next.
-        batch_stride: Elements from one of its matrices to the next.
+        batch_stride: Elements from one matrix to the next.
     """
 
     place: Pointer
@@ -178,9 +179,10 @@ class EpilogueMatcher:
                 found.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
-        """The value ``select(value <= 0, 0, value)``, if only it reads ``value``.
+        """Return the value ``select(value <= 0, 0, value)``; None if there is none.
 
-        ``following`` are the statements that read ``value``.
+        Its two statements must be the only readers of ``value``. ``following`` are the
+        statements that read ``value``.
         """
         kinds = {s.function: s for s in following if isinstance(s, Compute)}
         below = kinds.get(f"le_{self.suffix}")
@@ -196,7 +198,8 @@ class EpilogueMatcher:
     def extended(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
         """Extend the epilogue ``e``, whose result is ``value``, by the operation ``s``.
 
-        None if cuBLASLt has no such epilogue.
+        None if cuBLASLt has no such epilogue. Factors must come before an added array
+        or a bias, and an activation must be last.
         """
         operation = s.function.removesuffix(f"_{self.suffix}")
         if s.function == operation or e.activation:
@@ -221,7 +224,9 @@ class EpilogueMatcher:
     def times(self, other: Scalar, e: Epilogue) -> Epilogue | None:
         """Multiply the epilogue ``e``, which adds nothing yet, by ``other``.
 
-        None unless ``other`` is a constant or the same for all elements.
+        A constant becomes a part of ``alpha``, and a value that is the same for all
+        elements becomes ``times``. None if ``other`` is neither, or if there is such a
+        value already.
         """
         if isinstance(other, Constant):
             factor = _factor(other)
@@ -279,10 +284,10 @@ class EpilogueMatcher:
         return replace(e, added=Added(pointer, leading, batch), beta=factor)
 
     def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
-        """Return the load and the constant factor that ``x`` is the product of.
+        """Return the load and the constant factor whose product is ``x``.
 
-        The factor is 1 for a plain load; parameters are scaled by their decay, for
-        example. None if ``x`` is something else, or is loaded at computed indices.
+        The factor is 1 for a plain load. None if ``x`` is something else, or is loaded
+        at computed indices. An example are parameters, scaled by their decay.
         """
         producer = self.definitions.get(x) if isinstance(x, Value) else None
         scale: float | None = 1.0
@@ -297,7 +302,7 @@ class EpilogueMatcher:
         return producer, scale
 
     def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
-        """The nest's axes: extents, strides in the product, and these ``strides``."""
+        """Return the nest's axes: extents, strides in the product, and ``strides``."""
         extents = [axis.extent for axis in self.nest.axes]
         return list(map(AxisStrides, extents, self.product_operand.strides, strides))
 
@@ -310,9 +315,10 @@ class EpilogueMatcher:
         )
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...] | None:
-        """An operand's strides along the product's [batch, m, n]; None if it has none.
+        """Return an operand's strides along the product's axes [batch, m, n].
 
-        ``strides`` are those along the nest's axes.
+        ``strides`` are those along the nest's axes. None if the operand has no single
+        stride along one of the product's axes.
         """
         p = self.call.integers
         return strides_along(self.axes(strides), (p["batch"], p["m"], p["n"]))
