@@ -86,9 +86,9 @@ def folded(
     kept: list[Statement] = []
     for statement in statements:
         assert not isinstance(statement, Store)
-        made = known.substituted(statement)
-        if not (isinstance(made, Compute) and known.fold(made)):
-            kept.append(made)
+        rewritten = known.substituted(statement)
+        if not (isinstance(rewritten, Compute) and known.fold(rewritten)):
+            kept.append(rewritten)
     known_results = [known.scalar(result) for result in results]
     needed = {value.name for value in known_results if isinstance(value, Value)}
     live: list[Statement] = []
@@ -114,7 +114,7 @@ class _Known:
         return scalar
 
     def substituted(self, s: Statement) -> Statement:
-        """``s`` with known operands in place of values."""
+        """Return ``s`` with its operands replaced by scalars that stand for them."""
         if isinstance(s, Compute):
             return replace(s, arguments=tuple(map(self.scalar, s.arguments)))
         if isinstance(s, Load):
@@ -136,9 +136,10 @@ class _Known:
         return Range(int(scalar.value.real), int(scalar.value.real))
 
     def fold(self, s: Compute) -> bool:
-        """Record what is known of the result of ``s``; whether it needs no statement.
+        """Record what is known of the result of ``s``; return whether to drop ``s``.
 
-        An integer of one value may be an index, so it keeps its statement.
+        ``s`` is dropped if another scalar stands for its result. An integer of only one
+        possible value keeps its statement, because it may be an index.
         """
         name, suffix = s.function.rpartition("_")[::2]
         if name == "identity" and s.result.dtype not in dtypes.INTEGERS:

@@ -75,8 +75,8 @@ class ScoreLines:
         lines: the lines that compute the score. The variables of places are ``s_batch``
             and so on, the variable of the logit is ``SCORE``.
         value: the expression of the score.
-        slope: the expression of the score's derivative by the logit; empty if it is 1 or
-            not computed.
+        slope: the expression of the score's derivative by the logit; empty if it is 1
+            or not computed.
         integers: the integer parameters that the lines name, with their arguments.
     """
 
@@ -123,11 +123,11 @@ def score_lines(
 ) -> ScoreLines | None:
     """Return the lines of the Program ``text``; None if kernels cannot compute it so.
 
-    It must be elementwise, and read captured arrays at one element each.
+    The Program must be elementwise, and read captured arrays at one element each.
 
     Args:
-        text: the Program's text. It has one result, the score; for gradients a second, the
-            score's derivative.
+        text: the Program's text. It has one result, the score; for gradients a second,
+            the score's derivative.
         extents: how many batches, heads of queries, queries and keys there are.
         captured: the types of the captured arrays, which must be the Program's.
         strides: the strides of each captured array.
@@ -201,7 +201,12 @@ class _Statements:
         self.values: dict[Var, Value] = {}
 
     def collect(self) -> bool:
-        """Collect the statements, in ``b``; return whether there is one for each."""
+        """Collect the statements of the Program in ``b``; return False if impossible.
+
+        Equations must be functions of scalars, gathers of one element, views, or
+        vectors of gathers' indices. The statements of gathers, which are loads, are
+        added where a scalar reads their result.
+        """
         scalars: list[Equation] = []
         gathers: list[Equation] = []
         for equation in self.program.equations:
@@ -306,7 +311,7 @@ class _Statements:
         return all_scalars
 
     def scalar(self, atom: Atom) -> Scalar:
-        """Return the scalar of ``atom``, loaded if it is not in one yet."""
+        """Return the scalar of ``atom``; append its load if it is in an array."""
         if isinstance(atom, Literal):
             return constant_of(atom)
         base = self.reads[atom].base
@@ -336,7 +341,11 @@ class _Statements:
         )
 
     def gathered(self, equation: Equation) -> _Window:
-        """Where the elements of a gather's result lie, by new statements."""
+        """Return where the elements of a gather's result lie.
+
+        The statements that compute its indices are appended. Indices are clamped, or
+        with the mode ``"fill"`` replaced by 0 outside of the array.
+        """
         x, indices = equation.inputs
         assert isinstance(x, Var)
         assert isinstance(indices, Var)
@@ -363,7 +372,7 @@ class _Statements:
         )
 
     def start(self, atom: Atom) -> Value:
-        """Return the position ``atom`` as an int64 value."""
+        """Append the conversion of the index ``atom`` to int64; return the result."""
         dtype, i64 = atom.type.dtype, dtypes.int64
         if isinstance(atom, Literal):
             place = Constant(int(atom.value.real), i64)
@@ -418,7 +427,11 @@ class _Printer(KernelPrinter):
     pointers: Mapping[Var, str] = field(default_factory=dict[Var, str])
 
     def score_lines(self, results: Sequence[Scalar]) -> ScoreLines:
-        """The lines of the nest, whose ``results`` are the score and its slope."""
+        """Print the nest; return the lines that compute ``results``.
+
+        These are the score and, for gradients, its slope. Each line needs the places
+        and the score that its operands need.
+        """
         needs = {f"s_{place}": frozenset({place}) for place in PLACES}
         needs[SCORE] = frozenset({SCORE})
         lines: list[Line] = []
@@ -457,6 +470,10 @@ class _Printer(KernelPrinter):
 
     @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
+        """Return the expression of a computed part of an index.
+
+        For example ``s_at * s_step_0_1``, for term 1 of operand 0.
+        """
         index = self.name_of(term.index)
         if term.stride == 1:
             return index

@@ -47,8 +47,8 @@ class _Term:
         value: The expression of the element for a logit, in float32 if it is a bias.
         before: Lines that declare registers.
         of_row: The line that finds a row of the bias or mask.
-        of_pair: Lines that read a pair of neighbouring elements; none if elements are read
-            one by one.
+        of_pair: Lines that read a pair of neighbouring elements; none if elements are
+            read one by one.
     """
 
     value: str

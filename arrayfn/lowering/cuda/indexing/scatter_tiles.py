@@ -281,7 +281,7 @@ barrier()
 
 
 def _store(name: str, lanes: int) -> str:
-    """Lines that store ``lanes`` targets of the tile, whose dtype is ``name``."""
+    """Return lines that store ``lanes`` targets of the tile of dtype ``name``."""
     if lanes == 1:
         return "target_out[begin + first] = tile[first]"
     return f"""

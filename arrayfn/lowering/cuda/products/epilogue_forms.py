@@ -153,12 +153,12 @@ class EpilogueMatcher:
         Each comes with the value of the nest that it computes. For ``relu(0.1 * product
         + c)`` they are the scaled product, the sum, and the activation.
         """
-        found: list[tuple[Epilogue, Value]] = []
+        matched: list[tuple[Epilogue, Value]] = []
         if self.dtype not in dtypes.INEXACT or len(self.loads) != 1:
-            return found
+            return matched
         (load,) = self.loads
         if load.indices or load.level != "element" or not self.is_whole():
-            return found
+            return matched
         value, epilogue = load.result, Epilogue()
         while True:
             following = self.users.get(value, [])
@@ -166,17 +166,17 @@ class EpilogueMatcher:
                 rectified = self.rectified(value, following)
                 if rectified is not None:
                     epilogue = replace(epilogue, activation="relu")
-                    return [*found, (epilogue, rectified)]
+                    return [*matched, (epilogue, rectified)]
             if len(following) != 1 or not isinstance(following[0], Compute):
-                return found
+                return matched
             s = following[0]
             is_rounding = s.function == f"round_{self.suffix}_{short_name(self.dtype)}"
             changed = epilogue if is_rounding else self.extended(s, value, epilogue)
             if changed is None:
-                return found
+                return matched
             value, epilogue = s.result, changed
             if epilogue != Epilogue():
-                found.append((epilogue, value))
+                matched.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
         """Return the value ``select(value <= 0, 0, value)``; None if there is none.
