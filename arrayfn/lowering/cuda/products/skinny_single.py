@@ -123,7 +123,7 @@ place = warp * {tile.accumulators} + within
 
 
 def _multiply(tile: SingleTile) -> str:
-    """Lines that add the products of a warp's tiles of a and b to ``sums``.
+    """Return lines that add the products of a warp's tiles of a and b to ``sums``.
 
     For tiles of a of 64 words, 8 columns a lane and 8 k's at a time:
 
@@ -209,7 +209,7 @@ cp_async_commit()"""
 
 
 def _a_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tile of a, from ``begin`` along k on.
+    """Return lines that begin to copy a warp's tile of a, from ``begin`` along k on.
 
     For 8 rows that are contiguous along k, and a tile of 16 k's:
 
@@ -245,7 +245,7 @@ def _a_copies(tile: SingleTile) -> str:
 
 
 def _b_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a lane's elements of b, four k's from ``k`` on.
+    """Return lines that begin to copy a lane's elements of b, four k's from ``k`` on.
 
     They go to ``target``. For a transposed b and 8 columns a lane, each with a vector
     along k:

@@ -146,7 +146,7 @@ cluster_arrive()
 received = shared_f32({self.accumulators})"""
 
     def pipelined(self, copies: str, multiply: str) -> str:
-        """Lines of a warp's software pipeline over its tiles along k.
+        """Return lines of a warp's software pipeline over its tiles along k.
 
         For 5 stages of 1280 elements and tiles of 64 along k, of 8 warps:
 

@@ -91,7 +91,7 @@ for at in range(thread, n * n, {threads}):
 
 
 def memory(dtype: DType, size: int) -> str:
-    """Lines that declare the arrays that ``factoring`` needs besides the tile.
+    """Return lines that declare the arrays that ``factoring`` needs besides the tile.
 
     The tile has ``size`` rows.
     """
@@ -110,12 +110,12 @@ def _pitch(dtype: DType) -> int:
 
 
 def _vector(dtype: DType, size: int) -> int:
-    """Elements of a column in one vector load; the tile has ``size`` rows."""
+    """Return elements of a column in one vector load; the tile has ``size`` rows."""
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
 def group_pitch(dtype: DType, size: int) -> int:
-    """Elements of a column that one lane reads, padded against bank conflicts.
+    """Return elements of a column that one lane reads, padded against bank conflicts.
 
     The tile has ``size`` rows.
     """
@@ -211,7 +211,7 @@ for part in unrolled({each // vector}):
 
 
 def select_lane_element(dtype: DType) -> str:
-    """Lines that define ``value`` as ``mine[part * 4 + lane]``.
+    """Return lines that define ``value`` as ``mine[part * 4 + lane]``.
 
     The lane's number is not known when the kernel is compiled, and registers cannot be
     indexed at run time: so selects go through all four.

@@ -135,7 +135,7 @@ class _Tiles:
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _load_tile(self) -> str:
-        """Lines that find a block's tile, declare memory and load the tile."""
+        """Return lines that find a block's tile, declare memory and load the tile."""
         t, size = short_name(self.dtype), self.size
         m, k = _PARTS[size]
         return f"""
@@ -193,7 +193,7 @@ for part in unrolled({m * k}):
 barrier()"""
 
     def _load_operands(self) -> str:
-        """Lines that wait for the two tiles of a product, and load them.
+        """Return lines that wait for the two tiles of a product, and load them.
 
         They are the tiles ``before`` of the rows of tiles ``line`` and ``column``, and
         go to ``tile`` and ``beside``. Elements below the matrix become 0.
@@ -252,7 +252,7 @@ barrier()"""
                     sums[part * {k} + y] = fma_{t}(less, right[e], old)"""
 
     def _load_row_elements(self) -> str:
-        """Lines that load ``own``: a lane's elements of its row of the tile."""
+        """Return lines that load ``own``: a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
 
@@ -322,7 +322,7 @@ if thread < {size}:
 barrier()"""
 
     def _solve_panel(self) -> str:
-        """Lines that solve the columns of a panel, which begins at ``before``.
+        """Return lines that solve the columns of a panel, which begins at ``before``.
 
         The lanes of a row first exchange their elements of the panel, into ``mine``.
         Then each subtracts the panel's products from the rest of its row, ``own``.

@@ -113,7 +113,7 @@ barrier()"""
 
 
 def _values(layout: ColumnLayout, a: str) -> str:
-    """Lines that store the eigenvalues in ascending order.
+    """Return lines that store the eigenvalues in ascending order.
 
     The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
     quotients with the matrix itself, which is loaded again to the other half of
@@ -174,7 +174,7 @@ for i in range(n):
 
 
 def _vectors(layout: ColumnLayout) -> str:
-    """Lines that store the eigenvectors as rows, in the order of eigenvalues.
+    """Return lines that store the eigenvectors as rows, in the order of eigenvalues.
 
     ``layout`` says how columns are spread over the block.
     """
@@ -195,7 +195,7 @@ for k in unrolled({own // vector}):
 
 
 def _load_matrix(layout: ColumnLayout, a: str, start: str) -> str:
-    """Lines that copy the matrix to ``columns``, and fill in its upper triangle.
+    """Return lines that copy the matrix to ``columns``, and fill in its upper triangle.
 
     ``a`` is the name of its array, ``start`` the expression of the index in
     ``columns``, and ``layout`` says how columns are spread over the block.

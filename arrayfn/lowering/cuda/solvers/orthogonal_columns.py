@@ -118,7 +118,7 @@ class ColumnLayout:
         return 2 * self.size * self.dtype.itemsize
 
     def begin(self, count: str) -> str:
-        """Lines that assign a pair of columns to each group of lanes.
+        """Return lines that assign a pair of columns to each group of lanes.
 
         ``count`` is the expression of the number of columns.
         """
@@ -138,7 +138,7 @@ first = select_i64(live, group, 0) * {self.height} + lane * {vector}
 second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
 
     def maximum(self) -> str:
-        """Lines that make ``scale`` the maximum of all threads' ``scale``.
+        """Return lines that make ``scale`` the maximum of all threads' ``scale``.
 
         It becomes NaN if that is not finite, and 1 if it is 0.
         """
@@ -156,7 +156,7 @@ if not (scale < {t.upper()}_INF):
     scale = {t.upper()}_NAN"""
 
     def sweeps(self, shortest: float | None = None) -> str:
-        """Lines that rotate pairs of columns until all are orthogonal.
+        """Return lines that rotate pairs of columns until all are orthogonal.
 
         The lengths of columns must be about 1, unless ``shortest`` is given: then
         lengths may be any, and columns of at most that length are left alone.
@@ -211,7 +211,7 @@ to_y = after_y * {self.height} + lane * {self.vector}
         return "\n".join([*zeros, loop, indented(adds, 1), *sums])
 
     def _angle(self, shortest: float | None) -> str:
-        """Lines that compute the rotation which makes a pair orthogonal.
+        """Return lines that compute the rotation which makes a pair orthogonal.
 
         ``sine`` and ``half``, the tangent of half the angle, are 0 for a pair that is
         orthogonal up to rounding errors, or that has a column of length ``shortest`` or
@@ -323,7 +323,7 @@ for k in range({count}):
         y_place = y_place + 1"""
 
     def store_pair(self, x: str, y: str) -> str:
-        """Lines that store a pair's columns in the copy that begins at ``here``.
+        """Return lines that store a pair's columns in the copy that begins at ``here``.
 
         ``x`` and ``y`` are the expressions of their places in it.
         """
@@ -342,7 +342,7 @@ for k in range({count}):
     load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
 
     def over_lanes(self, name: str) -> str:
-        """Lines that sum the variable ``name`` over the lanes of a group.
+        """Return lines that sum the variable ``name`` over the lanes of a group.
 
         Gives, for eight lanes:
 

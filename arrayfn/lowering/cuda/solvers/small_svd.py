@@ -159,7 +159,7 @@ for part in unrolled({parts}):
 
 
 def _values(layout: ColumnLayout, tolerance: float) -> str:
-    """Lines that store singular values in descending order.
+    """Return lines that store singular values in descending order.
 
     ``known`` becomes the number of those above ``tolerance``, which exceed rounding
     errors. ``layout`` says how columns are spread over the block.
@@ -188,7 +188,7 @@ if live and (lane == 0):
 
 
 def _basis(layout: ColumnLayout) -> str:
-    """Lines that put the far side's vectors in order, and add missing ones.
+    """Return lines that put the far side's vectors in order, and add missing ones.
 
     They lie in the unused half of ``columns`` from ``spare`` on, each of ``rows``
     elements. The first ``known`` are directions of rotated columns; those up to
@@ -215,7 +215,7 @@ for k in range(known, total):
 
 
 def _farthest_unit_vector(layout: ColumnLayout) -> str:
-    """Lines that make vector ``k``, orthogonal to those before it.
+    """Return lines that make vector ``k``, orthogonal to those before it.
 
     It begins as the unit vector with the largest squared distance from their span;
     ``results`` has these distances. Each thread has one element of the vector, ``own``.
@@ -275,7 +275,7 @@ barrier()
 
 
 def _normalize(layout: ColumnLayout) -> str:
-    """Lines that divide vector ``k``, of elements ``own``, by its length.
+    """Return lines that divide vector ``k``, of elements ``own``, by its length.
 
     ``layout`` gives its dtype and the number of rows.
     """

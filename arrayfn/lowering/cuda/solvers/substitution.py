@@ -205,7 +205,7 @@ for k in range({size}):
 
 
 def _group_pitch(dtype: DType, size: int) -> int:
-    """Elements in shared memory from those that a lane reads to the next lane's.
+    """Return elements in shared memory from those that a lane reads to the next lane's.
 
     They are padded by a vector, so that the lanes of a row read different banks.
     """

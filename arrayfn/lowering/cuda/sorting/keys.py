@@ -87,7 +87,7 @@ class Keys:
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that compute ``key`` of the element ``x``, an expression.
+        """Return lines that compute ``key`` of the element ``x``, an expression.
 
         Gives, for int32:
 
@@ -130,7 +130,7 @@ class Keys:
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
-        """Lines that compute ``key`` of the float ``x``.
+        """Return lines that compute ``key`` of the float ``x``.
 
         Gives, for float32, to sort elements:
 
@@ -162,7 +162,7 @@ class Keys:
         ]
 
     def decode(self) -> str:
-        """Lines that compute ``x``, the element whose key is ``key``.
+        """Return lines that compute ``x``, the element whose key is ``key``.
 
         Gives, for int32: ``x = convert_i64_i32(key ^ 2147483648)``.
         """

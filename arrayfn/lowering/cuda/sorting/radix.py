@@ -95,7 +95,7 @@ for at in range(thread, keep, {tile.threads}):
 
 
 def _declare_keys(data: SortData, tile: Tile) -> str:
-    """Lines that declare the registers for a thread's keys and their ranks."""
+    """Return lines that declare the registers for a thread's keys and their ranks."""
     return f"""
 keys = registers_{data.keys.word}({tile.items})
 places = registers_i32({tile.items})
@@ -116,7 +116,7 @@ for item in range({tile.items}):
 
 
 def _sort_in_shared(data: SortData, tile: Tile, bits: str, source: str) -> str:
-    """Lines that sort a tile by all digits of its keys, in shared memory.
+    """Return lines that sort a tile by all digits of its keys, in shared memory.
 
     After each digit the keys, and values, return to registers in their new order.
     ``bits`` is the expression of the number of bits to sort by, ``source`` that of the

@@ -330,7 +330,7 @@ def _row_sort(
 
 
 def _max_tile(gpu: GpuConfig) -> int:
-    """Elements of the largest tile that a block sorts in shared memory."""
+    """Return elements of the largest tile that a block sorts in shared memory."""
     return gpu.sort_row_threads * gpu.sort_items
 
 

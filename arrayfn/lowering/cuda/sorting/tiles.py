@@ -111,7 +111,7 @@ class SortData:
         return f"x = keys_in[{at}]\n{self.keys.encode()}"
 
     def store(self, length: str = "n") -> str:
-        """Lines that write the tile's element ``at`` to index ``target``.
+        """Return lines that write the tile's element ``at`` to index ``target``.
 
         They read ``words`` and ``values`` in shared memory. ``length`` is the
         expression of the length of the rows that elements are gathered from.
@@ -340,7 +340,7 @@ barrier()
 
 
 def sum_counts(tile: Tile) -> str:
-    """Lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
+    """Return lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
 
     For each digit of a thread of ``tile`` they set two registers: ``in_row``, the sum
     over all tiles, and ``in_tiles``, that over the tiles before. They need no barrier.

@@ -141,7 +141,7 @@ if item < items:
 
 
 def _products(lanes: Lanes, right: WindowAxis) -> str:
-    """Lines that add the products of ``COLUMNS`` outputs of a line to the sums.
+    """Return lines that add the products of ``COLUMNS`` outputs of a line to the sums.
 
     ``own0`` to ``own3`` are the outputs' cotangents, ``x0``, ``x1`` and so on the
     elements that they read. ``right`` are the windows along columns.

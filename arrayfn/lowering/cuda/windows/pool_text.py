@@ -100,7 +100,7 @@ limit = {limit}
 def _compare(
     wide: str, x: str, output: int, tap: int, gives: Sequence[str], minimum: bool
 ) -> list[str]:
-    """Lines that make ``x`` the extremum of an output if it is better.
+    """Return lines that make ``x`` the extremum of an output if it is better.
 
     Gives, for a maximum and its position in float32, output 0 and tap 2:
 
@@ -207,7 +207,7 @@ if (line >= 0) and (line < height):
 def _terms(
     axes: tuple[WindowAxis, WindowAxis], back: int, reach: int, wide: str
 ) -> list[str]:
-    """Lines that add the values of one line of windows to a thread's cells.
+    """Return lines that add the values of one line of windows to a thread's cells.
 
     Gives, for each element and each window that it is in, here the last element of a
     window of 2 by 2 with strides of 1:
@@ -240,7 +240,7 @@ def _terms(
 def _store_cells(
     lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], skipped: Sequence[int]
 ) -> str:
-    """Lines that store the sums of those of a thread's elements that exist.
+    """Return lines that store the sums of those of a thread's elements that exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
     padding before the first cell of a thread.

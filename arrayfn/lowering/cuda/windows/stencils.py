@@ -293,7 +293,7 @@ OUTPUT_INDEX: Final = (
 
 
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
-    """Lines that store the vector ``tile`` of values if ``where`` holds.
+    """Return lines that store the vector ``tile`` of values if ``where`` holds.
 
     It goes to index ``at`` of ``array``; ``where`` is a condition. Values are rounded
     first if elements have half precision.
@@ -310,7 +310,7 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
 
 
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
-    """Lines that store the thread's outputs in ``array``.
+    """Return lines that store the thread's outputs in ``array``.
 
     ``results`` are the registers of its outputs: vectors of values.
     """
@@ -322,7 +322,7 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
 
 
 def filled_registers(names: Sequence[str], dtype: str, count: int, value: str) -> str:
-    """Lines that declare the registers ``names`` and fill them with ``value``.
+    """Return lines that declare the registers ``names`` and fill them with ``value``.
 
     Each has ``count`` elements of ``dtype``, a short name.
 
