@@ -170,9 +170,10 @@ class _Pair:
         return Merge(stage, tuple(self.earlier), rescaled, provisional)
 
     def _dependents(self) -> set[str]:
-        """Names of the earlier stage's results, and of the values computed from them.
+        """Return the names of the earlier stage's results, and of what needs them.
 
-        Reductions of later stages, and what is computed from those, are left out.
+        These are the values computed from them. Reductions of later stages, and what is
+        computed from those, are left out.
         """
         names = {s.result.name for s in self.earlier}
         for s in self.nest.statements:  # in an order in which values are defined

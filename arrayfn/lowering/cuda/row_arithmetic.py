@@ -135,8 +135,8 @@ class RowArithmetic(RowLoops[T]):
         * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row
           scalars that only results of 16 bits need.
         * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits.
-        * ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar. Before it,
-          these lines update the ``smallest`` and ``largest`` magnitude of x:
+        * ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar. Before
+          it, these lines update the ``smallest`` and ``largest`` magnitude of x:
 
             smallest = accumulate_min_f32(smallest, abs_f32(x))
             largest = accumulate_max_f32(largest, abs_f32(x))

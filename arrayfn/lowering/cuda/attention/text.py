@@ -119,15 +119,19 @@ class Text:
         return fill_template(template, **common, **parts)
 
     def accumulator(self, width: int, *, pair: bool = False) -> str:
-        """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
+        """Return the index of the accumulator of row ``lane_row`` and column i.
 
-        For 64 columns:
+        ``lane_row`` and i count a lane's rows and columns. For 64 columns:
 
             ((lane_row // 2) * 8 + i // 2) * 4 + (lane_row % 2) * 2 + i % 2
 
+        An accumulator fragment of 16 by 8 has four registers a lane: two rows, of two
+        columns each.
+
         Args:
             width: The number of columns of the product.
-            pair: Whether i counts pairs of columns: then it is the index of the first.
+            pair: Whether i counts pairs of columns: then the index is that of the
+                first.
         """
         column = "i) * 4" if pair else "i // 2) * 4"
         index = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
@@ -460,8 +464,8 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
             dp[at + side] = (dp[at + side] - row_delta[lane_row]) * s_h
 
         Args:
-            bias: The expression of the bias, which is added to the scaled logit; empty if
-                there is none.
+            bias: The expression of the bias, which is added to the scaled logit; empty
+                if there is none.
         """
         score = self.form.score
         assert score is not None

@@ -259,10 +259,10 @@ class EpilogueMatcher:
         ``other`` must be loaded, perhaps scaled by a constant: a row becomes the bias,
         an array of the product's shape the added array.
         """
-        found = self.scaled_load(other)
-        if found is None:
+        load_and_scale = self.scaled_load(other)
+        if load_and_scale is None:
             return None
-        load, scale = found
+        load, scale = load_and_scale
         operand = self.nest.operands[load.operand]
         axes = zip(self.nest.axes, operand.strides, strict=True)
         is_of_row = load.level == "outer" and any(a.reduced and n for a, n in axes)

@@ -32,12 +32,12 @@ class SingleTile(SkinnyTile):
     Args:
         k_vectors: The extent along k that a group of lanes multiplies at a time.
         groups: Groups of lanes of a warp, which split k.
-        vectors: Vectors of four columns for each lane. With more of them it reads ``a``
-            less often.
-        contiguous: Whether ``a`` is contiguous along k. Otherwise it is along its rows,
-            of which there are four or more.
-        unaligned: Whether rows of such an ``a`` are copied one by one, not four at a
-            time.
+        vectors: Vectors of four columns for each lane. With more vectors, a lane reads
+            ``a`` less often.
+        contiguous: Whether ``a`` is contiguous along k. Otherwise it is contiguous
+            along m, and has four rows or more.
+        unaligned: Whether elements of an ``a`` that is contiguous along m are copied
+            one by one, not four at a time.
     """
 
     itemsize = 4
@@ -94,8 +94,9 @@ def single_kernel(tile: SingleTile) -> Handwritten:
     """Write the kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
     ``group`` is four times the number of the lane's group, ``within`` the lane's first
-    column in the block. ``buffer`` is the shared memory of all stages, ``held`` has the
-    lane's vectors of b, ``near`` its vector of a, and ``sums`` its sums, [row, column].
+    column in the block. ``buffer`` is the shared memory of all stages. In registers,
+    ``held`` has the lane's vectors of b, ``near`` its vector of a, and ``sums`` its
+    sums, [row, column].
     """
     rows, columns = tile.rows, tile.lane_columns
     group, within = (
@@ -134,9 +135,9 @@ def _multiply(tile: SingleTile) -> str:
                 load_f32x4(buffer, at, held, j * 4)
             (_accumulate)
 
-    The tiles are at ``place`` in shared memory: first that of a, then that of b, in
-    which neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that
-    it copied itself, for four k's at a time.
+    At ``place`` in shared memory is the tile of a, and after it the tile of b, in which
+    neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that it
+    copied itself, for four k's at a time.
     """
     columns = tile.lane_columns
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
@@ -148,7 +149,7 @@ for i in unrolled({tile.k_vectors // LANES}):
 
 
 def _accumulate(tile: SingleTile) -> str:
-    """Lines that add to ``sums`` the products of a by the four k's of b in ``held``.
+    """Return lines that multiply a by the four k's of b in ``held``, into ``sums``.
 
     For four rows of a that are contiguous along k:
 
@@ -186,9 +187,9 @@ for k in unrolled({LANES}):
 
 
 def _copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tiles of a and b, from ``begin`` along k on.
+    """Return lines that begin to copy a warp's tiles, from ``begin`` along k on.
 
-    They go to ``place`` and are one commit group:
+    The tiles of a and b go to ``place`` and are one commit group:
 
         (_a_copies)
         for i in unrolled(2):
@@ -274,7 +275,7 @@ for j in unrolled({tile.lane_columns}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups of lanes, and store them in ``buffer``.
+    """Return lines that add the sums of all groups of lanes, into ``buffer``.
 
     Lanes of different groups have sums of the same elements of c, over other parts of
     k. They are added by a butterfly: of two lanes with the same vectors of sums, each
@@ -312,7 +313,8 @@ for i in unrolled({half}):
     sums[i] = mine + shuffle_xor_f32(given, {apart})
 """
         apart //= 2
-    # Of so many neighbouring lanes the first ``nearest`` have all different totals.
+    # Where lanes add without halving, several have the same totals: of each ``alike``
+    # neighbouring lanes, the first ``nearest`` have all different totals.
     alike = max(1, 2 * apart // nearest) * nearest
     while apart >= nearest:
         text += f"""for i in unrolled({vectors * LANES}):

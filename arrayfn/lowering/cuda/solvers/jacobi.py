@@ -30,7 +30,7 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
-    """Return the call that replaces matrices by their eigenvectors, as rows, in place.
+    """Return the call that replaces matrices by their eigenvectors, as rows.
 
     ``vectors`` has the matrices [..., n, n]; the eigenvalues go to ``values``, in
     ascending order.
@@ -57,9 +57,9 @@ def _call(
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:
-    """Return the call for matrices of the shape of ``matrices``.
+    """Return the call of the kernel for matrices of the shape of ``matrices``.
 
-    ``reads`` and ``writes`` are its arrays by name; ``with_vectors`` asks for
+    ``reads`` and ``writes`` are the kernel's arrays by name; ``with_vectors`` asks for
     eigenvectors.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
@@ -84,9 +84,10 @@ def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
 
 
 def _begin(layout: ColumnLayout, a: str) -> str:
-    """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4.
+    """Return lines that load the matrix, scaled and shifted.
 
-    ``a`` is the name of its array, ``layout`` how columns are spread over the block.
+    Its eigenvalues are then between 1/4 and 9/4. ``a`` is the name of its array,
+    ``layout`` how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""
@@ -148,10 +149,10 @@ if live and (lane == 0):
 
 
 def _quotients(layout: ColumnLayout) -> str:
-    """Lines that set ``xx`` and ``yy`` to Rayleigh's quotients of a pair of vectors.
+    """Return lines that compute Rayleigh's quotients of a pair of vectors.
 
-    They are x^T A x and y^T A y for unit vectors; A begins at ``spare`` of ``columns``.
-    ``layout`` says how columns are spread over the block.
+    ``xx`` and ``yy`` become x^T A x and y^T A y for unit vectors; A begins at ``spare``
+    of ``columns``. ``layout`` says how columns are spread over the block.
     """
     t, vector = short_name(layout.dtype), layout.vector
     return f"""
