@@ -125,9 +125,10 @@ class Product:
         return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """Return pairs of a result and an operand in whose memory it may be written.
+        """Return the pair of the result and C, if C's memory may hold the result.
 
-        The added array (C of ``A @ B + C``) is one if it has the strides of the result.
+        C is the added array of ``A @ B + C``. It may be overwritten if it has the
+        strides of the result; otherwise there is no pair.
         """
         p, target = self.library_call.integers, self.library_call.writes["c"]
         added = self.library_call.reads.get("added")

@@ -257,7 +257,7 @@ class RowsPrinter(StagedPrinter[R]):
         return [k for k in range(self.nest.stages) if self.exchanged_values(k)]
 
     def exchanged_bytes(self, stage: int) -> int:
-        """Return bytes that each block of a cluster receives after ``stage``."""
+        """Return the bytes that each block of a cluster receives after ``stage``."""
         size = sum(value.dtype.itemsize for value in self.exchanged_values(stage))
         return size * self.parts
 

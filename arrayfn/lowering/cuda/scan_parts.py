@@ -81,7 +81,8 @@ class PartsPrinter(ScanPrinter[S]):
             self.begin_part()
             self.load_all()
         blocks = self.integer("blocks", self.items)
-        # The buffer counts launches, so that flags of earlier launches do not count.
+        # This says which launch it is, so that flags of earlier launches do not count.
+        # The id itself is not needed: blocks begin in the order of their numbers.
         self.line(f"number = dynamic_block_id(flag_buffer, {blocks})")
         with self.open(f"if tile < {count}:"):
             self.begin_part()

@@ -164,7 +164,7 @@ def is_half_exp(s: Statement) -> bool:
 
 
 def names_of(s: Statement) -> list[str]:
-    """Return names of the values that ``s`` reads."""
+    """Return the names of the values that ``s`` reads."""
     return [value.name for value in uses(s)]
 
 

@@ -35,7 +35,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 
 MIN_TARGETS: Final = 1 << 16  # with fewer targets, blocks would have few each
-_THREADS: Final = DIGIT_VALUES  # of a block: each thread sums up one digit's updates
+_THREADS: Final = DIGIT_VALUES  # of a block: each finds where one digit begins
 _ITEMS: Final = 6  # updates that a thread loads at a time
 _TILE_BYTES: Final = 1 << 15  # the most bytes of a tile of targets
 

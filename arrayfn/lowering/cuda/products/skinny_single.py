@@ -34,10 +34,10 @@ class SingleTile(SkinnyTile):
         groups: Groups of lanes of a warp, which split k.
         vectors: Vectors of four columns for each lane. With more vectors, a lane reads
             ``a`` less often.
-        contiguous: Whether ``a`` is contiguous along k. Otherwise it is contiguous
-            along m, and has four rows or more.
-        unaligned: Whether elements of an ``a`` that is contiguous along m are copied
-            one by one, not four at a time.
+        contiguous: Whether ``a`` is contiguous along k. Otherwise its tile has four
+            rows or more, and is copied along m.
+        unaligned: Whether such an ``a`` is copied one element at a time, not four,
+            because it is not contiguous and aligned along m.
     """
 
     itemsize = 4
@@ -86,7 +86,7 @@ class SingleTile(SkinnyTile):
 
     @property
     def words(self) -> int:
-        """Words of shared memory: for the ring of copies, and later for the sums."""
+        """Words of shared memory: for the ring of copies, later for warps' sums."""
         return max(self.ring_elements, self.warps * self.accumulators)
 
 

@@ -151,8 +151,8 @@ def eigh(op: MatrixEquation) -> Iterable[Lowered]:
     """Yield the steps of eigenvalues and eigenvectors of Hermitian matrices.
 
     A kernel computes small matrices, syevd or heevd others, both in place of the
-    operand. In column-major order a Hermitian matrix is its conjugate, which the
-    equation's rule takes into account. Nests store NaN where a matrix failed.
+    operand. Nests store NaN where a matrix failed. The library sees the conjugate of a
+    Hermitian matrix, as it reads by columns.
     """
     vectors, values = op.equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):

@@ -282,7 +282,7 @@ if live:
     def _quotient(self, value: str, divisor: str) -> str:
         """Return the expression of ``value`` over ``divisor``, between 1 and 2.
 
-        For such a divisor the approximate inverse is good enough for float32.
+        In float32 it is a product with the inverse.
         """
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"

@@ -164,9 +164,10 @@ class _Reflections:
         return b.nest(rest.type.shape, "Q")
 
     def _triangle_tests(self, b: NestBuilder) -> tuple[Value, Value]:
-        """Append two tests of an element: is it above the diagonal, is it on it.
+        """Append two tests: is an element above the diagonal, and is it on it.
 
-        Both are values of the nest that ``b`` builds.
+        Both are values of the nest that ``b`` builds: its row is less than its column,
+        or the same.
         """
         row, column = b.count("row", 1), b.count("at", 2)
         kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}

@@ -58,7 +58,8 @@ def can_sort(equation: Equation) -> bool:
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
     """Yield the calls for a sort, an argsort or a top_k along the last axis.
 
-    ``reads`` says where operands lie; ``gpu`` how large tiles are.
+    ``reads`` says where operands lie; ``gpu`` how large tiles are. An empty result
+    needs no calls.
     """
     x = equation.inputs[0]
     source = pointer_of(x, reads)
@@ -95,8 +96,9 @@ def sort_rows(
 ) -> Iterator[HandwrittenCall]:
     """Yield the calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
 
-    ``data`` describes them. If ``bits`` is given, keys differ only in that many low
-    bits. ``gpu`` says how large tiles are.
+    Rows that fit into a block's shared memory take one call. ``data`` describes the
+    arrays. If ``bits`` is given, keys differ only in that many low bits. ``gpu`` says
+    how large tiles are.
     """
     keys = arrays[0]
     if rows.n <= _max_tile(gpu):
@@ -114,10 +116,10 @@ def _sort_complex(
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``elements``, or their positions, by each component.
+    """Yield the calls that sort complex ``elements``, or their positions.
 
-    ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
-    positions.
+    They are sorted by one component after the other. ``name`` is ``"sort"`` or
+    ``"argsort"``. ``output`` receives the elements or the positions.
     """
     parts = [
         Keys(dtype, for_positions=True, component=component) for component in COMPONENTS
@@ -129,6 +131,7 @@ def _sort_complex(
         tile = _tile_of(rows.n, gpu)
         yield _row_sort(rows, data, tile, [elements], elements, [output], parts=parts)
         return
+    # Each component sorts positions, in the order of the components before.
     arrays = [elements]
     for keys in parts:
         data = SortData(keys, key_output="nothing", output_values="i32")
@@ -211,6 +214,9 @@ def sort_by_digit(
 ) -> Iterator[HandwrittenCall]:
     """Yield the calls that sort rows by the digit that begins at bit ``shift``.
 
+    Offsets of tiles are computed by a kernel of their own if there are many tiles, or
+    if ``totals`` are asked for.
+
     Args:
         rows: The rows.
         data: What the kernels read and write.
@@ -259,10 +265,12 @@ def _top_k(
     outputs: list[Pointer],
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls for the first ``keep`` of each row: those of its tiles, then of these.
+    """Yield the calls for the first ``keep`` elements of each row.
 
-    This is repeated until a block holds all candidates of a row. ``outputs`` are the
-    elements and their positions.
+    First each tile of a row is sorted, and its first ``keep`` elements are candidates.
+    This is repeated with the candidates until a block holds all candidates of a row. If
+    ``keep`` is more than half of a tile, rows are sorted as a whole. ``outputs`` are
+    the elements and their positions.
     """
     max_tile = _max_tile(gpu)
     arrays, n = [elements], rows.n
@@ -307,7 +315,7 @@ def _row_sort(
         arrays: The keys, and perhaps values.
         elements: The elements, of which ``data`` may gather some.
         outputs: The results.
-        length: The length of the rows of ``elements``; 0 if that of ``rows``.
+        length: The length of the rows of ``elements``; 0 if it is ``rows.n``.
         bits: The number of low bits in which keys differ, if not all.
         parts: The keys to sort by, if there are several.
     """
@@ -330,7 +338,7 @@ def _row_sort(
 
 
 def _max_tile(gpu: GpuConfig) -> int:
-    """Return elements of the largest tile that a block sorts in shared memory."""
+    """Return the most elements that a block sorts in shared memory."""
     return gpu.sort_row_threads * gpu.sort_items
 
 

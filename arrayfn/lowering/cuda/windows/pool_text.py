@@ -53,7 +53,7 @@ def extremum_body(
     *,
     minimum: bool,
 ) -> str:
-    """The lines of a kernel for the maximum, or minimum, of each window of ``x``.
+    """Return the lines of a kernel for the extremum of each window of ``x``.
 
     NaN takes precedence over numbers, and the first of equal elements over others.
 
@@ -62,7 +62,7 @@ def extremum_body(
         axes: The windows along lines and along columns.
         gives: The results: ``best``, the element, and ``position``, its row-major index
             in the window.
-        minimum: Compute the minimum.
+        minimum: Compute the minimum, not the maximum.
     """
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
@@ -126,7 +126,7 @@ def _compare(
 
 
 def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The lines of a kernel that sums, for each element, ``values`` of its windows.
+    """Return the lines of a kernel that sums ``values`` of an element's windows.
 
     ``axes`` are the windows along lines and along columns. A window counts if its entry
     of ``positions`` is the element. The elements of a cell, ``stride`` along each axis,
@@ -137,7 +137,7 @@ def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """
     down, right = axes
     reach = [(along.size - 1) // along.stride for along in axes]
-    # Cells that are padding alone: no thread has them, but windows begin there.
+    # Cells that are all padding: no thread has them, but windows begin there.
     skipped = [along.padding // along.stride for along in axes]
     window_count = CELLS + reach[1]  # windows of a line that a thread's cells are in
     sums = [
@@ -171,14 +171,14 @@ def _add_line_of_windows(
     back: int,
     reach: int,
 ) -> str:
-    """Lines that load a line of windows, and add their values to a thread's cells.
+    """Return lines that add a line of windows' values to a thread's cells.
 
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
-        distance: The line's number less that of the cell's row.
+        distance: The number of the line of windows less that of the cells' row.
         back: How many cells above the thread's cells the windows begin.
-        reach: How many cells to the left they begin at most.
+        reach: How many cells to the left of the thread's cells they begin at most.
     """
     loads: list[str] = []
     values: list[str] = []
@@ -221,12 +221,15 @@ def _terms(
     down, right = axes
     lines: list[str] = []
     for r in range(down.stride):
+        # The element's row in these windows.
         i = r + back * down.stride
         if i >= down.size:
             continue
         for q in range(CELLS * right.stride):
             cell, phase = divmod(q, right.stride)
             for before in range(reach + 1):
+                # The element's column in the window that begins ``before`` cells to the
+                # left.
                 j = phase + before * right.stride
                 if j >= right.size:
                     continue
@@ -240,7 +243,7 @@ def _terms(
 def _store_cells(
     lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], skipped: Sequence[int]
 ) -> str:
-    """Return lines that store the sums of those of a thread's elements that exist.
+    """Return lines that store the sums of a thread's elements, if they exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
     padding before the first cell of a thread.
@@ -268,7 +271,10 @@ def _store_cells(
 
 
 def _plus(number: int) -> str:
-    """The end of an expression that adds ``number``, such as `` + 2``; empty for 0."""
+    """Return the end of an expression that adds ``number``; empty for 0.
+
+    For example `` + 2``, or `` - 1`` for a negative number.
+    """
     if not number:
         return ""
     return f" {'-' if number < 0 else '+'} {abs(number)}"
