@@ -151,8 +151,8 @@ def eigh(op: MatrixEquation) -> Iterable[Lowered]:
     """Yield the steps of eigenvalues and eigenvectors of Hermitian matrices.
 
     A kernel computes small matrices, syevd or heevd others, both in place of the
-    operand. Nests store NaN where a matrix failed. The library sees the conjugate of a
-    Hermitian matrix, as it reads by columns.
+    operand. The library reads by columns, so it sees the conjugate of the matrix; its
+    eigenvectors as columns are V^H as rows. Nests store NaN where a matrix failed.
     """
     vectors, values = op.equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):

@@ -289,7 +289,7 @@ if live:
         return f"{value} / ({divisor})"
 
     def _agree(self) -> str:
-        """Lines that make ``rotated`` positive in all threads if it is in any."""
+        """Return lines that make ``rotated`` positive in all threads, if in any."""
         t = short_name(self.dtype)
         if self.warps == 1:
             return """some = popcount_i32(ballot((rotated > 0) and live))

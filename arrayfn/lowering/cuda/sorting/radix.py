@@ -235,7 +235,7 @@ def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
         value = "values_in[source + at]"
     elif data.has_values:
         value = f"convert_i64_i32(tile * {tile.size} + at)"
-    # Loads from memory come first, so that the ranking hides their latency.
+    # The loads from memory come first.
     body = f"""
 {THREAD_NUMBERS}
 {shared.text}

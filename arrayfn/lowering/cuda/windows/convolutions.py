@@ -185,9 +185,9 @@ class _Arrangement:
         return _Arrangement(provider, integers, roles, changed, extra_padding, dtype)
 
     def provider_name(self, deterministic: bool) -> str:
-        """The provider's name, which ends with ``_any`` if sums may have any order.
+        """Return the provider's name; it ends with ``_any`` if sums may have any order.
 
-        They may not if results must be ``deterministic``.
+        They must have a fixed order if results must be ``deterministic``.
         """
         return self.provider if deterministic else f"{self.provider}_any"
 

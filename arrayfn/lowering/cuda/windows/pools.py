@@ -139,7 +139,7 @@ def is_pool(equation: Equation) -> bool:
 def _geometry(equation: Equation) -> _Geometry | None:
     """Return the geometry of ``equation``; None unless ``pool`` has a kernel for it.
 
-    Windows that do not overlap are left to fusion, whose kernels are as fast.
+    Reductions of windows that neither overlap nor reach outside have no kernel here.
     """
     primitive, params = equation.primitive, dict(equation.params)
     if primitive not in (*_FORWARD, window_put):
@@ -162,7 +162,11 @@ def _geometry(equation: Equation) -> _Geometry | None:
 
 
 def with_padded_windows(program: Program) -> Program:
-    """Fold pads into windows of ``program`` that ``pool`` computes then."""
+    """Fold pads and slices into windows that ``pool`` can compute then.
+
+    A pad is folded into the reduction of windows that reads it, and a slice into the
+    ``window_put`` whose result it cuts.
+    """
     pooling_primitives = (*_FORWARD, window_put)
     if all(
         equation.primitive not in pooling_primitives for equation in program.equations

@@ -77,7 +77,10 @@ class Lanes:
         return f"{name} = registers_{self.word}({self.count})"
 
     def load(self, array: str, at: str, tile: str) -> str:
-        """The line that loads the vector at index ``at`` of ``array`` into ``tile``."""
+        """Return the line that loads a vector of ``array`` into ``tile``.
+
+        ``at`` is the index of its first element.
+        """
         return f"load_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def load_if(
