@@ -36,10 +36,11 @@ class HazardsSinceBarrier:
     def conflicting_arrays(
         self, read: Sequence[Var], written: Sequence[Var]
     ) -> set[Var]:
-        """The arrays on which a step has a hazard with those since the last barrier.
+        """Return the arrays on which a step has a hazard with earlier steps.
 
-        ``read`` and ``written`` are the arrays of the step. A hazard is a read after a
-        write, or a write after a read or a write.
+        These are the steps since the last barrier. ``read`` and ``written`` are the
+        arrays of the step. A hazard is a read after a write, or a write after a read or
+        a write.
         """
         touched = self.read | self.written
         return self.written.intersection(read) | touched.intersection(written)

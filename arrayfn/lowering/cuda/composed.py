@@ -145,7 +145,10 @@ class _Composer(ComposedText):
     source: str = ""
 
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
-        """Fill in ``source``, ``parameters`` and ``pointers`` of kernel ``name``."""
+        """Print ``steps`` as the kernel ``name``.
+
+        Fills in ``source``, ``parameters`` and ``pointers``.
+        """
         self.taken |= {"barrier_state", "block", name}
         self.steps(steps)
         self.parameters = (
@@ -454,7 +457,8 @@ class _Composer(ComposedText):
         """Print the copy of a loop's last value to ``result``, unless it lies there.
 
         Iterations write to another buffer and to the result alternately, so an odd
-        number of them leaves the last value in the buffer. Prints:
+        number of them leaves the last value in the buffer. Without an iteration the
+        last value is the initial one. Prints:
 
             if iteration % 2 == 1 or iteration == 0:
                 for i in range(block_index() * 256 + thread_index(), 1024, 8192):

@@ -247,6 +247,10 @@ class CopyElision(StepRewrite):
 
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
+        """Elide all copies that can be elided.
+
+        Returns the remaining steps, and the changed calls by their new position.
+        """
         self.redirected: dict[int, list[tuple[Var, Box]]] = {}
         """What the redirected calls write: arrays and boxes, by the call's position."""
         for position, step in enumerate(list(self.steps)):

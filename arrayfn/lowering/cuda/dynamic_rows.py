@@ -44,9 +44,10 @@ class DynamicRowScheduler(SlicesPrinter):
         return f"{self.thread} == {self.producer_thread(2)}"
 
     def producer_thread(self, warp: int) -> int:
-        """The first thread of ``warp``, or of the last warp if the block has fewer.
+        """Return the first thread of ``warp``, or of the last warp of the block.
 
-        Any warp but the first will do: others wait for the first one's results.
+        The last warp is taken if the block has fewer warps. Any warp but the first will
+        do: others wait for the first one's results.
         """
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 

@@ -39,9 +39,10 @@ def print_lanes(
     names: Mapping[Var, str],
     threads: int,
 ) -> tuple[Kernel, CallStep]:
-    """Print the kernel of a loop over ``loop.lanes`` independent elements, and a call.
+    """Print the kernel of a loop over independent elements; return it and a call.
 
-    Each thread runs the loop for one element. The call's items are blocks.
+    Each of ``loop.lanes`` threads runs the loop for one element. The call's items are
+    blocks.
 
     Args:
         loop: The loop.
@@ -94,7 +95,10 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def can_be_variable(self, root: Var) -> bool:
-        """Whether a variable can stand for a thread's element of ``root``."""
+        """Return whether a variable can stand for a thread's element of ``root``.
+
+        It cannot for half precision, which memory stores in another form.
+        """
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )

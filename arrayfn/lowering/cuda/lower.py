@@ -121,6 +121,7 @@ def lower(
     *passes, layouts = passes_for(gpu, options)
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
+        """Lower ``part``, one of two parts of the Program or all of it."""
         laid_out = run_passes(part, check, (layouts,))
         compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.

@@ -103,7 +103,10 @@ def merged_parts(
 
 
 def whole_merge(nest: Nest) -> Merge | None:
-    """The merge of a nest of two stages that stores no elements; None for others."""
+    """Return the merge of a nest of two stages that stores no elements.
+
+    None for other nests.
+    """
     if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
         return None
     merges = merges_of(nest, squares=True)
@@ -152,7 +155,7 @@ def _chunks(
 def _stays_whole(
     nest: Nest, schedule: Rows | Columns, rows: int, words: int, gpu: GpuConfig
 ) -> bool:
-    """Whether to keep whole rows in the registers of blocks or clusters, as faster.
+    """Return whether whole rows in the registers of a block or cluster are faster.
 
     Args:
         nest: The nest.

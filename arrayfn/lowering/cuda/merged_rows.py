@@ -334,6 +334,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def divisor(self, s: Statement) -> str:
+        """Return the variable of the row scalar that ``s`` divides by; else "".
+
+        A division that has become a multiplication by a factor has no divisor.
+        """
         has_factor = isinstance(s, Compute) and self.normalizing_factor(s) is not None
         return "" if has_factor else super().divisor(s)
 

@@ -182,7 +182,7 @@ class _Pair:
         return names
 
     def rescaled(self, s: Reduce) -> Rescaled | None:
-        """Say how a later reduction ``s`` is rescaled; None if that is impossible.
+        """Return how a later reduction ``s`` is rescaled; None if that is impossible.
 
         A sum of ``exp(v - shift)`` or of ``(v - shift)**2`` can be rescaled if the
         earlier stage has the maximum, or the sum, of ``v``. A reduction that needs no

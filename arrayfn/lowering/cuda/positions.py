@@ -61,6 +61,7 @@ def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
     """
 
     def word(value: int) -> Atom:
+        """Return ``value`` as an int64 literal."""
         return conversion.literal(value, dtypes.int64)
 
     # The key: the order in the high 32 bits, the position in the low 32 bits.
@@ -83,6 +84,7 @@ def _order_keys(x: Atom, backwards: bool) -> Atom:
     """
 
     def i32(value: int) -> Atom:
+        """Return ``value`` as an int32 literal."""
         return conversion.literal(value, dtypes.int32)
 
     dtype = x.type.dtype

@@ -131,7 +131,10 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def group(self) -> int:
-        """Parts in a group, whose total is also published."""
+        """Parts in a group, whose total is also published.
+
+        Half of a block's threads read the totals of a whole group at once.
+        """
         return self.schedule.threads // 2 * FLAGS_AT_ONCE
 
     @property

@@ -311,6 +311,7 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     )
 
     def compute(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
+        """Return a statement of the same stage and level as ``s``."""
         return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
 
     return [

@@ -95,7 +95,7 @@ def captured_types(terms: Mapping[str, ArrayType]) -> tuple[ArrayType, ...]:
 def extents_of(
     q_shape: Sequence[int], k_shape: Sequence[int]
 ) -> tuple[int, int, int, int]:
-    """How many batches, heads of queries, queries and keys there are."""
+    """Return the numbers of batches, heads of queries, queries and keys."""
     return q_shape[0], q_shape[2], q_shape[1], k_shape[1]
 
 

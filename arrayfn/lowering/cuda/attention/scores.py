@@ -385,7 +385,11 @@ class _Statements:
         return self.b.compute("s_in", "and", first, second, dtype=bool_, of=bool_)
 
     def load(self, var: Var, result: Value) -> None:
-        """Load the one element of ``var`` into ``result``."""
+        """Append the load of the one element of ``var`` into ``result``.
+
+        Where an index lies outside of the array, and the gather has a fill value,
+        ``result`` is that value.
+        """
         window = self.window(var)
         operand = self.b.operand(replace(window.array, strides=()))
         value: Scalar = self.b.load(f"{result.name}_read", operand, window.terms)
@@ -403,10 +407,12 @@ class _Statements:
 
 
 def _is_scalar(equation: Equation) -> bool:
-    """Whether ``equation`` is a function of scalars."""
+    """Return whether ``equation`` is a function of scalars."""
     kernel = primitive_of(equation).kernel
     is_function = isinstance(kernel, ScalarForm | Convert)
     is_function = is_function or equation.primitive.name == "bitcast"
+    # Affine views are read through; of the others, only the broadcast of a scalar to a
+    # scalar is a function.
     if isinstance(kernel, View) and affine_view(equation) is None:
         is_function = equation.primitive.name == "broadcast_in_dim"
     atoms = (*equation.inputs, *equation.outputs)
@@ -414,7 +420,10 @@ def _is_scalar(equation: Equation) -> bool:
 
 
 def _is_vector_of_literal(equation: Equation) -> bool:
-    """Whether ``equation`` makes a vector of a literal, as an index of a gather."""
+    """Return whether ``equation`` broadcasts a literal to a vector.
+
+    Such a vector may be an index of a gather.
+    """
     return equation.primitive.name == "broadcast_in_dim" and isinstance(
         equation.inputs[0], Literal
     )

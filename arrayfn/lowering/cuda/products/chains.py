@@ -120,6 +120,7 @@ class _Search:
         """Whether ``x`` is a whole array in memory, or such an array times a number."""
         if not self.reads[x].is_identity:
             return False
+        # Values with a recompute cost are not stored: fusion computes them in readers.
         maker = self.definitions.get(x)
         if maker is None or maker in self.found or recompute_cost(maker) is None:
             return True

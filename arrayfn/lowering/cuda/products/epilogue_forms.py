@@ -115,7 +115,7 @@ class Epilogue:
 
 
 def bits_of(factor: float) -> int:
-    """Pass ``factor`` as an integer argument of a call: the bits of a float64."""
+    """Return the bits of ``factor`` as a float64, an integer argument of a call."""
     return int(np.float64(factor).view(np.int64))
 
 

@@ -270,7 +270,10 @@ if live:
 """
 
     def _to_f32(self, value: str) -> str:
-        """The expression of ``value`` in float32, precise enough for an angle."""
+        """Return the expression of ``value`` in float32.
+
+        It is precise enough for an angle: see ``_FIFTH_ORDER``.
+        """
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_{t}_f32({value})"
 

@@ -68,7 +68,10 @@ class Operand:
 
 
 def values(operand: Operand, s: Var) -> HandwrittenCall:
-    """The call that computes singular values ``s`` [..., count], largest first."""
+    """Return the call that computes singular values ``s``, largest first.
+
+    ``s`` is [..., count].
+    """
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
     text = _text(ColumnLayout(dtype, rows_of(length)), with_vectors=False)

@@ -140,7 +140,7 @@ class SortData:
 
 
 def call_of(function: str, argument: str) -> str:
-    """The expression ``function(argument)``, or ``argument`` without a function."""
+    """Return the expression ``function(argument)``, or ``argument`` if no function."""
     return f"{function}({argument})" if function else argument
 
 

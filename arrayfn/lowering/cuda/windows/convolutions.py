@@ -287,6 +287,7 @@ def _integers_of(
     """
 
     def count(name: str, role: int) -> int:
+        """Return the product of the extents of the array's axes with this role."""
         return math.prod(extents_of(arrays[name], roles[name][role]))
 
     integers = {

@@ -99,7 +99,7 @@ class Lanes:
         ]
 
     def sums(self, names: Sequence[str]) -> str:
-        """Lines that declare the registers ``names`` for vectors of values, all 0."""
+        """Return lines that declare registers ``names`` for values, all 0."""
         return filled_registers(names, self.compute, self.count, self.zero)
 
     def store(self, array: str, at: str, tile: str) -> str:
