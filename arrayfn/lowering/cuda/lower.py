@@ -533,7 +533,10 @@ class _CudaLowering(Lowering):
 
     @override
     def lanes(self, loop: LoopStep) -> int:
-        """How many threads run ``loop``, one for each element; 0 if they cannot."""
+        """Return how many threads run ``loop``, one for each element.
+
+        0 if elements of the loop are not independent.
+        """
         return lanes_of(loop)
 
     @override

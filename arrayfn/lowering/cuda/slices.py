@@ -108,7 +108,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         return iteration if iteration.isdigit() else "ring"
 
     def slice_offset(self, slot: str) -> str:
-        """The index in shared memory of the current slice of the row in ``slot``.
+        """Return the index in shared memory of the current slice of the row in a slot.
 
         ``slot`` is the expression of the slot's number. ``vector`` is the variable of
         the printed loop.

@@ -122,7 +122,7 @@ class _Known:
         return s
 
     def term(self, term: IndexTerm) -> IndexTerm:
-        """``term`` with its index replaced by another value, if one stands for it."""
+        """Return ``term`` with its index replaced by a value that stands for it."""
         index = self.scalar(term.index)
         return replace(term, index=index) if isinstance(index, Value) else term
 
