@@ -132,6 +132,7 @@ class _Pair:
     """Two successive stages of a nest, to be tested for a merge."""
 
     def __init__(self, nest: Nest, stage: int) -> None:
+        # ``stage`` is the number of the earlier of the two.
         self.nest = nest
         self.stage = stage
         reduces = [s for s in nest.statements if isinstance(s, Reduce)]

@@ -42,6 +42,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     several blocks where there are too few of them to occupy all multiprocessors.
     """
     row = _ScannedRow.of(nest, gpu)
+    # Vectors of a thread whose running values fit into its registers.
     room = gpu.scan_words // row.vector_words
     if row.vectors > gpu.scan_threads * room:
         room *= 2

@@ -53,8 +53,10 @@ def kept_columns(text: Text, begin: str, members: str = "1") -> str:
         start = max_i64(start, quotient(near * key_block, 16) * 16)
         end = min_i64(end, far * key_block)
 
-    Empty if there is no block mask. ``members`` is how many heads of columns, from
-    ``member`` on, the tile of rows has; ``begin`` is the variable of the first column.
+    ``next_keys`` has a row for each block of queries: for each block of keys the next
+    kept block from there on, and then the end of the last kept block. Empty if there is
+    no block mask. ``members`` is how many heads of columns, from ``member`` on, the
+    tile of rows has; ``begin`` is the variable of the first column.
     """
     if not text.form.blocks:
         return ""

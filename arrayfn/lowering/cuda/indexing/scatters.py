@@ -63,7 +63,7 @@ FUNCTIONS: Final = {
     "scatter_max": "max",
 }
 IN_ORDER: Final = 32  # up to so many updates, each thread goes over them all
-_MAX: Final = 2**31 - 1  # indices that kernels divide
+_MAX: Final = 2**31 - 1  # the largest index that kernels divide
 _ATOMIC_INTEGERS: Final = frozenset(
     (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 )
@@ -81,7 +81,8 @@ def combines_in_parallel(equation: Equation) -> bool:
     """Return whether ``scatter`` should lower ``equation``, not one nest.
 
     It should if several updates may have the same target, and updates are not few. The
-    template's one nest goes over the updates in order.
+    template's one nest goes over the updates in order. Arrays must have indices of 31
+    bits, which kernels can divide.
     """
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)

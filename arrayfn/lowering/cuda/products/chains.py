@@ -76,6 +76,7 @@ class _Search:
             user = users[0] if len(users) == 1 else None
             if user is None or user in self.found or "max" in terms:
                 break
+            # Each term may occur once, but scalings several times, before all others.
             kind = self.kind(user, value)
             if not kind or kind in terms or (kind == "scaled" and terms - {"scaled"}):
                 break
@@ -83,7 +84,7 @@ class _Search:
                 terms.add(kind)
             links.append(user)
             if "added" in terms:
-                end = len(links)
+                end = len(links)  # a chain without a sum is of no use
             value = user.outputs[0]
         return tuple(links[:end])
 

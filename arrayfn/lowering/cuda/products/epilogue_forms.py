@@ -135,11 +135,14 @@ class EpilogueMatcher:
         self.call = call
         self.dtype = nest.operands[number].dtype
         self.suffix = short_name(dtypes.compute_dtype(self.dtype))
+        """The end of the names of functions in the compute dtype, such as ``f32``."""
         self.product_operand = nest.operands[number]
         self.definitions = {
             s.result: s for s in nest.statements if not isinstance(s, Store)
         }
+        """The statement that computes each value."""
         self.users: dict[Value, list[Statement]] = {}
+        """The statements that read each value."""
         for s in nest.statements:
             for value in dict.fromkeys(uses(s)):
                 self.users.setdefault(value, []).append(s)

@@ -82,6 +82,7 @@ def _by_columns(
     """
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
+    # The unknowns of one side are a column of b or, on the right, a row.
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
     # x @ op(a) = b is op(a).T @ x.T = b.T. So the matrix on the left of the unknowns is
     # ``a`` or its transpose.
@@ -98,6 +99,7 @@ def _by_columns(
     if is_substituted(dtype, n, sides):
         yield substituted(matrix, answers, b, n, sides, unit=system.unit)
         return
+    # ``a`` as it lies is a transposed matrix by columns, so that needs no copy.
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
