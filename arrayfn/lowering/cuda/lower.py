@@ -480,12 +480,13 @@ class _CudaLowering(Lowering):
     def add_per_element_while(self, equation: Equation) -> bool:
         """Append a batched ``while_loop`` as a loop whose elements end one by one.
 
-        Returns False, and appends nothing, if ``equation`` is not of that form.
+        Returns False, and appends nothing, if ``equation`` is not of that form, or if
+        something reads its last output: whether any element goes on.
         """
-        ends = None if self.serial else per_element_while(equation)
-        if ends is None or self.uses[equation.outputs[-1]]:
+        element_loop = None if self.serial else per_element_while(equation)
+        if element_loop is None or self.uses[equation.outputs[-1]]:
             return False
-        step = loop_of(equation, ends, self.reads, self.storage, self.block)
+        step = loop_of(equation, element_loop, self.reads, self.storage, self.block)
         lanes = lanes_of(step)
         if lanes:
             side_by_side(step, lanes)

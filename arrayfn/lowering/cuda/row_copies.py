@@ -150,10 +150,10 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_shared_vector("store", self.row_name(value))
 
     def move_shared_vector(self, operation: str, registers: str) -> None:
-        """Print ``load_f32x4(a_shared, shared_at, a_vector, 0)``, or the store.
+        """Print the load or the store of the current vector of the shared tile.
 
-        ``operation`` is "load" or "store", ``registers`` the thread's array:
-        ``a_vector``.
+        For example ``load_f32x4(a_shared, shared_at, a_vector, 0)``. ``operation`` is
+        "load" or "store", ``registers`` the thread's array: ``a_vector``.
         """
         name = self.vector_name(self.shared_row, self.schedule.lanes)
         array = self.shared_name(self.shared_row)

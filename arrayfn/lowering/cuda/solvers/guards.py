@@ -51,6 +51,7 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         return None
     if primitive not in _SOLVERS:
         return _of_finite(primitive, operands[0], equation)
+    # ``solve`` has right-hand sides before its matrix.
     *sides, a = operands
     results = primitive(*sides, _where(_without_nan(a), a), **equation.params)
     return results if isinstance(results, tuple) else (results,)

@@ -245,13 +245,14 @@ def _with_padding(
     """Give ``equation`` the padding of ``pad``; None if ``pool`` has no kernel then.
 
     The new operands are ``inputs``. ``sign`` is -1 if ``pad`` has negative widths. None
-    also if ``pad`` inserts elements between others, or pads axes without windows.
+    also if ``pad`` inserts elements between others, cuts elements off, or pads axes
+    without windows.
     """
     config: slicing.PadConfig = pad.params["config"]
     axes = equation.params["axes"]
     for axis, (low, high, between) in enumerate(config):
-        outside = min(low * sign, high * sign) < 0
-        if between or outside or ((low or high) and axis not in axes):
+        cuts = min(low * sign, high * sign) < 0
+        if between or cuts or ((low or high) and axis not in axes):
             return None
     padding = tuple((config[a][0] * sign, config[a][1] * sign) for a in axes)
     params = {**equation.params, "padding": padding}
