@@ -69,7 +69,7 @@ class Chunks:
     @property
     def parts(self) -> int:
         """How many parts there are, with the rest."""
-        return self.count + (self.rest > 0)
+        return self.count + 1 if self.rest else self.count
 
 
 def merged_parts(

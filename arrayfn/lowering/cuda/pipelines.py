@@ -108,8 +108,8 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("size = i64(0)")
             with self.open_slices():
                 self.line("size = size + count")
-        copies = schedule.prefetch_rows + bool(schedule.broadcast_operands)
-        mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
+        count = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
+        mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * count}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]

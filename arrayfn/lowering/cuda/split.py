@@ -111,17 +111,19 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     if strided:
         # Chunks become columns: a block of these for each multiprocessor.
         columns = gpu.multiprocessors * WARP // nest.axes[-1].extent
+        # The largest power of two up to ``columns``.
         chunks = min(1 << columns.bit_length() - 1, extent // gpu.tiles)
         chunks = max(chunks, min(power_of_two(fewest), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]
-    parts = part_arrays(nest, chunks + (rest > 0))
+    all_chunks = chunks + 1 if rest else chunks
+    parts = part_arrays(nest, all_chunks)
     pieces = [partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
         pieces.append(partial_nest(nest, axis, chunks, rest, 1, parts, size * chunks))
     sums = chunk_sums([part.reduce for part in parts])
-    return [*pieces, combine_parts(nest, parts, chunks + (rest > 0), sums)]
+    return [*pieces, combine_parts(nest, parts, all_chunks, sums)]
 
 
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
@@ -304,7 +306,8 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     """
     assert s.axis is not None
     if s.axis != axis:
-        return [replace(s, axis=s.axis + (s.axis > axis))]
+        # Axes after ``axis`` move on by one.
+        return [replace(s, axis=s.axis + 1 if s.axis > axis else s.axis)]
     chunk, within, begin, first, inside = (
         Value(f"{s.result.name}_{part}", dtypes.int64)
         for part in ("chunk", "within", "begin", "first", "inside")

@@ -146,6 +146,7 @@ def _sub_nest(
     own = {s.result.name for s in roots if isinstance(s, Reduce)}
     needed = with_dependencies(nest.statements, roots, through_reductions=False)
     read = {value.name for s in needed for value in uses(s)}
+    # Keep what the roots need, and the reductions whose results are loaded.
     computing = restrict(
         nest,
         [

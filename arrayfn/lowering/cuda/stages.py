@@ -131,8 +131,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
             if thread == 0:
                 b_out[i0] = b
         """
-        leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
-        condition = " and ".join(leader + [self.live] * bool(self.live))
+        is_leader = f"{self.member} == 0" if self.schedule.threads_per_row > 1 else ""
+        condition = " and ".join(filter(None, (is_leader, self.live)))
         for s in self.outer_statements(stage):
             with self.open_if(condition if isinstance(s, Store) else ""):
                 self.emit(s, self.variables)

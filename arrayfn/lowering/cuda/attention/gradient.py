@@ -311,7 +311,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     text = Text(form, tiles, side.row_extent, side.column_extent, mean)
     columns = tiles.columns
     # Without ``dp``, only the first product is computed: the logits.
-    row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
+    row_arrays: Sequence[str] = side.row_arrays[: 2 if dp else 1]
     reach = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
     if not form.scales_first:

@@ -141,7 +141,7 @@ class _Known:
         ``s`` is dropped if another scalar stands for its result. An integer of only one
         possible value keeps its statement, because it may be an index.
         """
-        name, suffix = s.function.rpartition("_")[::2]
+        name, _, suffix = s.function.rpartition("_")
         if name == "identity" and s.result.dtype not in dtypes.INTEGERS:
             return self.replace(s, s.arguments[0])
         if name == "select" and isinstance(s.arguments[0], Constant):

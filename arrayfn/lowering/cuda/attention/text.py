@@ -405,7 +405,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         score = form.score
         if not (form.scales_first or form.mask):
             return ""
-        dtypes = {"bias": form.bias, "mask": "u8" * form.mask}
+        dtypes = {"bias": form.bias, "mask": "u8" if form.mask else ""}
         terms = {name: self._term(name, t) for name, t in dtypes.items() if t}
         of_each: list[str] = []
         if score or any(not term.of_pair for term in terms.values()):

@@ -84,6 +84,7 @@ def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
     Axes of extent 1 are left out, and neighbouring axes merge where all arrays allow
     it.
     """
+    # Extent and strides in each array of the axes so far.
     axes: list[tuple[int, tuple[int, ...]]] = []
     for extent, axis_strides in zip(extents, zip(*strides, strict=True), strict=True):
         if extent == 1:

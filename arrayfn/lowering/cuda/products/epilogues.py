@@ -99,7 +99,7 @@ class EpilogueFolding(StepRewrite):
             lambda matches: all(epilogue == matches[0][0] for epilogue, _ in matches),
             zip(*chains, strict=False),
         )
-        for matches in reversed([*common]):
+        for matches in reversed([*common]):  # the longest epilogue first
             values = [value for _, value in matches]
             if self.fold_values(position, call, matches[0][0], readers, values):
                 return

@@ -302,6 +302,7 @@ def _integers_of(
         extents_of(arrays[name], roles[name][SPATIAL])
         for name in ("operand", "kernel", "output")
     )
+    # For each axis: extent, size, count, stride, dilation, and the two paddings.
     for k, (*numbers, (low, high)) in enumerate(zip(*extents, *along, strict=True)):
         values = zip(AXIS, (*numbers, low, high), strict=True)
         integers.update({f"{name}{k}": value for name, value in values})
