@@ -108,11 +108,12 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("size = i64(0)")
             with self.open_slices():
                 self.line("size = size + count")
-        count = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
-        mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * count}
+        copies = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
+        mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
+            # With only one exchange a row, two mbarriers alternate.
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are assigned statically: their numbers are not sent.
             mbarriers["numbered"] = [
