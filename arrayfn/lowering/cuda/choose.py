@@ -1,6 +1,6 @@
 """Chooses the schedule of a nest (blocks, threads and vectors) for a ``GpuConfig``.
 
-The choice depends on the nest's shapes, strides and dtypes alone, never on a
+The choice depends only on the nest's shapes, strides and dtypes, never on a
 measurement at run time. So results have the same bits on all machines with the same
 configuration.
 """
@@ -249,7 +249,7 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
     if WARP < threads_per_row <= 2 * WARP and fits_in_registers(
         nest, words, warp_tiles, WARP, gpu
     ):
-        threads_per_row = WARP  # shuffles alone, without exchange between warps
+        threads_per_row = WARP  # only shuffles, without exchange between warps
     if threads_per_row > WARP:
         threads_per_row = max(4 * WARP, threads_per_row)
     threads_per_row = min(threads_per_row, gpu.max_threads)
@@ -262,7 +262,8 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
     register_resident = fits_in_registers(nest, words, tiles, threads_per_row, gpu)
     limit = gpu.max_threads // 2 if has_single_stage_loads(nest) else gpu.threads
     while threads_per_row > limit and 2 * words * tiles <= gpu.row_words:
-        # Of several smaller blocks one computes while another waits.
+        # Smaller blocks: several fit on a multiprocessor, and one computes while
+        # another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if register_resident:
         return _RowGroup(threads_per_row, tiles, True)
@@ -277,8 +278,8 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
     """Use shared memory to let a multiprocessor load one row while it computes another.
 
-    A block that fills a multiprocessor alone loads, computes and stores one after the
-    other. One of these changes of ``schedule`` lets two rows overlap:
+    If only one block fits on a multiprocessor, it loads, computes and stores one after
+    the other. One of these changes of ``schedule`` lets two rows overlap:
 
     * Small fp16 or bf16 rows: limit registers so that more blocks fit.
     * Operands that all rows share and only the last stage reads (weights): prefetch
@@ -290,7 +291,7 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
     """
     half = gpu.max_threads // 2
     weights = late_broadcast_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
-    if 2 * words * schedule.tiles <= gpu.row_words:
+    if 2 * words * schedule.tiles <= gpu.row_words:  # a small row
         is_half_precision = words < schedule.lanes
         if weights and is_half_precision and schedule.threads_per_row >= half:
             blocks = gpu.resident_half_threads // schedule.threads_per_row

@@ -173,7 +173,7 @@ class PipelinePrinter(DynamicRowScheduler):
         if schedule.cluster > 1:
             self.line("cluster_arrive()")
         self.line("griddepcontrol_wait()")
-        # The blocks fill the GPU: those of the next kernel start as these end.
+        # The blocks fill the GPU: blocks of the next kernel start as these end.
         self.line("griddepcontrol_launch_dependents()")
         with self.open("if member == 0:"):
             self.line("following = start")

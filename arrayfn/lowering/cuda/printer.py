@@ -51,11 +51,11 @@ class CudaPrinter(VectorPrinter[S]):
 
     own_names = RESERVED
     live: str = ""
-    """The variable that is False in threads without a row or column; empty if there are
-    none.
+    """The variable that is False in threads without a row or column.
 
-    Those threads, in the last block, compute the last row again and do not store it, so
-    that barriers and shuffles find all threads.
+    It is empty if there are no such threads. They are in the last block; they compute
+    the last row again and do not store it, so that barriers and shuffles find all
+    threads.
     """
     dynamic_shared: int = 0
     """Bytes of dynamic shared memory that arrays have been given so far."""

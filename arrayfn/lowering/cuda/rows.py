@@ -100,7 +100,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine a row group's partial results of ``reduces``, those of a stage.
+        """Combine a row group's partial results of ``reduces``, a stage's reductions.
 
         Prints, for a sum ``a`` by 8 warps (by one warp or less: only the first two
         lines):

@@ -5,8 +5,8 @@ lies ``lag`` parts before. By then the totals before that part have been publish
 blocks hardly wait, and its elements are still in the L2 cache, so memory is read once.
 Totals of groups of 512 parts are also published, half a ``lag`` later. The prefix of a
 part is the sum of up to 511 totals of its own group and of the totals of the groups
-before; a thread reads eight of them at once. The order of the sums follows from the
-shapes alone.
+before; a thread reads eight of them at once. The order of the sums follows only from
+the shapes.
 
 The kernel's variable ``tile`` is a part's number among those of all rows, ``part`` its
 number in its row, ``start`` the row. The flag buffer has a slot for the total of each

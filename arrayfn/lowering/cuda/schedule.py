@@ -21,8 +21,8 @@ These words are common to all: ``threads`` is the block size. A *vector* is ``la
 neighbouring elements, the most that one access of a thread can move. ``tiles`` is how
 many vectors a thread has in registers at a time. ``stem`` begins the kernels' names.
 
-The threads of a row group combine their values in a fixed tree, so results depend on
-shapes alone.
+The threads of a row group combine their values in a fixed tree, so the order of sums
+depends only on shapes.
 """
 
 from __future__ import annotations

@@ -53,10 +53,13 @@ class StageVectors:
         stage: The number of the stage.
         body: Its statements for each element.
         loads: Numbers of all operands that are loaded as vectors.
-        preloaded: Those of which all vectors are loaded at first.
-        from_shared: Those that are loaded from shared memory, one vector at a time.
-        streamed: Those that are loaded from global memory, one vector at a time.
-        prefetched: Those of ``streamed`` that ``cp.async`` has copied to shared memory.
+        preloaded: Numbers of the operands of which all vectors are loaded at first.
+        from_shared: Numbers of the operands that are loaded from shared memory, one
+            vector at a time.
+        streamed: Numbers of the operands that are loaded from global memory, one vector
+            at a time.
+        prefetched: The operands of ``streamed`` that ``cp.async`` has copied to shared
+            memory.
         stores: Numbers of all operands that are stored as vectors.
     """
 

@@ -87,7 +87,7 @@ flag_buffer, k, step, end, tile)`` waits for the N slots k, k + step, ... below 
 whose loads are issued together, and puts the values in the first registers of ``tile``;
 registers of slots from ``end`` on stay as they are. Who waits also sees other memory
 that the publisher wrote before a ``fence()``, after a ``fence()`` of its own. A flag
-buffer is u64 words that are 0 before the first launch and used by one kernel alone: one
+buffer is u64 words that are 0 before the first launch and used by only one kernel: one
 word, and as many for each slot as a value has parts of 32 bits. Every flag holds the
 number of its launch, so nothing is cleared between launches.
 

@@ -405,7 +405,7 @@ def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
 
 
 def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
-    """Return lines that declare all tiles in shared memory, and copy those of rows.
+    """Return lines that declare all tiles in shared memory, and copy tiles of rows.
 
     For the cotangents of keys, with 128 rows and 64 columns:
 

@@ -3,7 +3,7 @@
 A Program of scalars comes in as text (see ``arrayfn.nn.score_programs``): its inputs
 are a score, the indices of batch, head, query and key, and captured arrays, which it
 reads at computed indices. Lines come out, sorted by what they depend on, so that a
-kernel computes what depends on the head alone once for each tile.
+kernel computes what depends only on the head once for each tile.
 """
 
 from __future__ import annotations

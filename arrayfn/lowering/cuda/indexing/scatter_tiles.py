@@ -7,7 +7,7 @@ So each target is read and written once, and the operand need not be copied firs
 
 Each warp collects updates in their order. Of 32 at a time, updates of the same target
 are combined by the lanes that hold them; then one warp after the other combines its
-results with the tile. The order of combination follows from the updates' keys alone.
+results with the tile. The order of combination follows only from the updates' keys.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ thread reduces a chunk of updates, for its elements of the window: it combines e
 of equal keys with the target. The result of a run that began in an earlier chunk
 becomes the chunk's partial result. Partial results are again updates in the order of
 their keys, so the same kernel combines them, until there is one chunk. The tree of
-additions follows from the keys alone.
+additions follows only from the keys.
 """
 
 from __future__ import annotations

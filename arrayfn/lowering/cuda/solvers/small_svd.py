@@ -258,10 +258,10 @@ barrier()
 
 
 def _orthogonalize_again(layout: ColumnLayout) -> str:
-    """Return lines that make vector ``k`` orthogonal to those before it again.
+    """Return lines that make vector ``k`` orthogonal a second time.
 
-    They subtract its projections. ``results`` has its inner products with the vectors
-    before it. ``layout`` gives its dtype and the number of rows.
+    They subtract its projections on the vectors before it. ``results`` has the inner
+    products with these. ``layout`` gives the dtype and the number of rows.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""# Once more: rounding errors weigh more in what is short.

@@ -207,9 +207,9 @@ class Extents:
 
 
 def block_count(integers: dict[str, int]) -> int:
-    """Return the number of blocks of a launch with these ``integers``.
+    """Return the number of blocks of a launch with these integer arguments.
 
-    They are those of ``Extents.integers``.
+    ``integers`` are the result of ``Extents.integers``.
     """
     return -(-integers["items"] // THREADS)
 
