@@ -310,7 +310,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """Return the kept values that ``stage`` computes, and those that it reads.
+        """Return kept values: those that ``stage`` computes, and those that it reads.
 
         A kept value is computed by one stage and read by later ones. Loads that are
         read from their operand's registers are in neither list.
