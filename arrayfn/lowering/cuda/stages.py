@@ -415,17 +415,26 @@ class StagedPrinter(PartialResultsPrinter[T]):
     # Hooks that pipelines override.
 
     def after_first_loads(self) -> None:
-        """Print what can be done while the first stage's loads are in flight."""
+        """Print what can be done while the first stage's loads are in flight.
+
+        Nothing here; subclasses override it.
+        """
 
     def memory_of(self, operand: int) -> Memory:
         """Return the memory that has the elements of ``operand`` before a stage."""
         return Memory.GLOBAL
 
     def wait_for_shared_operands(self) -> None:
-        """Print the wait for operands in ``Memory.SHARED`` to arrive there."""
+        """Print the wait for operands in ``Memory.SHARED`` to arrive there.
+
+        Nothing here, as there are no such operands; pipelines override it.
+        """
 
     def load_shared_vector(self, operand: int) -> None:
-        """Print the load of the current vector of an operand in ``Memory.SHARED``."""
+        """Print the load of the current vector of an operand in ``Memory.SHARED``.
+
+        Nothing here, as there are no such operands; pipelines override it.
+        """
 
     # Elements.
 

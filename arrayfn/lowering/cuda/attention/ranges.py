@@ -168,8 +168,9 @@ class _Known:
     def fold_logic(self, s: Compute, name: str) -> bool:
         """Return whether to leave out ``s``, an ``and`` or ``or``; record its result.
 
-        It is left out if one operand is a constant. This constant is the result if it
-        decides it (``False and x``, ``True or x``); otherwise the other operand is.
+        It is left out if one operand is a constant. If the constant decides the result
+        (``False and x``, ``True or x``), it stands for the result; otherwise the other
+        operand does.
         """
         first, second = s.arguments
         for one, other in ((first, second), (second, first)):

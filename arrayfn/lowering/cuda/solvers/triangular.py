@@ -99,7 +99,7 @@ def _by_columns(
     if is_substituted(dtype, n, sides):
         yield substituted(matrix, answers, b, n, sides, unit=system.unit)
         return
-    # ``a`` as it lies is a transposed matrix by columns, so that needs no copy.
+    # The memory of ``a`` is a transposed matrix by columns, so that needs no copy.
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
