@@ -60,7 +60,11 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
         return scan(nest, gpu)
     has_columns = has_reduced_axes and not nest.axes[-1].reduced
     if in_order:  # one thread goes through a row, or a column
-        return Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
+        if has_columns:
+            return Columns(threads_per_row=1, tiles=1, register_resident=False)
+        return Rows(
+            4 * WARP, threads_per_row=1, lanes=1, tiles=1, register_resident=False
+        )
     return columns(nest, gpu) if has_columns else rows(nest, gpu)
 
 
@@ -103,7 +107,7 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     along another axis, blocks transpose tiles in shared memory instead.
     """
     if not nest.axes:
-        return Elementwise(32, 1, True)
+        return Elementwise(threads=32, lanes=1, full_vectors=True)
     axis = transposed_axis(nest)
     if axis is not None:
         return Transpose(axis, elements_per_word(nest, axis))

@@ -69,7 +69,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
 
     @override
     def accumulator_count(self, reduces: Sequence[Reduce]) -> int:
-        """Choose how many partial results a thread has of each of these reductions.
+        """Choose how many partial results a thread has of each of ``reduces``.
 
         The number is that of ``PartialResultsPrinter``, halved until all of them take
         up at most ``MAX_ACCUMULATOR_WORDS`` registers: two blocks have to fit on a

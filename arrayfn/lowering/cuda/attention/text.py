@@ -244,9 +244,8 @@ for at in range(thread, {count * pieces}, {threads}):
     ) -> str:
         """Multiply on tensor cores: ``sums += left @ right.T``.
 
-        The sum of each product is over the elements of a head.
-
-        For heads of 48 elements and 64 columns:
+        The sum of each product is over the elements of a head. For heads of 48 elements
+        and 64 columns:
 
             for step in unrolled(3):
                 for m in range(1):
@@ -261,8 +260,8 @@ for at in range(thread, {count * pieces}, {threads}):
             sums: The name of the accumulators, here ``logits``.
             left: The tile of rows in shared memory, here ``q_tile``.
             right: The tile of columns, here ``k_tile``.
-            first: Where the tile of columns begins in its array: an expression and
-                `` + ``, or empty.
+            first: Where the tile of columns begins in its array: an expression and `` +
+                ``, or empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""

@@ -112,7 +112,7 @@ class SkinnyProduct:
         return short_name(self.b.array.type.dtype) in HALF_PRECISION
 
     def call(self, gpu: GpuConfig) -> HandwrittenCall:
-        """Return the call of the product's kernel, with the tile of the least cost."""
+        """Return the call of the product's kernel, whose tile has the smallest cost."""
         tile: SkinnyTile
         if self.is_half:
             tile = half_tile(self, gpu)

@@ -250,6 +250,7 @@ class _Arrangement:
 
     def _with_extra_padding(self, x: Atom) -> Atom:
         """Pad ``x``, the operand, with the zeros that the library does not add."""
+        # Zeros before, after and between the elements along each axis.
         config = tuple(
             (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
         )

@@ -165,7 +165,7 @@ def _blocked(
     pixels of a block along it.
     """
     zero = conversion.literal(0, x.type.dtype)
-    none = (0, 0, 0)
+    none = (0, 0, 0)  # no zeros before, after and between elements
     config = (none, *((low, high, 0) for low, high in borders), none)
     x = slicing.pad(x, zero, config=config)
     first, *space, inner = x.type.shape
