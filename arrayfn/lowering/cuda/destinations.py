@@ -352,6 +352,7 @@ def _nest_redirected(
     None if an axis of the nest has no single stride in the target. ``root_of`` gives
     the array whose memory an array has.
     """
+    # The operands that have the memory of the source.
     touched = [
         k for k, o in enumerate(nest.operands) if root_of(o.array) is copy.source
     ]

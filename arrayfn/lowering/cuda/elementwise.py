@@ -111,6 +111,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         first = "first" if lanes > 1 else f"i{inner}"
         scale = f" * {lanes}" if lanes > 1 else ""
         variables: AxisIndices = {}
+        # Several axes: split the vector's number into row and place in the row.
         if inner:
             self.line(f"item = {item}")
             self.open(f"if item < {self.integer('items', total)}:")

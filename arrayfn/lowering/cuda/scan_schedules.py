@@ -124,12 +124,14 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         for s in nest.statements
         if isinstance(s, Load) and s.level == "element" and not s.indices
     }
+    # Bulk copies move whole vectors of 16 bytes or more.
     itemsizes = {
         k: o.dtype.itemsize
         for k, o in loaded.items()
         if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
     }
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
+    # Shared memory for one vector of each thread, in all slots.
     vector_bytes = threads * lanes * sum(itemsizes.values()) * gpu.part_slots
     tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
     if not itemsizes or not tiles or not gpu.max_cluster:
@@ -139,6 +141,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])
     blocks = gpu.multiprocessors * gpu.part_blocks
+    # Prefetching pays only if each block has several parts.
     if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(

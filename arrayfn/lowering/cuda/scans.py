@@ -60,6 +60,8 @@ class ScanPrinter(CudaPrinter[S]):
         self.read_nest()
         schedule = self.schedule
         n, step = self.extent(self.inner), self.tile_elements
+        # Rows that are longer than what the threads have at a time are scanned in a
+        # loop.
         loops = self.nest.axes[self.inner].extent > step
         self.has_begin = loops
         if schedule.cluster > 1:

@@ -51,9 +51,11 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     words = kept_words(nest, lanes)
     is_few = rows < gpu.multiprocessors
     tiles = max(1, gpu.cluster_words // words // (2 if is_few else 1))
+    # Threads of all blocks of the cluster at first; more blocks then share them.
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
     while threads > gpu.cluster_threads and cluster < gpu.max_cluster:
         cluster, threads = 2 * cluster, threads // 2
+    # Few rows: larger clusters occupy more multiprocessors.
     while is_few and cluster < gpu.max_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
         is_few = rows * cluster < 2 * gpu.multiprocessors

@@ -86,6 +86,7 @@ def distribute(nest: Nest) -> list[Nest]:
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
             made = _sub_nest(nest, roots, results, nest.axes, lambda s: s.level, first)
+            # Store the results, which later nests load.
             operands, statements = list(made.operands), list(made.statements)
             end = made.stages
             for s in roots:
@@ -94,6 +95,7 @@ def distribute(nest: Nest) -> list[Nest]:
             pieces.append(
                 replace(made, operands=tuple(operands), statements=tuple(statements))
             )
+    # The nest of elements runs over all axes in parallel, the last one over the rows.
     stores = [s for s in nest.statements if isinstance(s, Store)]
     elements = [s for s in stores if s.level == "element"]
     if elements:

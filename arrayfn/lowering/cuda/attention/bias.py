@@ -141,6 +141,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     mean = "row_delta[lane_row]"
     text = Text(form, tiles, mean=mean)
     columns, line = tiles.columns, form.line
+    # The arrays of which a block has a tile, and what the tile's rows are.
     arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
     copies = "".join(
         text.copy_rows(x, f"{x}_base", "queries", tiles.rows, "first_row")

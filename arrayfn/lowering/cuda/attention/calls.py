@@ -121,6 +121,7 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     """
     call = _Call.of(equation, reads)
     form = call.form
+    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
@@ -149,6 +150,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
     """
     call = _Call.of(equation, reads)
     form = call.form
+    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
     new_statistics = call.new_statistics()
     yield call.statistics(new_statistics)
@@ -201,6 +203,7 @@ def attention_bias_gradient(
     yield call.statistics(new_statistics)
     tiles = biases.bias_tiles(form, T, S)
     one_row = rows < T
+    # How the bias is broadcast: how many batches, heads and tiles of rows share a tile.
     shared_by = {
         "bias_rows": rows,
         "bias_heads": heads,
@@ -248,8 +251,9 @@ class _Call:
         """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
+        # Names, arrays and strides of the optional operands.
         terms: tuple[str, ...] = static["given"]
-        kinds = dict(zip(terms, equation.inputs[3:], strict=False))
+        given = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
         steps = dict(zip(terms, strides[3:], strict=False))
         # Bias and mask are read by pairs if pairs are aligned: keys are contiguous, not

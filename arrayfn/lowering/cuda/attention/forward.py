@@ -163,11 +163,14 @@ def forward(form: Form, tiles: Tiles) -> str:
     line, columns = form.line, tiles.columns
     reach = ("left", "right", "query_end", "key_end")
     copies = {x: text.copy_rows(x, f"{x}_base", "end", columns) for x in ("k", "v")}
+    # With a block mask, the loop jumps to the next kept block.
     next_kept: list[str] = []
     if form.blocks:
         jump = indented(next_columns(text).strip("\n"), 1)
         next_kept = ["if start < end:", jump, "    start = next_start"]
     copy_q = text.copy_rows("q", "q_base", "queries", tiles.rows, "first_row")
+    # The maximum of the logits is ``most``; weights are exp2 of the scaled logit less
+    # ``base``, the scaled maximum.
     if form.scales_first:
         base, rescale, weight = "most", "row_max[lane_row] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E

@@ -406,6 +406,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
             return ""
         dtypes = {"bias": form.bias, "mask": "u8" if form.mask else ""}
         terms = {name: self._term(name, t) for name, t in dtypes.items() if t}
+        # Lines for each logit. ``place`` is its column, clamped to the array.
         of_each: list[str] = []
         if score or any(not term.of_pair for term in terms.values()):
             of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
@@ -425,6 +426,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 "logits[at + side] = logit",
             ]
         of_row = [term.of_row for term in terms.values()]
+        # Lines of the score function that depend only on the head, or on the row.
         of_head: list[str] = []
         if score:
             along = PLACES[3 if self.is_transposed else 2]

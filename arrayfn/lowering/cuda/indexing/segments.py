@@ -251,6 +251,7 @@ def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritte
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
     out = stored(short_name(u.target))
+    # The register at which the elements of update ``j`` begin.
     slot = "j" if lanes == 1 else f"j * {lanes}"
     store_target = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
     to_target = fill_template(

@@ -140,6 +140,7 @@ class EpilogueFolding(StepRewrite):
             values: The value in each of these nests.
         """
         product = call.writes["c"].array
+        # The nests that store the value where the product could store it instead.
         stores = [
             (reader, store)
             for reader, value in zip(readers, values, strict=True)

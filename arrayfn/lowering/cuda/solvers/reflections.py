@@ -101,6 +101,7 @@ class _Reflections:
         solution of the triangular system. ``rest`` is V T V^H, which is subtracted from
         1.
         """
+        # ``small`` is the number of reflections, ``inner`` the number of columns of Q.
         (q, _), dtype = self.op.equation.outputs, self.a.type.dtype
         rows, inner = q.type.shape[-2:]
         count, small = self.matrices, self.tau.type.shape[-1]

@@ -74,6 +74,7 @@ def substituted(
     dtype = b.type.dtype
     size = _ROWS[dtype]
     matrices = math.prod(b.type.shape[:-2])
+    # Blocks of rows of a matrix, and parts of its right-hand sides.
     blocks, parts = -(-n // size), -(-sides // _SIDES)
     _, down, across = matrix.strides
     _, row, side = answers.strides

@@ -172,6 +172,8 @@ def sort_digits(
     """
     keys, size = data.keys, rows.count * rows.n
     shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT_BITS)
+    # Between the first and the last digit, keys and values are in memory as they are
+    # sorted.
     between = replace(
         data,
         key_source="words",

@@ -68,6 +68,8 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     # For example ``convolution_output_f32_tf32``.
     _, gives, short, *more = provider.split("_")
     roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
+    # The names of the integers with the extents of each array: along spatial axes, and
+    # of its axes of groups, outer and inner axes (in the order of roles).
     along = {"operand": "extent", "kernel": "size", "output": "count"}
     counts = {
         "operand": (p["groups"], p["batch"], p["inner"]),
@@ -150,6 +152,7 @@ class _Arrangement:
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
             roles = {name: without_groups(own) for name, own in roles.items()}
+        # Parameters of spatial axes, in the order of memory.
         strides, dilations, padding = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
@@ -171,6 +174,7 @@ class _Arrangement:
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
+        # A cotangent does not have the extents of its operands: they are a parameter.
         spatial = {"operand": "extent", "kernel": "size"}.get(gives)
         each = range(axes)
         changed = {

@@ -59,6 +59,8 @@ def kernel_sums(
     """
     dtype = result.type.dtype
     lanes = Lanes(dtype)
+    # A thread has a vector of channels, a row of the window, and ``lines_each`` lines
+    # of the output. The sums of all its lines have one slot.
     vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
     lines_each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
     slots = -(-lines // lines_each)

@@ -299,6 +299,7 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         body = sum_body(lanes, axes)
         writes = {"sums": Pointer(results[reduce_window_sum])}
     else:
+        # The pair: an extremum, its position, or both.
         position = next((row for row in _POSITIONS if row in results), None)
         minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)

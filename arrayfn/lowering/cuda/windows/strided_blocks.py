@@ -102,6 +102,8 @@ def convolve_blocks(
     """
     axes = [_Axis.of(p, k) for k in range(p["axes"])]
     gives = params["gives"]
+    # Zeros to add before and after the spatial axes of the arrays that are cut into
+    # blocks.
     borders = {
         "operand": [
             (low + extra[0], high + extra[1])
@@ -116,6 +118,7 @@ def convolve_blocks(
         _blocked(x, borders[name], strides) if name in borders else x
         for name, x in zip(ARRAYS[gives], operands, strict=True)
     ]
+    # The extents of the result along spatial axes, if it is a cotangent.
     extents = {
         "operand": [axis.blocks for axis in axes],
         "kernel": [axis.size for axis in axes],
