@@ -253,7 +253,7 @@ class _Call:
         q, k, *_ = equation.inputs
         # Names, arrays and strides of the optional operands.
         terms: tuple[str, ...] = static["given"]
-        given = dict(zip(terms, equation.inputs[3:], strict=False))
+        atoms_of_terms = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
         steps = dict(zip(terms, strides[3:], strict=False))
         # Bias and mask are read by pairs if pairs are aligned: keys are contiguous, not
@@ -262,7 +262,7 @@ class _Call:
             name
             for name in ("bias", "mask")
             if name in terms
-            and kinds[name].type.shape[-1] == k.type.shape[1]
+            and atoms_of_terms[name].type.shape[-1] == k.type.shape[1]
             and steps[name][-1] == 1
             and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
         }
@@ -272,20 +272,24 @@ class _Call:
             dtype=short_name(q.type.dtype),
             piece=math.gcd(head, 8),
             scale=static["scale"],
-            bias=short_name(kinds["bias"].type.dtype) if "bias" in kinds else "",
-            mask="mask" in kinds,
+            bias=short_name(atoms_of_terms["bias"].type.dtype)
+            if "bias" in atoms_of_terms
+            else "",
+            mask="mask" in atoms_of_terms,
             paired=tuple(sorted(pairs)),
-            query_lengths="query_lengths" in kinds,
-            key_lengths="key_lengths" in kinds,
+            query_lengths="query_lengths" in atoms_of_terms,
+            key_lengths="key_lengths" in atoms_of_terms,
             score=score_lines(
                 static["score"],
                 extents_of(q.type.shape, k.type.shape),
-                captured_types({name: atom.type for name, atom in kinds.items()}),
+                captured_types(
+                    {name: atom.type for name, atom in atoms_of_terms.items()}
+                ),
                 tuple(s for name, s in steps.items() if name.startswith("captured")),
             )
             if static["score"]
             else None,
-            blocks="next_keys" in kinds,
+            blocks="next_keys" in atoms_of_terms,
         )
         left, right = (
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
