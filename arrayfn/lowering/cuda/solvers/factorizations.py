@@ -76,10 +76,10 @@ def _status(matrices: int) -> Var:
 def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
     """Yield the steps of a Cholesky factorization: a kernel, or potrf.
 
-    A kernel factors small matrices, and others by tiles. For potrf, the lower triangle
-    is an upper one in column-major order. cuSOLVER factors the lower triangle of a
-    large matrix by columns in less than half the time, so such a matrix is transposed
-    before and after. The last step stores NaN where there is no factor.
+    One kernel factors small matrices, and another most larger ones by tiles. For potrf,
+    the lower triangle is an upper one in column-major order. cuSOLVER factors the lower
+    triangle of a large matrix by columns in less than half the time, so such a matrix
+    is transposed before and after. The last step stores NaN where there is no factor.
     """
     output = op.equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)

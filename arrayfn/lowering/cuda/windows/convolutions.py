@@ -174,7 +174,8 @@ class _Arrangement:
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
-        # A cotangent does not have the extents of its operands: they are a parameter.
+        # The extents of a cotangent do not follow from its operands: they are a
+        # parameter.
         spatial = {"operand": "extent", "kernel": "size"}.get(gives)
         each = range(axes)
         changed = {

@@ -64,7 +64,7 @@ def extremum_body(
             in the window.
         minimum: Compute the minimum, not the maximum.
     """
-    # The identity of the extremum, where elements are beyond the border.
+    # ``limit`` is the identity of the extremum: the element beyond the border.
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
     if lanes.is_half_precision:
