@@ -264,8 +264,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         """Load or store (``direction``) the vector of ``s`` at its computed indices.
 
         Prints, for a gather: ``load_f32x4(x_in, first + i * x_in_step0, x_tile, 0)``.
-        ``at`` are the indices of the vector's first element,
-        ``register`` is that element's index in the tile.
+        ``at`` are the indices of the vector's first element, ``register`` is that
+        element's index in the tile.
         """
         name = self.vector_name(s.operand, self.schedule.lanes)
         self.move_vector(direction, s.operand, name, self.full_index(s, at), register)

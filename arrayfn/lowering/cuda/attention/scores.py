@@ -132,7 +132,7 @@ def score_lines(
         captured: the types of the captured arrays, which must be the Program's.
         strides: the strides of each captured array.
     """
-    # Names may be from a file; those of a kernel are not.
+    # The text may come from a file: its names do not get into the kernel.
     program = parse_program(text, TABLE, keep_names=False)
     types = [(t.shape, t.dtype) for t in program.input_types]
     if types != [*_SCALARS, *((t.shape, t.dtype) for t in captured)]:
