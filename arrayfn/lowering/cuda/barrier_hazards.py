@@ -22,6 +22,7 @@ class HazardsSinceBarrier:
 
     read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
+    """The arrays that these steps have read, and those that they have written."""
     used_shared_memory: set[str] = field(default_factory=set[str])
     """Kernels whose device functions have used shared memory. A second call of one of
     them by the same block needs a barrier of the block first.

@@ -43,10 +43,10 @@ class ScanPrinter(CudaPrinter[S]):
     * ``a_carried``: the total of the earlier iterations of a loop along the row.
     """
 
-    reduce: Reduce = field(init=False)
+    reduce: Reduce = field(init=False)  # whose running value is stored
     result_store: Store = field(init=False)  # of the running value
     total: str = ""  # the name of the running value: ``a`` above
-    dtype: str = ""
+    dtype: str = ""  # the short name of the running value's dtype
     inner: int = 0  # the axis that is scanned
     loads: list[int] = field(default_factory=list[int])  # operands loaded as vectors
     stores: list[int] = field(default_factory=list[int])  # those stored as vectors

@@ -162,7 +162,8 @@ class Transpose:
     """A block transposes a tile of ``axis`` and the innermost axis in shared memory.
 
     A tile is 32 by 32 elements. If ``pack`` is 2 or 4, elements of 16 or 8 bits move as
-    words of 32 bits, and a tile has 32 times ``pack`` elements along either axis.
+    words of 32 bits, and a tile has 32 times ``pack`` elements along either axis. A
+    block has ``threads`` threads.
     """
 
     stem: ClassVar[str] = "transpose"

@@ -83,6 +83,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages of one row (or column), which a group of threads shares."""
 
     merges: tuple[Merge, ...] = ()
+    """The pairs of stages that share an exchange between parts of a row."""
     factors: dict[str, str] = field(default_factory=dict[str, str])
     """The variable that rescales a kept value to the row's shift, by the value's name.
     """

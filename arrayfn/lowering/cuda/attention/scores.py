@@ -158,7 +158,9 @@ def score_lines(
 class _Window:
     """Where the elements that a gather reads lie: memory, and computed index terms.
 
-    If there is a value ``inside`` and it is False, the elements are ``fill`` instead.
+    ``array`` is the memory with its strides, and ``terms`` are added to indices into
+    it. If there is a value ``inside`` and it is False, the elements are ``fill``
+    instead.
     """
 
     array: StridedArray
@@ -434,6 +436,7 @@ class _Printer(KernelPrinter):
     """Prints the statements of a score function; kernels have the loops around them."""
 
     pointers: Mapping[Var, str] = field(default_factory=dict[Var, str])
+    """The kernel's name of each captured array."""
 
     def score_lines(self, results: Sequence[Scalar]) -> ScoreLines:
         """Print the nest; return the lines that compute ``results``.

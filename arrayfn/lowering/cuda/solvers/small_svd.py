@@ -47,7 +47,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Column-major matrices: an array [matrices, columns, rows]."""
+    """Column-major matrices: an array [matrices, columns, rows] from ``place`` on."""
 
     place: Pointer
     matrices: int

@@ -63,6 +63,7 @@ class _Geometry:
     """Windows over two neighbouring axes of [batch, height, width, channel].
 
     ``extents`` are the height and width, ``counts`` the numbers of windows along them.
+    Axes before the two count as one ``batch``, and axes after them as ``channels``.
     """
 
     windows: SlidingWindows

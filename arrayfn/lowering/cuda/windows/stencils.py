@@ -164,7 +164,8 @@ class WindowAxis:
 class Extents:
     """Extents of outputs (``rows``, ``columns``) and of the array under the windows.
 
-    A thread computes ``thread_columns`` outputs of a row.
+    The array is [``batch``, ``height``, ``width``, ``channels``]. A thread computes
+    ``thread_columns`` outputs of a row.
     """
 
     batch: int
