@@ -478,7 +478,7 @@ class _Printer(KernelPrinter):
     def index(self, operand: int, variables: dict[int, str]) -> str:
         """Return the constant part of an index, 0 or a parameter: there are no axes."""
         offset = self.nest.operands[operand].offset
-        return str(offset and self.integer(f"s_from_{operand}", offset))
+        return self.integer(f"s_from_{operand}", offset) if offset else "0"
 
     @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:

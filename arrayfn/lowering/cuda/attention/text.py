@@ -470,8 +470,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         """
         score = self.form.score
         assert score is not None
-        # The places of rows and of columns: query and key, or key and query.
-        along, across = PLACES[2:] if not self.is_transposed else PLACES[:1:-1]
+        # What the tile's rows and columns are.
+        query, key = PLACES[2:]
+        along, across = (key, query) if self.is_transposed else (query, key)
         added = f" + {bias}" if bias else ""
         lines = [
             f"s_{across} = convert_i64_i32(place)",

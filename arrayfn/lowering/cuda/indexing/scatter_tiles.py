@@ -236,10 +236,12 @@ def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
     """Return lines that combine the collected updates with the tile.
 
     A warp combines 32 updates at a time. Of the lanes whose updates have the same
-    target, each knows the next one (``following``). Values are combined along these
-    lists by pointer jumping: in each step a lane takes the value of the lane that it
-    follows, and then follows the lane that this one follows. The first lane ends with
-    the value for the target. The lines need a barrier before, and end with one.
+    target, each knows the next one (``following``): the number of the lowest bit of the
+    mask ``later``, or -1. Values are combined along these lists by pointer jumping: in
+    each step a lane takes the value of the lane that it follows, and then follows the
+    lane that this one follows. The first lane ends with the value for the target. Lanes
+    without an update have targets of their own, below 0. The lines need a barrier
+    before, and end with one.
 
     Args:
         name: The short name of the targets' dtype.
