@@ -58,7 +58,7 @@ def small_factors(matrices: Var) -> HandwrittenCall:
 
 def _kernel(dtype: DType, size: int) -> Handwritten:
     """Write the kernel for matrices of up to ``size`` rows, a power of two."""
-    # Rows of the tile are one element apart, against bank conflicts.
+    # Rows of the tile are padded by an element, against bank conflicts.
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
 thread = thread_index()
