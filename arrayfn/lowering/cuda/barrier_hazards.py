@@ -22,6 +22,7 @@ class HazardsSinceBarrier:
 
     read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
+    """The arrays that these steps have read, and those that they have written."""
     used_shared_memory: set[str] = field(default_factory=set[str])
     """Kernels whose device functions have used shared memory. A second call of one of
     them by the same block needs a barrier of the block first.
@@ -36,10 +37,11 @@ class HazardsSinceBarrier:
     def conflicting_arrays(
         self, read: Sequence[Var], written: Sequence[Var]
     ) -> set[Var]:
-        """The arrays on which a step has a hazard with those since the last barrier.
+        """Return the arrays on which a step has a hazard with earlier steps.
 
-        ``read`` and ``written`` are the arrays of the step. A hazard is a read after a
-        write, or a write after a read or a write.
+        These are the steps since the last barrier. ``read`` and ``written`` are the
+        arrays of the step. A hazard is a read after a write, or a write after a read or
+        a write.
         """
         touched = self.read | self.written
         return self.written.intersection(read) | touched.intersection(written)

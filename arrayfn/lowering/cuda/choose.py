@@ -1,6 +1,6 @@
 """Chooses the schedule of a nest (blocks, threads and vectors) for a ``GpuConfig``.
 
-The choice depends on the nest's shapes, strides and dtypes alone, never on a
+The choice depends only on the nest's shapes, strides and dtypes, never on a
 measurement at run time. So results have the same bits on all machines with the same
 configuration.
 """
@@ -42,14 +42,17 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 IDLE_SHARE: Final = 8
-"""Rows that are large blocks' are given to clusters only if less than one
-multiprocessor in so many would have a row. Clusters take longer to start.
+"""Limit for giving rows to clusters where the registers of a large block hold a row.
+
+Clusters take longer to start than blocks. So they are chosen only if there are fewer
+rows than one for every ``IDLE_SHARE`` multiprocessors.
 """
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     """Choose the schedule of ``nest`` for the GPU ``gpu``."""
     has_reduced_axes = any(a.reduced for a in nest.axes)
+    # Scans and scatters: their reduced axes run in order.
     in_order = nest.is_in_order and has_reduced_axes
     if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
         return elementwise(nest, gpu)
@@ -57,7 +60,11 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
         return scan(nest, gpu)
     has_columns = has_reduced_axes and not nest.axes[-1].reduced
     if in_order:  # one thread goes through a row, or a column
-        return Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
+        if has_columns:
+            return Columns(threads_per_row=1, tiles=1, register_resident=False)
+        return Rows(
+            4 * WARP, threads_per_row=1, lanes=1, tiles=1, register_resident=False
+        )
     return columns(nest, gpu) if has_columns else rows(nest, gpu)
 
 
@@ -76,9 +83,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Choose how many threads share a row, before stages are merged.
 
-    They are threads of one block if these can keep the row in registers, else a
-    cluster, or a pipeline of copies. A cluster also shares each row where there are
-    fewer rows than multiprocessors.
+    A row is shared by threads of one block if these can keep it in registers. Otherwise
+    a pipeline of copies, or else a cluster, computes it. A cluster is also chosen where
+    there are fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
@@ -100,16 +107,19 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     along another axis, blocks transpose tiles in shared memory instead.
     """
     if not nest.axes:
-        return Elementwise(32, 1, True)
+        return Elementwise(threads=32, lanes=1, full_vectors=True)
     axis = transposed_axis(nest)
     if axis is not None:
         return Transpose(axis, elements_per_word(nest, axis))
     extent = nest.axes[-1].extent
     widest = min(widest_lanes(nest, gpu), store_lanes(nest, gpu))
     lanes = divisor_lanes(extent, widest)
+    # One long axis that the widest vectors do not divide: the elements after the last
+    # full vector are computed one by one.
     if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
         return Elementwise(gpu.threads, widest, full_vectors=False)
-    # A thread that gathers rows waits for an index first: it loads several at a time.
+    # A thread that gathers rows waits for an index before each load: it has several
+    # vectors at a time, if that leaves vectors for all threads of the GPU.
     vectors = math.prod(a.extent for a in nest.axes) // lanes
     all_threads = gpu.multiprocessors * 2 * gpu.max_threads
     tiles = gpu.gather_tiles if lanes > 1 and gathers_rows(nest) else 1
@@ -138,7 +148,7 @@ def gathers_rows(nest: Nest) -> bool:
 
 
 def transposed_axis(nest: Nest) -> int | None:
-    """The axis along which some loads are contiguous, if it is not the last.
+    """Return the axis along which some loads are contiguous, if it is not the last.
 
     None if there is no such axis, or several, or if tiles of it would be too small.
     """
@@ -173,11 +183,13 @@ def elements_per_word(nest: Nest, axis: int) -> int:
     for s in accesses:
         operand = nest.operands[s.operand]
         if s.operand in transposed:
+            # A transposed operand is loaded in vectors along ``axis``.
             fits = is_aligned(operand, lanes, axis)
         elif operand.written:
             stores = isinstance(s, Store) and s.where is None
             fits = stores and is_vector(operand, lanes)
         else:
+            # A stride of 0: one element, which all elements of a vector share.
             fits = not operand.strides[last] or is_vector(operand, lanes)
         if not fits or s.level != "element":
             return 1
@@ -197,8 +209,10 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     vectors = max(1, -(-math.prod(reduced) // lanes))
     words = kept_words(nest, lanes)
     threads_per_row, tiles, register_resident = _row_group(nest, vectors, words, gpu)
+    # Rows of a warp or less: a block has several row groups.
     threads = threads_per_row if threads_per_row > WARP else 4 * WARP
     rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    # Few rows: more threads for each, up to a warp, and one warp in each block.
     while (
         register_resident
         and threads_per_row < WARP
@@ -210,7 +224,8 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     if threads_per_row <= WARP and is_few:
         threads = WARP
     schedule = Rows(threads, threads_per_row, lanes, tiles, register_resident)
-    # The row of one operand leaves room for another block if registers are limited.
+    # A block that keeps one large operand's row: with a limit for its registers,
+    # another block fits beside it.
     limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
     if not limits or 2 * words * tiles < gpu.row_words:
         return schedule
@@ -249,7 +264,7 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
     if WARP < threads_per_row <= 2 * WARP and fits_in_registers(
         nest, words, warp_tiles, WARP, gpu
     ):
-        threads_per_row = WARP  # shuffles alone, without exchange between warps
+        threads_per_row = WARP  # only shuffles, without exchange between warps
     if threads_per_row > WARP:
         threads_per_row = max(4 * WARP, threads_per_row)
     threads_per_row = min(threads_per_row, gpu.max_threads)
@@ -262,7 +277,8 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
     register_resident = fits_in_registers(nest, words, tiles, threads_per_row, gpu)
     limit = gpu.max_threads // 2 if has_single_stage_loads(nest) else gpu.threads
     while threads_per_row > limit and 2 * words * tiles <= gpu.row_words:
-        # Of several smaller blocks one computes while another waits.
+        # Smaller blocks: several fit on a multiprocessor, and one computes while
+        # another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if register_resident:
         return _RowGroup(threads_per_row, tiles, True)
@@ -277,8 +293,8 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
     """Use shared memory to let a multiprocessor load one row while it computes another.
 
-    A block that fills a multiprocessor alone loads, computes and stores one after the
-    other. One of these changes of ``schedule`` lets two rows overlap:
+    If only one block fits on a multiprocessor, it loads, computes and stores one after
+    the other. One of these changes of ``schedule`` lets two rows overlap:
 
     * Small fp16 or bf16 rows: limit registers so that more blocks fit.
     * Operands that all rows share and only the last stage reads (weights): prefetch
@@ -290,7 +306,7 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
     """
     half = gpu.max_threads // 2
     weights = late_broadcast_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
-    if 2 * words * schedule.tiles <= gpu.row_words:
+    if 2 * words * schedule.tiles <= gpu.row_words:  # a small row
         is_half_precision = words < schedule.lanes
         if weights and is_half_precision and schedule.threads_per_row >= half:
             blocks = gpu.resident_half_threads // schedule.threads_per_row
@@ -307,10 +323,10 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
 def _with_prefetched_weights(
     nest: Nest, schedule: Rows, operands: Sequence[int], gpu: GpuConfig
 ) -> Rows:
-    """``schedule`` with a prefetch distance for the operands numbered ``operands``.
+    """Add to ``schedule`` a prefetch distance for the operands numbered ``operands``.
 
-    The distance is as far as shared memory allows; ``schedule`` itself if the operands
-    cannot be copied by ``cp.async``.
+    The distance is as far as shared memory allows, up to ``gpu.prefetch_distance``.
+    Returns ``schedule`` as it is if the operands cannot be copied by ``cp.async``.
     """
     copies = all(can_copy(nest.operands[k], schedule.lanes) for k in operands)
     if not copies or sum(a.reduced for a in nest.axes) != 1:
@@ -336,7 +352,13 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
     if not is_large or not fits or not can_split_row(nest, schedule.lanes):
         return schedule
     return Rows(
-        half, half, schedule.lanes, tiles, True, 1, 2, shared_tiles=shared_tiles
+        threads=half,
+        threads_per_row=half,
+        lanes=schedule.lanes,
+        tiles=tiles,
+        register_resident=True,
+        blocks_per_multiprocessor=2,
+        shared_tiles=shared_tiles,
     )
 
 
@@ -358,7 +380,7 @@ def fits_in_registers(
         return tiles <= 2 * gpu.tiles
     room = 2 * gpu.row_words
     if threads_per_row > gpu.max_threads // 2:
-        # What only one stage loads needs registers besides the row's.
+        # Operands that only one stage loads need registers besides the row's.
         room //= 4 if has_single_stage_loads(nest) else 2
     return words * tiles <= room
 

@@ -69,10 +69,11 @@ class ColumnsPrinter(StagedPrinter[Columns]):
 
     @override
     def accumulator_count(self, reduces: Sequence[Reduce]) -> int:
-        """How many partial results a thread keeps of each of these reductions.
+        """Choose how many partial results a thread has of each of ``reduces``.
 
-        As in ``PartialResultsPrinter``, halved until all of them take up at most
-        ``MAX_ACCUMULATOR_WORDS`` registers: two blocks have to fit on a multiprocessor.
+        The number is that of ``PartialResultsPrinter``, halved until all of them take
+        up at most ``MAX_ACCUMULATOR_WORDS`` registers: two blocks have to fit on a
+        multiprocessor.
         """
         count = super().accumulator_count(reduces)
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)

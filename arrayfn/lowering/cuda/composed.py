@@ -68,6 +68,7 @@ def compose(
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
     barrier_state = Var(ArrayType((1,), dtypes.uint32))
+    # The neutral text is the kernel's key: equal keys are compiled once.
     neutral, printed = (
         _Composer(
             names=names,
@@ -113,9 +114,9 @@ class _Composer(ComposedText):
         root_of: Gives the array whose memory an array has.
         parameters: The kernel's parameters, once composed.
         pointers: The array and the byte offset of each pointer parameter, by its name.
-        pointer_kinds: The type of each such parameter, such as ``f32*``, by its name.
+        pointer_kinds: The type of each pointer parameter, such as ``f32*``, by name.
         reads: The arrays in memory that the steps read.
-        writes: Those that they write.
+        writes: The arrays in memory that the steps write.
         hazards: What was accessed since the last grid barrier.
         source: The kernel's text, once composed.
     """
@@ -137,14 +138,17 @@ class _Composer(ComposedText):
     pointees: dict[Var, tuple[Var, ...]] = field(
         default_factory=dict[Var, tuple[Var, ...]]
     )
-    """The arrays in memory that such a pointer variable may point to."""
+    """For each array whose address changes: the arrays that it may lie in."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
     hazards: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
     source: str = ""
 
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
-        """Fill in ``source``, ``parameters`` and ``pointers`` of kernel ``name``."""
+        """Print ``steps`` as the kernel ``name``.
+
+        Fills in ``source``, ``parameters`` and ``pointers``.
+        """
         self.taken |= {"barrier_state", "block", name}
         self.steps(steps)
         self.parameters = (
@@ -166,16 +170,20 @@ class _Composer(ComposedText):
     # Pointers.
 
     def arrays(self, var: Var) -> tuple[Var, ...]:
-        """The arrays in whose memory ``var`` may lie: several if its address varies."""
+        """Return the arrays in whose memory ``var`` may lie.
+
+        There are several if its address changes from iteration to iteration.
+        """
         root = self.root_of(var)
         return self.pointees.get(root, (root,))
 
     def pointer(self, var: Var, offset: int, kind: str) -> str:
-        """The expression of a pointer to byte ``offset`` of ``var``, such as ``x_at``.
+        """Return the expression of a pointer to byte ``offset`` of ``var``: ``x_at``.
 
-        ``x_at`` is a parameter of the kernel. An array whose address changes has a
-        variable instead: ``h_now``, or ``subarray_f32(h_now, 16)`` with an offset.
-        ``kind`` is the pointer's type, such as ``f32*``.
+        ``x_at`` becomes a parameter of the kernel, which is recorded here. An array
+        whose address changes has a variable instead: ``h_now``, or
+        ``subarray_f32(h_now, 16)`` with an offset. ``kind`` is the pointer's type, such
+        as ``f32*``. Raises CannotComposeError if the array's variable has another type.
         """
         root = self.root_of(var)
         if root in self.moving_pointers:
@@ -190,12 +198,13 @@ class _Composer(ComposedText):
         return name
 
     def subarray(self, pointer: str, kind: str, at: str) -> str:
-        """The expression of a pointer that is advanced by ``at`` elements.
+        """Return the expression of a pointer that is advanced by ``at`` elements.
 
         For example ``subarray_f32(e_at, iteration * 1024)``. ``pointer`` and ``at`` are
         expressions, ``kind`` is the pointer's type.
         """
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
+        # Kernels store booleans and half-precision numbers as unsigned integers.
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
 
@@ -211,9 +220,12 @@ class _Composer(ComposedText):
             if block_index() == 3:
                 barrier()
 
+        The accesses are recorded, for later hazards and as accesses of the kernel. The
+        range is ``first`` to ``last - 1``.
+
         Args:
             reads: The arrays that the step reads.
-            writes: Those that it writes.
+            writes: The arrays that the step writes.
             items: The blocks of its kernel; 0 if all blocks of the grid run it.
         """
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
@@ -237,7 +249,10 @@ class _Composer(ComposedText):
         return first, last
 
     def grid_barrier(self) -> None:
-        """Print ``grid_barrier(barrier_state, 64)``, unless no step ran since one."""
+        """Print ``grid_barrier(barrier_state, 64)``; after it there are no hazards.
+
+        Prints nothing if no step has accessed memory since the last one.
+        """
         if self.hazards.read or self.hazards.written:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.hazards = HazardsSinceBarrier()
@@ -284,6 +299,7 @@ class _Composer(ComposedText):
             )
         ]
         arguments = ", ".join([*pointers, *map(str, step.integers)])
+        # Kernels that use shared memory have barriers.
         shares = "barrier()" in kernel.key
         if shares and part in self.hazards.used_shared_memory:
             self.line("barrier()")
@@ -292,7 +308,7 @@ class _Composer(ComposedText):
             with self.open(f"for block in range({span}):"):
                 self.print_call(part, f"block, {arguments}")
                 if shares:
-                    # The block that comes next has the same shared memory.
+                    # The next iteration uses the same shared memory.
                     self.line("barrier()")
             return
         if shares:
@@ -376,7 +392,7 @@ class _Composer(ComposedText):
             self.line(f"{iteration} = {iteration} + 1")
         self.close()
         if step.predicate is not None:
-            # All have read it once more, to leave.
+            # To leave the loop, all blocks have read the predicate once more.
             self.synchronize([step.predicate], [])
             for c, (current, _, _) in zip(carries, rotating, strict=True):
                 self.copy_result(c.result, current, iteration)
@@ -384,8 +400,10 @@ class _Composer(ComposedText):
     def rotating_pointers(self, c: CarriedValue) -> tuple[str, str, str]:
         """Define the three pointers of a double-buffered carry; return their names.
 
-        They point to the current value, at first the initial one, to the memory of the
-        next one, and to that of the one after it: the other of the double buffer.
+        The first points to the current value, which is the initial one in the first
+        iteration. The second points to the memory of the next value, one buffer of two,
+        and the third to the other buffer. Arrays of the loop's body that are the
+        current or the next value are accessed by these pointers.
         """
         assert c.first is not None
         assert c.second is not None
@@ -405,7 +423,7 @@ class _Composer(ComposedText):
         return now, then, after
 
     def kind_of(self, var: Var) -> str:
-        """The type of a pointer to the elements of ``var``, such as ``f32*``."""
+        """Return the type of a pointer to the elements of ``var``, such as ``f32*``."""
         return short_name(var.type.dtype) + "*"
 
     def slice(
@@ -413,7 +431,8 @@ class _Composer(ComposedText):
     ) -> None:
         """Print the pointer variable of ``inner``, an iteration's slice of ``outer``.
 
-        Prints: ``b = subarray_f32(e_at, iteration * 1024)``.
+        Prints: ``b = subarray_f32(e_at, iteration * 1024)``. The body of the loop
+        accesses ``inner`` by this variable.
 
         Args:
             inner: The slice.
@@ -438,7 +457,8 @@ class _Composer(ComposedText):
         """Print the copy of a loop's last value to ``result``, unless it lies there.
 
         Iterations write to another buffer and to the result alternately, so an odd
-        number of them leaves the last value in the buffer. Prints:
+        number of them leaves the last value in the buffer. Without an iteration the
+        last value is the initial one. Prints:
 
             if iteration % 2 == 1 or iteration == 0:
                 for i in range(block_index() * 256 + thread_index(), 1024, 8192):
@@ -461,11 +481,16 @@ class _Composer(ComposedText):
     def branch(self, step: BranchStep) -> None:
         """Print a branch as nested if statements on its index.
 
-        chosen = index_at[0]
-        if chosen <= 0:
-            (steps of the first branch)
-        else:
-            (steps of the second)
+        Prints, for two branches:
+
+            chosen = index_at[0]
+            if chosen <= 0:
+                (steps of the first branch)
+            else:
+                (steps of the second)
+
+        Each branch begins with the hazards from before. Afterwards the hazards of all
+        branches count, as any of them may have run.
         """
         self.synchronize([step.index], [])
         index = self.name_for((id(step), "index"), "chosen")

@@ -57,6 +57,7 @@ class ComposedText(Body):
         """
         if owner not in self.known:
             name = base if self.readable else f"v{len(self.known)}"
+            # Kernels give such names to their own variables.
             if OWN_NAMES.fullmatch(name):
                 name += "_"
             stem, number = name, 1
@@ -68,14 +69,16 @@ class ComposedText(Body):
         return self.known[owner]
 
     def hint(self, root: Var) -> str:
-        """The base of the names of the array ``root`` in a readable text."""
+        """Return the base of the names of the array ``root`` in a readable text."""
         return self.names.get(root, "value")
 
     def part(self, kernel: Kernel) -> str:
         """Return the name of the device function for one block of ``kernel``.
 
-        At the first call its text is made of the kernel's. The function has a parameter
-        ``block`` for the block's index, unless ``kernel`` has one thread.
+        The first call makes the function's text from the kernel's: without imports,
+        with the comment above its ``def``, and with ``block`` in place of
+        ``block_index()``. The function has a parameter ``block`` for the block's index,
+        unless ``kernel`` has one thread.
         """
         if kernel.name not in self.parts:
             name = self.name_for(("part", kernel.name), kernel.name)
@@ -88,6 +91,7 @@ class ComposedText(Body):
             first = "" if kernel.threads == 1 else "block, "
             text = text[begin:].rstrip().replace(head, f"def {name}({first}", 1)
             text = text.replace("block_index()", "block")
+            # A key ends with a comment that lists types of parameters.
             text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
             text = f"@device_function\n{text}"
             self.functions.append(f"{comment}\n{text}" if comment else text)

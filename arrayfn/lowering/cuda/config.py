@@ -91,6 +91,7 @@ class GpuConfig:
     skinny_bytes: int = 1 << 22  # bytes of the smallest matrix of such a product
 
     choose_convolution: ChooseConvolution = by_library
+    """Chooses how a convolution is computed."""
 
 
 GPU: Final = GpuConfig()

@@ -39,7 +39,7 @@ Box = tuple[tuple[int, int], ...]
 class Copy:
     """A step that only copies ``source``, whole, into a part of ``target``.
 
-    The strides of ``axes`` are those in the source, then those in the target.
+    ``axes`` are the axes of the copy: extents, and strides in both arrays.
     """
 
     source: Var
@@ -48,57 +48,65 @@ class Copy:
 
 
 def covers_source(axes: Sequence[AxisStrides], size: int) -> bool:
-    """Whether ``axes`` visit each of the source's ``size`` contiguous elements once."""
-    step = 1
+    """Return whether ``axes`` visit each of the source's ``size`` elements once.
+
+    The source is contiguous. So the stride of each axis, from the innermost on, must be
+    the product of the extents before.
+    """
+    covered = 1
     for extent, stride, _ in sorted(axes, key=lambda axis: axis.source):
-        if extent != 1 and stride != step:
+        if extent != 1 and stride != covered:
             return False
-        step *= extent
-    return step == size
+        covered *= extent
+    return covered == size
 
 
 def strides_along(
     axes: Sequence[AxisStrides], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The target's strides for an index into the source, seen as an array of ``shape``.
+    """Return the target's strides for the source seen as an array of ``shape``.
 
     The source is contiguous and indexed in row-major order. A copy of [6, 4] into
     columns of a [6, 10] array gives (10, 1) for the shape (6, 4), and (20, 10, 1) for
     (3, 2, 4). None if an index runs over several of ``axes`` that do not merge in the
     target, so that it has no single stride there, as for (24,).
     """
-    found: list[int] = []
-    for extent, stride_in_first in zip(
+    target_strides: list[int] = []
+    for extent, source_stride in zip(
         shape, RowMajor().strides(tuple(shape)), strict=True
     ):
-        stride = 0 if extent == 1 else _stride_along(axes, extent, stride_in_first)
+        stride = 0 if extent == 1 else _stride_along(axes, extent, source_stride)
         if stride is None:
             return None
-        found.append(stride)
-    return tuple(found)
+        target_strides.append(stride)
+    return tuple(target_strides)
 
 
 def _stride_along(
     axes: Sequence[AxisStrides], extent: int, own_stride: int
 ) -> int | None:
-    """The target's stride for an index with stride ``own_stride`` in the source.
+    """Return the target's stride for an index with ``own_stride`` in the source.
 
     The index has ``extent`` values. It may be a part of one of ``axes``, or consist of
-    several that merge in both arrays. None if it has no single stride in the target.
+    several that merge in both arrays. None if it has no single stride in the target. In
+    a copy of [6, 4] into columns of a [6, 10] array, the 6 values with ``own_stride`` 4
+    have the stride 10, and the 24 values with ``own_stride`` 1 have none.
     """
-    covered = sorted(
+    long_axes = sorted(
         (axis for axis in axes if axis.extent != 1), key=lambda axis: axis.source
     )
     stride: int | None = None
     end = own_stride * extent
-    for count, step, theirs in covered:
+    for count, step, target_stride in long_axes:
         if step * count <= own_stride or step >= end:
             continue
-        # Elements of the axis that this one begins at, and those that it spans.
+        # The axis and the index share the source's strides from ``first`` to the lower
+        # of both ends. A step of ``first`` is ``first // step`` steps of the axis.
         first = max(step, own_stride)
         if first % step or first % own_stride or min(step * count, end) % first:
             return None
-        candidate = theirs * (first // step)
+        candidate = target_stride * (first // step)
+        # Outer axes must go on where inner ones end: then they merge in the target.
         if stride is None:
             if first != own_stride:
                 return None
@@ -115,13 +123,14 @@ class Product:
     library_call: LibraryCall
 
     def call(self) -> LibraryCall:
-        """The library's call."""
+        """Return the library's call."""
         return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """Pairs of a result and an operand in whose memory the result may be written.
+        """Return the pair of the result and C, if C's memory may hold the result.
 
-        The added array (C of ``A @ B + C``) is one if it has the strides of the result.
+        C is the added array of ``A @ B + C``. It may be overwritten if it has the
+        strides of the result; otherwise there is no pair.
         """
         p, target = self.library_call.integers, self.library_call.writes["c"]
         added = self.library_call.reads.get("added")
@@ -133,15 +142,17 @@ class Product:
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
-        """The product that writes where ``copy`` would copy its result to.
+        """Return the product that writes where ``copy`` would copy its result to.
 
-        None if a library's product cannot have the strides there.
+        None if a library's product cannot have the strides there: rows must be
+        contiguous, and must not overlap.
         """
         p = self.library_call.integers
         strides = strides_along(copy.axes, (p["batch"], p["m"], p["n"]))
         if strides is None or (p["n"] != 1 and strides[2] != 1):
             return None
         batch, leading, _ = strides
+        # With one row, any stride between rows will do.
         if p["m"] == 1:
             leading = p["n"]
         if leading < p["n"]:
@@ -170,15 +181,15 @@ class OperatorCall:
     )
 
     def call(self) -> LibraryCall:
-        """The call of the kernel."""
+        """Return the call of the kernel."""
         return operator_call_of(self.equation, self.kernel, self.reads, self.places)
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """No pairs: no result may be written in the memory of an operand."""
+        """Return no pairs: no result may be written in the memory of an operand."""
         return ()
 
     def redirected(self, copy: Copy) -> OperatorCall | None:
-        """The call that writes where ``copy`` would copy a result to.
+        """Return the call that writes where ``copy`` would copy a result to.
 
         None if its kernel cannot write an array with the strides there.
         """
@@ -238,6 +249,10 @@ class CopyElision(StepRewrite):
 
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
+        """Elide all copies that can be elided.
+
+        Returns the remaining steps, and the changed calls by their new position.
+        """
         self.redirected: dict[int, list[tuple[Var, Box]]] = {}
         """What the redirected calls write: arrays and boxes, by the call's position."""
         for position, step in enumerate(list(self.steps)):
@@ -300,6 +315,7 @@ class CopyElision(StepRewrite):
                 if o.written and self.root_of(o.array) is array
             ]
         else:
+            # Boxes meet if their ranges of indices meet along every axis.
             return any(self.root_of(var) is array for var in step.writes)
         return any(
             all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
@@ -307,9 +323,10 @@ class CopyElision(StepRewrite):
         )
 
     def redirect(self, writer: int, copy: Copy, written: tuple[Var, Box]) -> bool:
-        """Have the step at ``writer`` write the target of ``copy``, if it can.
+        """Try to have the step at ``writer`` write the target of ``copy``.
 
-        ``written`` is the root of the target, and the box of it that is written.
+        Returns whether that was possible. ``written`` is the root of the target, and
+        the box of it that the copy fills.
         """
         step = self.steps[writer]
         producer = self.redirectable.get(writer)
@@ -335,6 +352,7 @@ def _nest_redirected(
     None if an axis of the nest has no single stride in the target. ``root_of`` gives
     the array whose memory an array has.
     """
+    # The operands that have the memory of the source.
     touched = [
         k for k, o in enumerate(nest.operands) if root_of(o.array) is copy.source
     ]
@@ -365,7 +383,7 @@ def _nest_redirected(
 
 
 def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box:
-    """The box of an array that holds all elements of an access pattern.
+    """Return the box of an array that holds all elements of an access pattern.
 
     In a [6, 10] array the pattern of offset 4 with extents and strides (6, 10) and (3,
     1) has the box ((0, 5), (4, 6)). The box may hold more elements than the pattern.
@@ -379,11 +397,14 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
         return tuple((0, extent - 1) for extent in type.shape)
     moving: list[tuple[int, int]] = []
     for extent, stride in axes:
+        # A negative stride: begin at the other end.
         offset += min(0, stride * (extent - 1))
         moving.append((extent, abs(stride)))
     strides = type.layout.strides(type.shape)
-    found = [(0, extent - 1) for extent in type.shape]
-    outside = 0  # the stride of the next outer axis: its multiples change no index here
+    box = [(0, extent - 1) for extent in type.shape]
+    # From the outermost axis of the array inwards. Steps by multiples of the next outer
+    # axis's stride change no index along this axis.
+    outside = 0  # the stride of the next outer axis
     long = [k for k in range(type.ndim) if type.shape[k] > 1]
     for k in sorted(long, key=lambda k: -strides[k]):
         if outside:
@@ -391,9 +412,9 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
             offset %= outside
         last = offset + sum(stride * (extent - 1) for extent, stride in moving)
         if not outside or last < outside:  # else they wrap around: all along this axis
-            found[k] = offset // strides[k], last // strides[k]
+            box[k] = offset // strides[k], last // strides[k]
         outside = strides[k]
-    return tuple(found)
+    return tuple(box)
 
 
 def _reads(step: PlanStep, array: Var, root_of: Callable[[Var], Var]) -> bool:
@@ -411,7 +432,7 @@ def _reads(step: PlanStep, array: Var, root_of: Callable[[Var], Var]) -> bool:
 
 
 def copy_of(nest: Nest) -> Copy | None:
-    """``nest`` as a copy of a whole array; None if it does anything else."""
+    """Return ``nest`` as a copy of a whole array; None if it does anything else."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     stores = [s for s in nest.statements if isinstance(s, Store)]
     between = [s for s in nest.statements if not isinstance(s, (Load, Store))]
@@ -420,6 +441,7 @@ def copy_of(nest: Nest) -> Copy | None:
     (load,), (store,) = loads, stores
     if load.indices or store.indices or store.where is not None:
         return None
+    # Follow identities from the load to the store.
     value = load.result
     for s in between:
         if not isinstance(s, Compute) or s.arguments != (value,):
@@ -440,14 +462,14 @@ def copy_of(nest: Nest) -> Copy | None:
 def copied_last(
     steps: Sequence[PlanStep], atom: Atom, uses: Mapping[Var, int]
 ) -> Var | None:
-    """The array that ``atom`` is a copy of, if the last of ``steps`` made that copy.
+    """Return the array of which ``atom`` is a copy made by the last of ``steps``.
 
-    None if ``atom`` has other readers (``uses`` counts them), or if the copy has other
-    strides than its source.
+    None if there is no such copy, if ``atom`` has other readers (``uses`` counts them),
+    or if the copy has other strides than its source.
     """
     last = steps[-1] if steps else None
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:
         return None
-    moved = any(n > 1 and stride != new for n, stride, new in copy.axes)
-    return None if moved or copy.target != Pointer(atom) else copy.source
+    is_relaid = any(a.extent > 1 and a.source != a.target for a in copy.axes)
+    return None if is_relaid or copy.target != Pointer(atom) else copy.source

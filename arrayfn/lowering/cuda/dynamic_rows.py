@@ -44,14 +44,18 @@ class DynamicRowScheduler(SlicesPrinter):
         return f"{self.thread} == {self.producer_thread(2)}"
 
     def producer_thread(self, warp: int) -> int:
-        """The first thread of ``warp``, or of the last warp if the block has fewer.
+        """Return the first thread of ``warp``, or of the last warp of the block.
 
-        Any warp but the first will do: others wait for the first one's results.
+        The last warp is taken if the block has fewer warps. Any warp but the first will
+        do: others wait for the first one's results.
         """
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def slot_of(self, iteration: str) -> str:
-        """``remainder(iteration, 8)``: the index in ``numbers`` for ``iteration``."""
+        """Return the index in ``numbers`` for ``iteration``.
+
+        It is ``remainder(iteration, 8)``.
+        """
         return f"remainder({iteration}, {ROW_NUMBER_SLOTS})"
 
     def wait_for_row_number(self, iteration: str) -> None:
@@ -114,7 +118,8 @@ class DynamicRowScheduler(SlicesPrinter):
         with self.open("else:"):
             self.line(f"numbers[{self.slot_of(iteration)}] = {self.rows}")
         if self.schedule.cluster > 1:
-            # All threads have read the number of this iteration's row.
+            # All threads have read the number of this iteration's row, so its slot can
+            # expect the next number.
             this = self.slot_of("iteration")
             self.line(f"mbarrier_expect_tx(numbered, {this}, {ROW_NUMBER_BYTES})")
 

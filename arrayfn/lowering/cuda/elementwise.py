@@ -31,9 +31,9 @@ class VectorAccesses:
 
     Args:
         loads: Numbers of the operands that are loaded as vectors.
-        stores: Numbers of those that are stored as vectors.
+        stores: Numbers of the operands that are stored as vectors.
         gathers: Loads of whole vectors at computed, uniform indices.
-        scatters: Stores of such vectors.
+        scatters: Stores of whole vectors at computed, uniform indices.
         uniform: The statements that compute these indices, once a vector.
     """
 
@@ -111,6 +111,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         first = "first" if lanes > 1 else f"i{inner}"
         scale = f" * {lanes}" if lanes > 1 else ""
         variables: AxisIndices = {}
+        # Several axes: split the vector's number into row and place in the row.
         if inner:
             self.line(f"item = {item}")
             self.open(f"if item < {self.integer('items', total)}:")
@@ -249,7 +250,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     ) -> None:
         """Load a vector of each operand of ``accesses.loaded`` into its tile.
 
-        ``at`` are the indices of its first element, ``register`` that in the tile.
+        ``at`` are the indices of the vector's first element, ``register`` is that
+        element's index in the tile.
         """
         for operand in accesses.loads:
             self.load_vector(operand, self.schedule.lanes, at, register)
@@ -262,15 +264,16 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         """Load or store (``direction``) the vector of ``s`` at its computed indices.
 
         Prints, for a gather: ``load_f32x4(x_in, first + i * x_in_step0, x_tile, 0)``.
-        ``at`` are the indices of its first element, ``register`` that in the tile.
+        ``at`` are the indices of the vector's first element, ``register`` is that
+        element's index in the tile.
         """
         name = self.vector_name(s.operand, self.schedule.lanes)
         self.move_vector(direction, s.operand, name, self.full_index(s, at), register)
 
     def vector_accesses(self) -> VectorAccesses:
-        """How the nest accesses one vector; see ``VectorAccesses``.
+        """Determine how the nest accesses one vector; see ``VectorAccesses``.
 
-        An access at computed indices is one of whole vectors if its operand is a vector
+        An access at computed indices moves a whole vector if its operand is a vector
         along the innermost axis, its indices are uniform and step by whole vectors, and
         it does not add.
         """
@@ -278,21 +281,26 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         uniform: dict[Value, Statement] = {}
         indexed: list[Load | Store] = []
         for s in body:
-            known = all(value in uniform for value in _index_values(s))
+            has_uniform_indices = all(value in uniform for value in _index_values(s))
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
                 aligned = all(term.stride % lanes == 0 for term in s.indices)
                 adds = isinstance(s, Store) and s.adds
                 is_whole = aligned and is_vector(operand, lanes) and not adds
-                if s.indices and known and is_whole:
+                if s.indices and has_uniform_indices and is_whole:
                     indexed.append(s)
-                elif isinstance(s, Load) and known and not operand.strides[self.inner]:
+                elif (
+                    isinstance(s, Load)
+                    and has_uniform_indices
+                    and not operand.strides[self.inner]
+                ):
                     uniform[s.result] = s
             elif isinstance(s, Compute):
                 if all(value in uniform for value in uses(s)):
                     uniform[s.result] = s
             elif isinstance(s, Count) and s.axis != self.inner:
                 uniform[s.result] = s
+        # Keep only the uniform statements that the indices are computed from.
         needed = {value for s in indexed for value in _index_values(s)}
         for value, s in reversed(uniform.items()):
             if value in needed:
@@ -306,7 +314,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         )
 
     def needs_uniform(self, accesses: VectorAccesses) -> bool:
-        """Whether elements are computed from the uniform values, besides addresses."""
+        """Return whether elements need uniform values, besides for addresses."""
         rest = [s for s in self.nest.statements if s not in accesses.uniform]
         read = {v for s in rest if not isinstance(s, Load) for v in uses(s)}
         computed = {s.result for s in accesses.uniform if not isinstance(s, Store)}
@@ -334,12 +342,12 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
 
 def _index_values(s: Statement) -> Sequence[Value]:
-    """The values that decide where and whether ``s`` accesses memory.
+    """Return the values that decide where and whether ``s`` accesses memory.
 
     They are its computed indices, and the condition of a conditional store.
     """
     if not isinstance(s, (Load, Store)):
         return ()
-    found = [term.index for term in s.indices]
+    index_scalars = [term.index for term in s.indices]
     where = s.where if isinstance(s, Store) else None
-    return found if where is None else [*found, where]
+    return index_scalars if where is None else [*index_scalars, where]

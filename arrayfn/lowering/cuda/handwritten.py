@@ -24,6 +24,7 @@ from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
 
 _ALONE_IN_LINE: Final = re.compile(r"( *)\{(\w+)\}")
+"""A line of a template that has only a name in braces: its indentation, the name."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Handwritten:
         """Make the kernel ``name`` with these parameters.
 
         ``arrays`` maps the name of each pointer parameter to its short dtype, in order;
-        the integer parameters ``integers`` follow.
+        the integer parameters ``integers`` follow. Kernels with equal keys are compiled
+        once, so the key leaves out the name and the docstring.
         """
         parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
         parameters += [Parameter(n, "i64") for n in integers]
@@ -83,8 +85,9 @@ class HandwrittenCall:
 
     Args:
         text: The kernel.
-        reads: The arrays that it only reads, by the names of its parameters.
-        writes: Those that it writes, and may read, too.
+        reads: The arrays that the kernel only reads, by the names of its parameters.
+        writes: The arrays that the kernel writes and may read, by the names of its
+            parameters.
         integers: The integer arguments, by their names; they follow the pointers.
         blocks: How many blocks to launch.
         over: Pairs of a result and an operand in whose memory the result may be
@@ -114,7 +117,7 @@ class HandwrittenCall:
         return self.text.kernel(name, types, self.integers)
 
     def step(self, kernel: str) -> CallStep:
-        """The plan's step that launches the kernel named ``kernel``."""
+        """Return the plan's step that launches the kernel named ``kernel``."""
         pointers = (*self.reads.values(), *self._written.values())
         return CallStep(
             kernel=kernel,
@@ -135,7 +138,7 @@ class HandwrittenCall:
 def _function(
     name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
 ) -> str:
-    """The source of a kernel: what it imports, and its function ``name``.
+    """Return the source of a kernel: its imports, and its function ``name``.
 
     Args:
         name: The function's name.
@@ -151,26 +154,26 @@ def _function(
 
 
 Lowered = LibraryCall | Nest | HandwrittenCall
-"""What the lowering of an equation yields; ``_CudaLowering.add_all`` makes steps of it.
-"""
+"""What the lowering of an equation yields; ``_CudaLowering.add_all`` makes it steps."""
 
 
 def flag_buffer_of(values: int, dtype: DType) -> Var:
     """Make a flag buffer, an array of u64, with ``values`` slots for ``dtype``.
 
-    The first word counts launches. A slot has a word for each 32 bits of a value, which
-    leaves room in the word for the flag.
+    The first word counts launches. Each 32 bits of a value have a word of their own:
+    the flag of a slot is in the other half of its words. So a slot has one word for a
+    float32, and two for a float64.
     """
     words = 1 + values * max(1, dtype.itemsize // 4)
     return Var(ArrayType((words,), dtypes.uint64))
 
 
 def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
-    """Fill in the names in braces of ``template`` with ``parts``.
+    """Replace the names in braces of ``template`` by ``parts``.
 
-    A name that is alone in its line may become several lines, given as a text or one by
-    one; they are indented as that line is. A template of the lines ``if x:`` and,
-    indented, ``{body}`` becomes, for the two lines of ``body``:
+    A name that is alone in its line may become several lines: its part is a text or an
+    iterable of lines. They are indented as that line is. A template of the lines ``if
+    x:`` and, indented, ``{body}`` becomes, for the two lines of ``body``:
 
         if x:
             a = 1
@@ -189,6 +192,6 @@ def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
 
 
 def indented(text: str | Iterable[str], levels: int) -> str:
-    """``text``, indented by ``levels`` of four spaces; empty lines stay empty."""
+    """Indent each line of ``text`` by ``levels`` of four spaces, except empty lines."""
     lines = text.splitlines() if isinstance(text, str) else text
     return "\n".join("    " * levels + line if line else "" for line in lines)

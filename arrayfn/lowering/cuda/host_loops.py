@@ -27,7 +27,12 @@ WAITING: Final = frozenset(("potrf", "syevd", "trsm", "trsmbatched"))
 
 
 def needs_host(kernel: Kernel | LibraryKernel) -> bool:
-    """Whether a CUDA graph cannot hold calls of ``kernel``."""
+    """Return whether a CUDA graph cannot hold calls of ``kernel``.
+
+    Kernels can be held. A library call is known by its provider: ``operator_12`` is a
+    registered kernel, which must be prepared, ``reference_3`` runs NumPy on the host,
+    and ``potrf_f32`` waits.
+    """
     if isinstance(kernel, Kernel):
         return False
     kind, _, number = kernel.provider.partition("_")
@@ -40,9 +45,10 @@ def needs_host(kernel: Kernel | LibraryKernel) -> bool:
 def with_host_loops(
     plan: ExecutionPlan, kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> ExecutionPlan:
-    """Name in loops and branches of ``plan`` the step for which the host controls them.
+    """Set ``host`` in the loops and branches of ``plan`` that the host has to control.
 
-    ``kernels`` has the kernels that the plan calls, by name.
+    It names the step for which they need the host. ``kernels`` has the kernels that the
+    plan calls, by name.
     """
     return replace(plan, steps=_marked(plan.steps, kernels))
 
@@ -62,6 +68,7 @@ def _marked(
         calls = (call.kernel for call in kernel_calls([step]))
         host = next((name for name in calls if needs_host(kernels[name])), "")
         if isinstance(step, Loop):
+            # Without a predicate there is nothing that the host would have to read.
             host = "" if step.predicate is None else host
             marked.append(replace(step, body=_marked(step.body, kernels), host=host))
         else:

@@ -24,16 +24,17 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*\(?")
 
 
 def imports(lines: Iterable[str]) -> list[str]:
-    """The import lines for the names that the kernel's ``lines`` use.
+    """Return the import lines for the names that the kernel's ``lines`` use.
 
     The names are those of ``cuda.vocabulary`` and ``scalars``. A name counts if it is
     called, or is one of the few that need not be (infinities, the decorator).
     """
+    # A word that is called ends with its parenthesis.
     words = set(_WORD.findall(_COMMENT.sub("", "\n".join(lines))))
     names = {word[:-1] for word in words if word[-1] == "("} | (words & _BARE)
-    found: list[str] = []
+    import_lines: list[str] = []
     for room, known in _ROOMS:
         if used := sorted(names & known):
             before = f"from arrayfn.lowering.{room} import "
-            found += wrapped(before, ", ".join(used), "")
-    return found
+            import_lines += wrapped(before, ", ".join(used), "")
+    return import_lines

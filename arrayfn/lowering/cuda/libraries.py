@@ -34,8 +34,8 @@ Maker = Callable[[MatrixEquation], Iterable[Lowered]]
 def _fft(op: LibraryEquation) -> Iterable[Lowered]:
     """Yield the steps of a Fourier transform: cuFFT's call, and nests around it.
 
-    One nest copies the operand if cuFFT overwrites it, and another multiplies the
-    result by the factor that ``norm`` asks for.
+    A nest before the call copies the operand if cuFFT overwrites it. A nest after the
+    call multiplies the result by the factor that ``norm`` asks for, unless that is 1.
     """
     (x,), (output,) = op.equation.inputs, op.equation.outputs
     params = op.equation.params
@@ -61,7 +61,10 @@ def _fft(op: LibraryEquation) -> Iterable[Lowered]:
 
 
 def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
-    """The nest that multiplies ``raw``, an unscaled transform, by ``scale``."""
+    """Return the nest that multiplies ``raw``, an unscaled transform, by ``scale``.
+
+    The nest stores the products in the output of the equation.
+    """
     b = op.builder()
     target = output_array(op.equation)
     source = StridedArray(raw, target.dtype, target.strides)
@@ -76,7 +79,7 @@ def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
 
 
 def _copy_nest(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
-    """The nest that copies ``source``, the transform's operand, into ``copy``."""
+    """Return the nest that copies a transform's operand ``source`` into ``copy``."""
     b = op.builder()
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype
@@ -86,10 +89,11 @@ def _copy_nest(op: LibraryEquation, source: Pointer, copy: Var) -> Nest:
 
 
 def _collective(op: LibraryEquation) -> Iterable[Lowered]:
-    """The step of a collective: a call of the engine between devices.
+    """Return the step of a collective: a call of the engine between devices.
 
-    A reduction may be written over its operand. So it needs no more memory, and a step
-    beside which it runs gets none that it still reads.
+    An ``all_reduce`` may write its result over its operand. Then it needs no more
+    memory, and a step that runs at the same time is not given memory that the reduction
+    still reads.
     """
     (call,) = collectives.collective(op.equation, op.reads)
     if op.equation.primitive is all_reduce:

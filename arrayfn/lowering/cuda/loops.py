@@ -27,7 +27,7 @@ from arrayfn.lowering.steps import CallStep, LoopStep
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
     """Choose the threads of a block for a loop over ``lanes`` independent elements.
 
-    Few enough that the elements occupy all multiprocessors.
+    A block has few enough threads that the elements' blocks occupy all multiprocessors.
     """
     return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
@@ -39,9 +39,10 @@ def print_lanes(
     names: Mapping[Var, str],
     threads: int,
 ) -> tuple[Kernel, CallStep]:
-    """Print the kernel of a loop over ``loop.lanes`` independent elements, and a call.
+    """Print the kernel of a loop over independent elements; return it and a call.
 
-    Each thread runs the loop for one element. The call's items are blocks.
+    Each of ``loop.lanes`` threads runs the loop for one element. The call's items are
+    blocks.
 
     Args:
         loop: The loop.
@@ -94,7 +95,10 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def can_be_variable(self, root: Var) -> bool:
-        """Whether a variable can stand for a thread's element of ``root``."""
+        """Return whether a variable can stand for a thread's element of ``root``.
+
+        It cannot for half precision, which memory stores in another form.
+        """
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )
@@ -102,17 +106,21 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     @override
     def index_of(self, root: Var) -> str:
+        """Return the index of this thread's element of ``root``; "" for a scalar's."""
         return "i0" if self.is_lane(root) else ""
 
     @override
     def guard(self, array: Var) -> str:
+        """Return the condition of a store to ``array``: one thread stores a scalar."""
         return "" if self.is_lane(array) else "i0 == 0"
 
     @override
     def bounds(self, extent: int) -> str | None:
+        """Return the bounds of a loop over ``extent``; None along the threads' axis."""
         return None if extent == self.step.lanes else str(extent)
 
     @override
     def vocabularies(self) -> list[tuple[str, set[str]]]:
+        """Return the modules that the kernel imports from, with the names it uses."""
         own = {"block_index", "thread_index"}
         return [("cuda.vocabulary", own), *super().vocabularies()]

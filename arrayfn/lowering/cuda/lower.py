@@ -1,4 +1,4 @@
-"""Program -> CompiledProgram for a GPU: as for a CPU, with CUDA's kernels."""
+"""Lowers Programs to CompiledPrograms for a GPU: as for a CPU, with CUDA's kernels."""
 
 from __future__ import annotations
 
@@ -86,16 +86,17 @@ from arrayfn.primitives.base import (
 )
 
 MAX_SERIAL_WORK: Final = 1 << 8
-"""Operations of an iteration, up to which one thread runs a whole loop."""
+"""The most operations of an iteration of a loop that one thread runs as one kernel."""
 CLONE_COST: Final = 16
 """The cost, in additions, up to which fusion recomputes a value in each of its readers.
 
 A GPU does some fifty operations in the time in which it writes and reads a float32.
 """
 ROW_OF_A_BLOCK: Final = 1 << 12
-"""Elements of a row, up to which one block of a persistent kernel reduces it.
+"""The most elements of a row that one block of a persistent kernel reduces.
 
-That is faster than a step of several blocks and another that combines their results.
+The block also computes what reads the result. For longer rows, a step of several blocks
+and another that combines their results are faster.
 """
 
 
@@ -120,6 +121,7 @@ def lower(
     *passes, layouts = passes_for(gpu, options)
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
+        """Lower ``part``, one of two parts of the Program or all of it."""
         laid_out = run_passes(part, check, (layouts,))
         compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.
@@ -152,9 +154,9 @@ class _CudaLowering(Lowering):
         self.gpu = gpu
         self.redirectable: dict[int, RedirectableCall] = {}
         self.pairs: dict[Equation, Equation] = {}
-        """Pairs of pooling equations that one kernel computes."""
+        """For each of two pooling equations that one kernel computes: the other."""
         self.computed_pools: set[Equation] = set()
-        """Those whose results the kernel of the other equation computes."""
+        """Pooling equations whose results the kernel of their pair already computes."""
         self.control_depth = 0
         """How many loops and branches contain the step that is being made."""
         self.has_unread_steps = False
@@ -168,8 +170,10 @@ class _CudaLowering(Lowering):
     def block(self, program: Program) -> list[PlanStep]:
         """Make the steps of ``program``, a Program or the body of a loop or branch.
 
-        Once all of them are known, epilogues are folded into products, and copies are
-        elided.
+        Once all steps are known, epilogues are folded into products, and copies are
+        elided. Both rewrites find the calls that they may change in ``redirectable``,
+        by the identity of the call's step. ``redirectable`` and ``pairs`` belong to one
+        block: those of the enclosing block are restored at the end.
         """
         outside, self.redirectable = self.redirectable, {}
         pairs, self.pairs = self.pairs, pairs_of(program)
@@ -194,7 +198,11 @@ class _CudaLowering(Lowering):
 
     @override
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """Group the equations that become one nest each; leave others single."""
+        """Group the equations that become one nest each; leave others single.
+
+        In persistent mode, a reduction of more than ``ROW_OF_A_BLOCK`` elements is not
+        fused with the equations that read its result.
+        """
         if not self.options.fused:
             return super().units(program)
         chains = sums_with_products(program, self.reads)
@@ -207,9 +215,10 @@ class _CudaLowering(Lowering):
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         """Append the steps of an equation that is in no fused group.
 
-        A kernel that is registered for it is used if there is one. Pooling,
-        convolutions and products have their own lowering here; all others are lowered
-        as on a CPU. ``outputs`` are the Program's.
+        The first of these that applies computes it: a kernel that is registered for the
+        equation; the lowering of pooling, of convolutions, and of products (as a skinny
+        product, outside of loops and branches, or as a library call); or the same
+        lowering as on a CPU. ``outputs`` are the Program's.
         """
         primitive = primitive_of(equation)
         fixed = self.options.deterministic
@@ -237,9 +246,10 @@ class _CudaLowering(Lowering):
             self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
-        """Append the pooling kernel of ``equation``, and of the one it is paired with.
+        """Append the kernel that computes the pooling ``equation``, and its pair.
 
-        Appends nothing if the kernel of the other equation has been appended.
+        If the kernel of the pair has been appended already, it computes this equation,
+        too, and nothing is appended.
         """
         if equation in self.computed_pools:
             return
@@ -249,15 +259,19 @@ class _CudaLowering(Lowering):
         self.handwritten(pool(equation, other, self.reads))
 
     def add_redirectable(self, producer: RedirectableCall) -> None:
-        """Append the step of ``producer``, a call that may be redirected later.
+        """Append the step of ``producer``, a call that can write its result elsewhere.
 
-        The rewrites of steps find it by the identity of its step.
+        ``redirectable`` records the producer by the identity of its step.
         """
         self.steps.append(self.call_of(producer))
         self.redirectable[id(self.steps[-1])] = producer
 
     def call_of(self, producer: RedirectableCall) -> CallStep:
-        """Make the step of the library call ``producer``, without appending it."""
+        """Make the step of the library call ``producer``, without appending it.
+
+        ``library`` appends its step to ``self.steps``: a temporary list catches the
+        step.
+        """
         outside, self.steps = self.steps, []
         self.library(producer.call())
         (step,) = self.steps
@@ -268,15 +282,19 @@ class _CudaLowering(Lowering):
 
     @override
     def nest(self, nest: Nest) -> None:
-        """Append the steps of ``nest``: fuse computed indices into it, and split it."""
+        """Append the steps of ``nest``, with computed indices fused into it.
+
+        A long reduction is split into several nests, each a step.
+        """
         fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= fused is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
-        """Note in each operand that is a slice of a loop the stride between iterations.
+        """Set the field ``moves`` of operands of ``nest`` that are slices in a loop.
 
-        The stride is in elements. Whether vectors are aligned depends on it.
+        It is the number of elements from one iteration's slice to the next. Whether
+        vectors are aligned depends on it.
         """
         operands = tuple(
             replace(o, moves=self.slice_strides.get(self.storage.of(o.array), 0))
@@ -288,13 +306,15 @@ class _CudaLowering(Lowering):
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """Print the nests among ``steps`` of a block; return calls in their place.
 
-        In persistent mode, the outermost block's calls become persistent kernels.
+        Before, record the strides of loops' slices, which schedules depend on. In
+        persistent mode, the outermost block's calls become persistent kernels.
         """
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
                 self.slice_strides[self.storage.of(s.inner)] = s.inner.type.size
             for c in step.carries if isinstance(step, LoopStep) else ():
-                # In the first iteration the initial value is the current one.
+                # The current value is the initial one in the first iteration: if that
+                # is a slice of an outer loop, both begin at the same address.
                 size = self.slice_strides.get(self.storage.of(c.initial), 0)
                 if size:
                     self.slice_strides[self.storage.of(c.current)] = size
@@ -306,7 +326,12 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """Replace runs of ``steps`` that can be one persistent kernel by its call."""
+        """Replace each run of ``steps`` that can be one persistent kernel by its call.
+
+        A run is a sequence of neighbours. It ends before a step that cannot join, or
+        that would exceed the limits of one kernel. Bodies and branches of steps that
+        cannot join are composed by themselves.
+        """
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
@@ -327,10 +352,10 @@ class _CudaLowering(Lowering):
         return done + self.joined(run)
 
     def joined(self, steps: list[PlanStep]) -> list[PlanStep]:
-        """Return the call of one persistent kernel for ``steps``; else ``steps``.
+        """Return the call of one persistent kernel for ``steps``, as a list.
 
-        They stay as they are if they have fewer than two launches, or cannot be one
-        kernel.
+        Returns ``steps`` as they are if they have fewer than two launches, or cannot be
+        one kernel. The kernel's barrier state becomes a constant of the plan: one zero.
         """
         if persistent.estimate_launches(steps) < 2:
             return steps
@@ -352,7 +377,7 @@ class _CudaLowering(Lowering):
 
     @override
     def print(self, step: NestStep) -> CallStep:
-        """Print the kernel of a nest, and return the call of it."""
+        """Print the kernel of the nest of ``step``; return the kernel's call."""
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
@@ -362,7 +387,12 @@ class _CudaLowering(Lowering):
 
     @override
     def print_loop(self, loop: LoopStep) -> CallStep:
-        """Print a loop as a kernel with a thread for each element, or one for all."""
+        """Print ``loop`` as one kernel; return the kernel's call.
+
+        A loop with independent elements (``lanes``) gets a thread for each element. Any
+        other loop is the CPU's kernel, run by one thread: its range of items ``begin,
+        end`` becomes two arguments, and its scratch memory an array.
+        """
         if loop.lanes:
             name = self.fresh("loop")
             threads = threads_for(loop.lanes, self.gpu)
@@ -374,6 +404,7 @@ class _CudaLowering(Lowering):
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
         assert isinstance(kernel, Kernel)
+        # The kernel may be of an equal loop, which has been converted already.
         if not kernel.threads:
             items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
             parameters = (*kernel.parameters, *items)
@@ -382,7 +413,8 @@ class _CudaLowering(Lowering):
         call.integers = [*call.integers, 0, call.items]
         call.items = min(1, call.items)
         if call.scratch:
-            # A thread of a GPU has no scratch memory of its own; the loop is one's.
+            # A GPU's threads have no scratch memory. An array does, as there is only
+            # one thread.
             memory = Var(ArrayType((call.scratch_bytes,), dtypes.uint8))
             call.pointers += [(memory, offset) for offset in call.scratch]
             call.writes.append(memory)
@@ -394,10 +426,11 @@ class _CudaLowering(Lowering):
         """Append the steps of ``equation``, whose primitive has the template ``form``.
 
         Scans are cut into parts by their schedules. Scatters whose updates may have
-        equal targets combine these in parallel.
+        equal targets combine these updates in parallel. All other templates are lowered
+        as on a CPU.
         """
         if form.name in SCANS and self.options.mode != "persistent":
-            # A schedule cuts long rows into parts for blocks: no pass has to.
+            # ``choose`` cuts long rows into parts for blocks, so the nest stays whole.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
             return
         if (
@@ -421,7 +454,8 @@ class _CudaLowering(Lowering):
         arguments = (equation, self.reads, self.names, self.gpu)
         if parts is not None:
             if source is not None:
-                # All targets are written anyway: they are read from the copy's source.
+                # The parts write all targets. They read the source of the copy, so the
+                # copy is dropped.
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)
@@ -432,8 +466,9 @@ class _CudaLowering(Lowering):
 
     @override
     def control(self, equation: Equation) -> None:
-        """Append a loop or a branch; a ``while`` for each element is one kernel.
+        """Append the steps of a loop or a branch.
 
+        A batched ``while`` loop whose elements are independent becomes one kernel.
         ``control_depth`` counts the loops and branches around an equation. Inside them,
         arrays may be slices of others, so kernels assume less about alignment.
         """
@@ -445,12 +480,13 @@ class _CudaLowering(Lowering):
     def add_per_element_while(self, equation: Equation) -> bool:
         """Append a batched ``while_loop`` as a loop whose elements end one by one.
 
-        Returns False, and appends nothing, if ``equation`` is not of that form.
+        Returns False, and appends nothing, if ``equation`` is not of that form, or if
+        something reads its last output: whether any element goes on.
         """
-        ends = None if self.serial else per_element_while(equation)
-        if ends is None or self.uses[equation.outputs[-1]]:
+        element_loop = None if self.serial else per_element_while(equation)
+        if element_loop is None or self.uses[equation.outputs[-1]]:
             return False
-        step = loop_of(equation, ends, self.reads, self.storage, self.block)
+        step = loop_of(equation, element_loop, self.reads, self.storage, self.block)
         lanes = lanes_of(step)
         if lanes:
             side_by_side(step, lanes)
@@ -476,17 +512,21 @@ class _CudaLowering(Lowering):
         self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
     def add_all(self, steps: Iterable[Lowered]) -> None:
-        """Append the steps of nests, library calls and handwritten kernels."""
-        for one in steps:
-            if isinstance(one, Nest):
-                self.nest(one)
-            elif isinstance(one, LibraryCall):
-                self.library(one)
+        """Append ``steps``: nests, library calls and calls of handwritten kernels."""
+        for step in steps:
+            if isinstance(step, Nest):
+                self.nest(step)
+            elif isinstance(step, LibraryCall):
+                self.library(step)
             else:
-                self.handwritten(one)
+                self.handwritten(step)
 
     def handwritten(self, call: HandwrittenCall) -> None:
-        """Append the step that launches the handwritten kernel of ``call``."""
+        """Append the step that launches the handwritten kernel of ``call``.
+
+        Its flag buffer, if it has one, becomes memory that is zeroed before the first
+        launch.
+        """
         kernel = call.kernel(self.fresh(call.text.stem))
         if call.flag_buffer is not None:
             self.flag_buffer(call.flag_buffer)
@@ -494,14 +534,18 @@ class _CudaLowering(Lowering):
 
     @override
     def lanes(self, loop: LoopStep) -> int:
-        """How many threads run ``loop``, one for each element; 0 if they cannot."""
+        """Return how many threads run ``loop``, one for each element.
+
+        0 if elements of the loop are not independent.
+        """
         return lanes_of(loop)
 
     @override
     def is_serial(self, equation: Equation) -> bool:
-        """Whether one thread runs the loop ``equation`` as one kernel: if it is tiny.
+        """Return whether one thread runs the loop ``equation`` as one kernel.
 
-        A thread of a GPU is slow, but launches for each iteration take longer then.
+        It does so if the loop is tiny. One thread of a GPU is slow, but launching
+        kernels in each iteration of a tiny loop takes longer.
         """
         programs = equation.subprograms()
         return super().is_serial(equation) and all(
@@ -510,6 +554,9 @@ class _CudaLowering(Lowering):
 
     @override
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """Give a product one tile: a library spreads it over the GPU by itself."""
+        """Return one tile for the whole product: the library spreads it over the GPU.
+
+        A product without elements has no tile.
+        """
         items = min(1, gemm.batch * gemm.m * gemm.n)
         return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)

@@ -69,7 +69,7 @@ class Chunks:
     @property
     def parts(self) -> int:
         """How many parts there are, with the rest."""
-        return self.count + (self.rest > 0)
+        return self.count + 1 if self.rest else self.count
 
 
 def merged_parts(
@@ -84,13 +84,15 @@ def merged_parts(
     if merge is None or chunks is None:
         return None
     axis, size, count, rest = chunks.axis, chunks.size, chunks.count, chunks.rest
+    # The part is cut along one reduced axis, and is whole along the others.
     others = math.prod(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
     )
     elements = size * others, rest * others
     shifted = _with_partial_shifts(nest, merge, elements[0])
     strided = has_narrow_rows(nest, axis)
-    # Few columns of many parts: more blocks combine them as rows.
+    # Narrow rows have few columns: if the parts of a column are neighbours in memory,
+    # they are combined as a row, by more blocks.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
     nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
     if rest:
@@ -101,7 +103,10 @@ def merged_parts(
 
 
 def whole_merge(nest: Nest) -> Merge | None:
-    """The merge of a nest of two stages that stores no elements; None for others."""
+    """Return the merge of a nest of two stages that stores no elements.
+
+    None for other nests.
+    """
     if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
         return None
     merges = merges_of(nest, squares=True)
@@ -114,8 +119,9 @@ def _chunks(
     """Choose the parts that rows are cut into; None if rows stay whole.
 
     A part fits into a block's registers, and there are enough parts for all
-    multiprocessors. ``merge`` is the pair of stages of ``nest``, ``schedule`` that of
-    whole rows.
+    multiprocessors. The parts have equal sizes if a number of parts up to twice the
+    needed one divides the axis. ``merge`` is the pair of stages of ``nest``,
+    ``schedule`` the one that ``nest`` has if rows stay whole.
     """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -149,7 +155,7 @@ def _chunks(
 def _stays_whole(
     nest: Nest, schedule: Rows | Columns, rows: int, words: int, gpu: GpuConfig
 ) -> bool:
-    """Whether to keep whole rows in the registers of blocks or clusters, as faster.
+    """Return whether whole rows in the registers of a block or cluster are faster.
 
     Args:
         nest: The nest.
@@ -196,6 +202,8 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
         merge: Its pair of stages.
         elements: Elements of the part.
     """
+    # For each shift of the row: the part's own shift; and, by the earlier reduction's
+    # name, the statements that compute own shifts, which follow it.
     own_shifts: dict[str, Value] = {}
     shifts_after: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
@@ -234,7 +242,7 @@ def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
 
 
 def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
-    """The function and the second argument that turn the sum ``total`` into a mean.
+    """Return the function and the argument that make a mean of the sum ``total``.
 
     ``("div_f32", 512.0)`` for a float32 sum of 512 ``elements``.
     """
@@ -243,7 +251,7 @@ def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
 
 
 def _differences(m: Squares) -> Reduce:
-    """The reduction that sums the differences whose squares ``m`` sums."""
+    """Return the reduction that sums the differences whose squares ``m`` sums."""
     result = replace(m.reduce.result, name=f"{m.reduce.result.name}_first")
     return replace(m.reduce, result=result, argument=m.difference.result)
 
@@ -292,7 +300,7 @@ class _PartCombination:
             self.statements.append(replace(m.reduce, argument=term))
 
     def partial_result(self, s: Reduce) -> Value:
-        """The value that holds one part's result of the reduction ``s``."""
+        """Return the value that holds one part's result of the reduction ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
@@ -326,9 +334,10 @@ class _PartCombination:
         return self.compute(m, "term", "add", self.partial_result(m.reduce), correction)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """The number of elements of a part, for the sum ``m``, in its dtype.
+        """Return the number of elements of a part, for the sum ``m``, in its dtype.
 
-        It is a constant, or a value that differs for the last part if that is shorter.
+        It is a constant. If the last part is shorter, it is a value that statements
+        appended here select by the part's number.
         """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)

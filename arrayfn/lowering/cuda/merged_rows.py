@@ -41,7 +41,10 @@ from arrayfn.lowering.kernel_ir import (
 
 R = TypeVar("R", Rows, Pipeline)
 _WARP, _BLOCK = "warp", "block"
-"""What a part is; ``a_warp`` and ``a_block`` keep the maximum ``a`` of a part."""
+"""The two kinds of parts of a row, as suffixes of variables.
+
+``a_warp`` and ``a_block`` keep the maximum ``a`` of a warp and of a block.
+"""
 
 
 @dataclass
@@ -63,10 +66,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
 
     @override
     def exchanged_values(self, stage: int) -> Sequence[Value]:
-        """The values that parts exchange after ``stage``.
+        """Return the values that parts of a row exchange after ``stage``.
 
-        Those of both stages of a merge are sent at once: none is left for the later
-        one.
+        The first stage of a merge sends the values of both stages, so the second stage
+        sends none.
         """
         for merge in self.merges:
             if merge.stage == stage:
@@ -131,23 +134,25 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """The variable of each value that a part sends: ``a_warp`` of a maximum, ``e``.
+        """Return the variable of each value that a part sends: ``a_warp``, ``e``.
 
-        A maximum has a copy of its own, because the variable ``a`` becomes the part's
-        shift. ``suffix`` is ``_WARP`` or ``_BLOCK``.
+        A maximum ``a`` is sent from its copy ``a_warp``, because the variable ``a``
+        becomes the part's shift. ``suffix`` is ``_WARP`` or ``_BLOCK``.
         """
         texts = {v: self.name_of(v) for v in merge.sent}
         maxima = (s.result for s in merge.maxima)
         return texts | {v: f"{self.name_of(v)}_{suffix}" for v in maxima}
 
     def set_partial_values(self, merge: Merge, suffix: str) -> None:
-        """Set the part's shifts, and what the next stage computes from them.
+        """Set the part's shifts, and the values that the next stage computes from them.
 
-        Prints, for a softmax (the maximum with the lowest number avoids ``-inf - -inf``
-        in parts without a finite element):
+        Prints, for a softmax:
 
             a_warp = a
             a = accumulate_max_f32(a, f32(-3.4028234663852886e+38))
+
+        The maximum with the lowest finite number avoids ``-inf - -inf`` in parts
+        without a finite element.
 
         Args:
             merge: The pair of stages.
@@ -161,22 +166,28 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.partial_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
-        """The lowest finite number of the dtype: ``f32(-3.4028234663852886e+38)``."""
+        """Return the lowest finite number of ``value``'s dtype as an expression.
+
+        For float32 this is ``f32(-3.4028234663852886e+38)``.
+        """
         dtype = short_name(value.dtype)
         return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
     def partial_statements(self, merge: Merge, suffix: str) -> None:
         """Print the outer statements that the next stage needs, with the part's values.
 
-        Prints, for a variance by warps of 512 elements each: ``c = div_f32(a,
-        f32(512))``, the mean of a warp's elements. ``suffix`` says whether the part is
-        a warp or a block.
+        Outer statements run once a row. They compute shifts from results of the earlier
+        stage; here these are one part's results. Prints, for a variance by warps of 512
+        elements each: ``c = div_f32(a, f32(512))``, the mean of a warp's elements.
+        ``suffix`` says whether the part is a warp or a block.
         """
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
         means = {m.shift.name: m for m in merge.rescaled if isinstance(m, Squares)}
         needed = {v.name for s in self.plan.bodies[stage] for v in uses(s)}
         needed |= {m.shift.name for m in merge.rescaled if isinstance(m, Exponentials)}
+        # Add what the needed values are computed from, except what only means need: a
+        # part's mean is printed from its own sum below.
         for s in reversed(statements):
             if not isinstance(s, Store) and s.result.name in needed - set(means):
                 needed |= {v.name for v in uses(s)}
@@ -194,9 +205,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The mean of ``elements`` numbers whose sum is the expression ``total``.
+        """Return the expression of the mean of ``elements`` numbers with sum ``total``.
 
-        For 512 elements, ``div_f32(a, f32(512))``. The dtype is that of the sum ``m``.
+        For 512 elements it is ``div_f32(a, f32(512))``, if ``total`` is ``a``. The
+        dtype is that of the shift of ``m``.
         """
         dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
@@ -204,9 +216,9 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # The row's values.
 
     def print_kept_factors(self, merge: Merge) -> None:
-        """Define the factors that rescale exponentials which registers keep.
+        """Define the factors that rescale the exponentials which registers keep.
 
-        Those were computed with a warp's maximum as their shift. Prints:
+        The exponentials were computed with their warp's maximum as the shift. Prints:
 
             d_factor = exp_f32(accumulate_min_f32(a_warp - a, f32(0)))
         """
@@ -242,10 +254,11 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
     def rescale_factor(self, element: Compute, difference: str) -> str:
-        """The expression ``exp_f32(accumulate_min_f32(difference, f32(0)))``.
+        """Return the expression of the factor that rescales an exponential.
 
-        The difference of a part's maximum and the shift is positive only in a row with
-        an infinite or NaN maximum, for which Programs may take 0 as the shift.
+        It is ``exp_f32(accumulate_min_f32(difference, f32(0)))``. The difference of a
+        part's maximum and the shift is positive only in a row with an infinite or NaN
+        maximum, for which Programs may take 0 as the shift.
 
         Args:
             element: The exponential, whose dtype and precision the factor has.
@@ -258,15 +271,15 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return f"{element.function}({clamped})"
 
     def rescaled_term(self, m: Rescaled, parts: Exchanged) -> str:
-        """The expression of one part's result of ``m``, rescaled to the row's shift.
+        """Return the expression of a part's result of ``m``, rescaled to the row.
 
         For exponentials it is the second argument of ``accumulate_add_f32`` in
-        ``rescale``, after the line that defines ``difference``. For squares, of parts
-        of 512 elements:
+        ``rescale``. For squares, of parts of 512 elements:
 
             g_warps[remainder(thread, 16)] + difference * difference * f32(512)
 
-        ``parts`` says where shared memory has the parts' results.
+        In both cases the line that defines ``difference`` is printed first. ``parts``
+        says where shared memory has the parts' results.
         """
         part = parts.of(self.name_of(m.reduce.result))
         if isinstance(m, Unshifted):
@@ -286,9 +299,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def fold_division(self, merge: Merge) -> None:
         """Define factors that rescale exponentials and divide them by their sum.
 
-        Prints, for a softmax: ``d_share = div_f32(d_factor, e)``. Its quotients then
-        are ``g = d * d_share``. Only for exponentials whose one use is the division by
-        their sum, which is at least 1, or NaN.
+        Prints, for a softmax: ``d_share = div_f32(d_factor, e)``. The quotients then
+        are ``g = d * d_share``. This is done only for exponentials whose one use is the
+        division by their sum. The sum is at least 1, or NaN, so the factor does not
+        overflow.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
@@ -311,12 +325,19 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """The variable by which ``s`` multiplies instead of dividing, if any."""
+        """Return the variable that replaces the division ``s``, by multiplication.
+
+        Return None if ``s`` is no division, or stays one.
+        """
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 
     @override
     def divisor(self, s: Statement) -> str:
+        """Return the variable of the row scalar that ``s`` divides by; else "".
+
+        A division that has become a multiplication by a factor has no divisor.
+        """
         has_factor = isinstance(s, Compute) and self.normalizing_factor(s) is not None
         return "" if has_factor else super().divisor(s)
 

@@ -78,8 +78,8 @@ class Merge:
     """The reductions of ``stage`` and of the next one, which share an exchange.
 
     Args:
-        stage: The earlier of the two.
-        reduces: Its reductions.
+        stage: The earlier of the two stages.
+        reduces: The reductions of the earlier stage.
         rescaled: The reductions of the later stage, and how they are rescaled.
         provisional: Names of the values of elements that depend on a shift. Each part
             computes them with its own shift.
@@ -132,6 +132,7 @@ class _Pair:
     """Two successive stages of a nest, to be tested for a merge."""
 
     def __init__(self, nest: Nest, stage: int) -> None:
+        # ``stage`` is the number of the earlier of the two.
         self.nest = nest
         self.stage = stage
         reduces = [s for s in nest.statements if isinstance(s, Reduce)]
@@ -170,9 +171,10 @@ class _Pair:
         return Merge(stage, tuple(self.earlier), rescaled, provisional)
 
     def _dependents(self) -> set[str]:
-        """Names of the earlier stage's results, and of the values computed from them.
+        """Return the names of the earlier stage's results, and of what needs them.
 
-        Reductions of later stages, and what is computed from those, are left out.
+        These are the values computed from them. Reductions of later stages, and what is
+        computed from those, are left out.
         """
         names = {s.result.name for s in self.earlier}
         for s in self.nest.statements:  # in an order in which values are defined
@@ -181,7 +183,7 @@ class _Pair:
         return names
 
     def rescaled(self, s: Reduce) -> Rescaled | None:
-        """Say how a later reduction ``s`` is rescaled; None if that is impossible.
+        """Return how a later reduction ``s`` is rescaled; None if that is impossible.
 
         A sum of ``exp(v - shift)`` or of ``(v - shift)**2`` can be rescaled if the
         earlier stage has the maximum, or the sum, of ``v``. A reduction that needs no
@@ -244,7 +246,7 @@ class _Pair:
         return x
 
     def definition(self, x: Scalar) -> Statement | None:
-        """The statement that computes ``x``, or the value that ``x`` is an identity of.
+        """Return the statement that computes ``x``, beyond identity functions.
 
         None if ``x`` is no value: a constant or an argument.
         """

@@ -64,15 +64,17 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         return count if reduces and is_loop and fits else 1
 
     def accumulators_name(self, s: Reduce) -> str:
-        """``b_lanes``, the array of a thread's accumulators for the reduction ``b``."""
+        """Return ``b_lanes``: a thread's accumulators for the reduction ``b``."""
         return f"{self.name_of(s.result)}_lanes"
 
     def accumulate_in(self, s: Reduce, register: str) -> None:
         """Accumulate the current element in the accumulator of ``s`` for ``register``.
 
-        Prints, with one accumulator, or with one for each of four lanes:
+        Prints, with one accumulator:
 
             b = accumulate_add_f32(b, x)
+
+        Prints, with one for each of four lanes:
 
             b_lanes[lane] = accumulate_add_f32(b_lanes[lane], x)
 

@@ -43,10 +43,10 @@ def _rewrite_for_libraries(
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    """The passes that ``lower`` runs, in order; the last one assigns layouts."""
+    """Return the passes that ``lower`` runs, in order; the last one assigns layouts."""
 
     def operator_kernel(equation: Equation) -> OperatorKernel | None:
-        """The kernel that is registered for an operator's equation."""
+        """Return the kernel that is registered for an operator's equation."""
         return KERNELS.for_call(equation, "cuda", options.deterministic)
 
     def stays_whole(equation: Equation) -> bool:
@@ -69,7 +69,7 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
-        # Kernels stay, and small products are theirs: a library's would end them.
+        # Small products become sums: a library call would end a persistent kernel.
         passes += [
             partial(with_sums, limit=MAX_PERSISTENT_MULTIPLY_ADDS),
             simplify,

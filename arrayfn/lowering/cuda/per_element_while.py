@@ -19,9 +19,9 @@ from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
 
 @dataclass(frozen=True)
 class PerElementWhile:
-    """The body of a loop for one element, without the reduced condition.
+    """The body of a loop for one element, without the reduction of the condition.
 
-    ``mask`` is the number of the carried value that is the element's condition.
+    ``mask`` is the number of the carried value that is the element's own condition.
     """
 
     body: Program
@@ -29,20 +29,26 @@ class PerElementWhile:
 
 
 def per_element_while(equation: Equation) -> PerElementWhile | None:
-    """Rewrite ``equation`` as a while loop per element; None if it has another form."""
+    """Rewrite the mapped ``equation`` as a while loop for each element.
+
+    The body must be as ``vmap`` leaves it: its last output is ``any(mask)``, where the
+    carried ``mask`` is ``and``-ed with its current value, so that no element goes on
+    after it has finished; the other carried values are kept for elements that have
+    finished, and have the shape of ``mask``. Returns None for any other equation.
+    """
     if equation.primitive.name != "while_loop":
         return None
     body: Program = equation.params["body_program"]
-    first: int = equation.params["body_consts"]
-    current = body.inputs[first:-1]
+    consts: int = equation.params["body_consts"]
+    current = body.inputs[consts:-1]
     *following, goes_on = body.outputs
     definitions = body.definitions()
-    last = definitions.get(goes_on) if isinstance(goes_on, Var) else None
-    if last is None or last.primitive.name != "reduce_or":
+    reduction = definitions.get(goes_on) if isinstance(goes_on, Var) else None
+    if reduction is None or reduction.primitive.name != "reduce_or":
         return None
     # The condition of each element, which is reduced to that of the mapped loop.
-    mask = last.inputs[0]
-    if mask not in following or last.outputs[0].type.ndim:
+    mask = reduction.inputs[0]
+    if mask not in following or reduction.outputs[0].type.ndim:
         return None
     number = following.index(mask)
     current_mask = current[number]
@@ -50,13 +56,14 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     if combined is None or combined.primitive.name != "and":
         return None
     if current_mask not in combined.inputs:
-        return None  # an element that is done might go on
+        return None  # an element that has finished might go on
     if any(var.type.shape != mask.type.shape for var in current) or not all(
         k == number or _keeps_finished(value, current_mask, current[k], definitions)
         for k, value in enumerate(following)
     ):
         return None
-    equations = tuple(eq for eq in body.equations if eq is not last)
+    equations = tuple(eq for eq in body.equations if eq is not reduction)
+    # The reduced condition may have no other use, as it is dropped.
     if any(goes_on in eq.inputs for eq in equations) or goes_on in following:
         return None
     rest = Program(body.name, body.inputs[:-1], equations, tuple(following))
@@ -66,10 +73,11 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
 def _keeps_finished(
     value: object, mask: object, current: Var, definitions: dict[Var, Equation]
 ) -> bool:
-    """Whether ``value`` equals ``current`` for elements that have finished.
+    """Return whether ``value`` equals ``current`` for elements that have finished.
 
-    For those ``mask`` is False. ``definitions`` has the equation that makes each Var of
-    the loop's body.
+    These are the elements whose ``mask`` is False: ``value`` must be ``current``
+    itself, or ``select(mask, ..., current)``. ``definitions`` has the equation that
+    makes each Var of the loop's body.
     """
     if value is current:
         return True
@@ -92,7 +100,8 @@ def loop_of(
         equation: The ``while_loop``.
         found: Its body for one element.
         reads: Where each operand lies.
-        storage: Says which array's memory an array has; gets the body's constants.
+        storage: Says which array's memory an array has. The constants of the body are
+            recorded to have the memory of the equation's operands.
         block: Makes the steps of a Program.
     """
     body, consts = found.body, equation.params["body_consts"]

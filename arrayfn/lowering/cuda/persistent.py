@@ -32,15 +32,22 @@ THREADS: Final = 256
 MAX_BYTES: Final = 8 << 20
 """Bytes that a step may access. With more, its time exceeds a launch's by far."""
 MAX_POINTERS: Final = 400
-MAX_SHARED: Final = 48 << 10  # bytes of shared memory of all kernels in one
+"""Most pointer parameters of a persistent kernel."""
+MAX_SHARED: Final = 48 << 10
+"""Bytes of static shared memory of all device functions of a persistent kernel."""
 _MAX_TILES: Final = 16
+"""Most vectors of a row that a thread may have."""
 _SHARED: Final = re.compile(r"shared_([a-z]+)(\d*)\((\d+)\)")
+"""A declaration such as ``shared_f32(8)``: kind, bits and count of the elements."""
 
 Kernels = Mapping[str, Kernel | LibraryKernel]
 
 
 def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
-    """Change ``schedule`` to blocks of ``THREADS``; None if that is impossible."""
+    """Change ``schedule`` to blocks of ``THREADS``; None if that is impossible.
+
+    Pipelines cannot be changed, nor nests that run columns in order.
+    """
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
@@ -60,9 +67,10 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
 
 
 def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
-    """Give each block of ``THREADS`` one row, or 32 columns.
+    """Give each block of ``THREADS`` threads one row, or 32 columns.
 
-    None if a thread would have too many vectors.
+    A row in registers stays there: each thread has more or fewer vectors of it. Returns
+    None if a thread would have too many.
     """
     is_columns = isinstance(schedule, Columns)
     threads_per_row = THREADS // WARP if is_columns else THREADS
@@ -95,9 +103,10 @@ def estimate_launches(steps: Iterable[PlanStep]) -> float:
 
 
 def can_join(step: PlanStep, kernels: Kernels) -> bool:
-    """Whether ``step`` can be part of a persistent kernel, and is small.
+    """Return whether ``step`` can be part of a persistent kernel, and is small.
 
-    ``kernels`` has the kernels that it calls, by name.
+    A loop or branch can if all of its steps can. ``kernels`` has the kernels that the
+    step calls, by name.
     """
     if isinstance(step, CallStep):
         nbytes = sum(var.type.nbytes for var in step.arrays())
@@ -107,7 +116,10 @@ def can_join(step: PlanStep, kernels: Kernels) -> bool:
 
 
 def _inner_steps(step: PlanStep) -> list[PlanStep]:
-    """The steps of a loop's body, or of all branches."""
+    """Return the steps of a loop's body, or of all branches of a branch.
+
+    A step of another kind has none.
+    """
     if isinstance(step, LoopStep):
         return step.body
     branches = step.branches if isinstance(step, BranchStep) else ()
@@ -115,10 +127,10 @@ def _inner_steps(step: PlanStep) -> list[PlanStep]:
 
 
 def _can_be_device_function(kernel: Kernel | LibraryKernel) -> bool:
-    """Whether the text of ``kernel`` can be a device function of another kernel.
+    """Return whether the text of ``kernel`` can be a device function of another.
 
-    It must have blocks of ``THREADS`` without clusters and dynamic shared memory, or
-    one thread.
+    The kernel must have blocks of ``THREADS`` without clusters and dynamic shared
+    memory, or one thread.
     """
     if not isinstance(kernel, Kernel):
         return False
@@ -128,7 +140,11 @@ def _can_be_device_function(kernel: Kernel | LibraryKernel) -> bool:
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of static shared memory that the text of ``kernel`` allocates."""
+    """Return the bytes of static shared memory that the text of ``kernel`` allocates.
+
+    Each array takes up whole lines.
+    """
+    # The dtype ``bool`` has no bits in its name: it takes a byte.
     sizes = (
         int(count) * (int(bits or 8) // 8)
         for _, bits, count in _SHARED.findall(kernel.key)
@@ -137,7 +153,7 @@ def shared_bytes(kernel: Kernel) -> int:
 
 
 def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
-    """The calls among ``steps``, and in their loops and branches."""
+    """Return the calls among ``steps``, and in their loops and branches."""
     calls: list[CallStep] = []
     for step in steps:
         calls += [step] if isinstance(step, CallStep) else calls_of(_inner_steps(step))

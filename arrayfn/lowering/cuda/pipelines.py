@@ -69,7 +69,8 @@ class PipelinePrinter(DynamicRowScheduler):
             self.hoist_offsets(variables)
             self.stages(variables, self.thread)
             self.line("iteration = iteration + 1")
-            # It has arrived: the producer has waited for it, before a barrier.
+            # The next row's number has arrived: the producer has waited for it, and the
+            # block has passed a barrier since.
             self.line(f"item = numbers[{self.slot_of('iteration')}]")
         with self.open(f"if {self.row_claim_condition}:"):
             clusters = self.integer("clusters", schedule.clusters)
@@ -107,11 +108,12 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("size = i64(0)")
             with self.open_slices():
                 self.line("size = size + count")
-        copies = schedule.prefetch_rows + bool(schedule.broadcast_operands)
+        copies = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
         mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
+            # With only one exchange a row, two mbarriers alternate.
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are assigned statically: their numbers are not sent.
             mbarriers["numbered"] = [
@@ -119,6 +121,8 @@ class PipelinePrinter(DynamicRowScheduler):
                 *[ROW_NUMBER_BYTES] * (ROW_NUMBER_SLOTS - first),
             ]
         self.make_mbarriers(**mbarriers)
+        # The array gets a line of its own, more than its 8 slots need: see
+        # ``shared_array``.
         count = SHARED_LINE // ROW_NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
         part = schedule.tiles * schedule.slice
@@ -169,7 +173,7 @@ class PipelinePrinter(DynamicRowScheduler):
         if schedule.cluster > 1:
             self.line("cluster_arrive()")
         self.line("griddepcontrol_wait()")
-        # The blocks fill the GPU: those of the next kernel start as these end.
+        # The blocks fill the GPU: blocks of the next kernel start as these end.
         self.line("griddepcontrol_launch_dependents()")
         with self.open("if member == 0:"):
             self.line("following = start")
@@ -222,7 +226,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return schedule.broadcast_register_tiles * schedule.slice
 
     def register_name(self, operand: int) -> str:
-        """``w_registers``, the elements of operand ``w`` that stay in registers."""
+        """Return ``w_registers``: the registers that hold elements of operand ``w``."""
         return f"{self.array_name(operand)}_registers"
 
     def load_register_tiles(self) -> None:
@@ -252,7 +256,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def memory_of(self, operand: int) -> Memory:
-        """Row operands are in registers, broadcast operands in shared memory."""
+        """Return REGISTERS for row operands, and SHARED for broadcast operands."""
         is_broadcast = operand in self.schedule.broadcast_operands
         return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
@@ -332,6 +336,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.registers(self.float32_name(operand), "f32", count)
         with self.open_vectors():
             if schedule.tiles == 1:
+                # ``slice_offset`` uses the variable, but there is no loop to define it.
                 self.line("vector = 0")
             source = f"{self.slice_offset(slot)} + member * {lanes}"
             for operand in schedule.row_operands:
@@ -346,7 +351,8 @@ class PipelinePrinter(DynamicRowScheduler):
                     self.line(f"widen_{dtype}x{lanes}({tile}, 0, {target})")
         self.producers_pending = True
         if self.merges:
-            # Two stages are computed before the warps meet to exchange something.
+            # The producers usually follow the barrier of the first exchange. With
+            # merged stages that comes late, after two stages.
             self.line("barrier()")
             self.print_producers()
 
@@ -354,9 +360,9 @@ class PipelinePrinter(DynamicRowScheduler):
     def float32_rows(self) -> frozenset[int]:
         """The fp16 and bf16 row operands that a thread converts to float32 and keeps.
 
-        They are those that several stages read. Stages that only take maxima or minima
-        do not count, as they compute in 16 bits. Rows that are overwritten are left
-        out: the result needs registers of the stored dtype.
+        These are the operands that several stages read. Stages that only take maxima or
+        minima do not count, as they compute in 16 bits. Rows that are overwritten are
+        left out: the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.keeps_float32 or schedule.lanes == 1:
@@ -375,11 +381,12 @@ class PipelinePrinter(DynamicRowScheduler):
         )
 
     def float32_name(self, operand: int) -> str:
-        """``x_wide``, the registers for a row operand in float32."""
+        """Return ``x_wide``: the registers that hold row operand ``x`` in float32."""
         return f"{self.array_name(operand)}_wide"
 
     @override
     def is_half_vector(self, s: Load) -> bool:
+        """Return whether ``s`` loads 16-bit vectors; rows kept in float32 are not."""
         return s.operand not in self.float32_rows and super().is_half_vector(s)
 
     @override
@@ -403,23 +410,25 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def after_warp_barrier(self) -> None:
+        """Print the producers' lines: after this barrier the row's buffer is free."""
         self.print_producers()
 
     @override
     def after_first_loads(self) -> None:
-        """Nothing: mbarriers are initialized before the first row."""
+        """Print nothing: mbarriers are initialized before the first row."""
 
     @override
     def before_first_exchange(self) -> None:
-        """Nothing: the blocks of a cluster wait for each other before the first row."""
+        """Print nothing: a cluster's blocks met before the first row."""
 
     @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """As in ``RowsPrinter``; double-buffered where a row has only one exchange.
+        """Return the offset of the warps' values in shared arrays, and the length.
 
-        Its one barrier does not keep warps from writing the next row's results while
-        others still read this row's. For 16 warps: ``"remainder(iteration, 2) * 16 +
-        "`` and 32.
+        Where a row has only one exchange, the arrays are double-buffered: its one
+        barrier does not keep warps from writing the next row's results while others
+        still read this row's. For 16 warps: ``"remainder(iteration, 2) * 16 + "`` and
+        32. Otherwise as in ``RowsPrinter``.
         """
         if len(self.exchanged_stages()) > 1:
             return super().warp_slots(warps)
@@ -427,7 +436,7 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """As in ``RowsPrinter``: where exchange ``number`` of a row takes place.
+        """Return the mbarrier, its parity and the offset of exchange ``number``.
 
         With several exchanges a row, each has its mbarrier, and a phase each row: all
         blocks have passed another exchange before the next phase begins. Where a row

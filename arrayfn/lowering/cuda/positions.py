@@ -29,11 +29,13 @@ def extremum_positions_in_one(program: Program) -> Program:
     """Rewrite argmax and argmin of long rows and columns as ``reduce_min`` of keys."""
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The rewritten argmax or argmin of ``operands``; None for other equations."""
-        row, params = equation.primitive, equation.params
-        if row not in (argmax, argmin) or not _is_packed(operands[0], **params):
+        """Return the rewritten argmax or argmin of ``operands``; None to keep it."""
+        primitive, params = equation.primitive, equation.params
+        if primitive not in (argmax, argmin):
             return None
-        return [_position(operands[0], row is argmax, **params)]
+        if not _is_packed(operands[0], **params):
+            return None
+        return [_position(operands[0], primitive is argmax, **params)]
 
     if not any(e.primitive in (argmax, argmin) for e in program.equations):
         return program
@@ -52,15 +54,17 @@ def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
 
 
 def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
-    """The index along ``axis`` of the first maximum or minimum of ``x``, or first NaN.
+    """Return the index along ``axis`` of the first maximum or minimum of ``x``.
 
-    ``maximum`` says which of the two. The result has ``dtype`` and the shape of ``x``
-    without ``axis``.
+    The first NaN counts as the extremum, if there is one. ``maximum`` says which of the
+    two to find. The result has ``dtype`` and the shape of ``x`` without ``axis``.
     """
 
     def word(value: int) -> Atom:
+        """Return ``value`` as an int64 literal."""
         return conversion.literal(value, dtypes.int64)
 
+    # The key: the order in the high 32 bits, the position in the low 32 bits.
     order = _order_keys(x, maximum)
     high = discrete.shift_left(
         conversion.convert(order, dtypes.int64), word(_POSITION_BITS)
@@ -80,6 +84,7 @@ def _order_keys(x: Atom, backwards: bool) -> Atom:
     """
 
     def i32(value: int) -> Atom:
+        """Return ``value`` as an int32 literal."""
         return conversion.literal(value, dtypes.int32)
 
     dtype = x.type.dtype
@@ -91,9 +96,11 @@ def _order_keys(x: Atom, backwards: bool) -> Atom:
             order = conversion.convert(x, dtypes.int32)
         return discrete.bitwise_not(order) if backwards else order
     single = conversion.convert(x, dtypes.float32)
-    # Zeros are equal; of what is negative, more bits are less.
+    # Adding 0.0 turns -0.0 into 0.0.
     single = e.add(single, conversion.literal(0.0, dtypes.float32))
     bits = conversion.bitcast(single, dtype=dtypes.int32)
+    # The bits of positive floats have their order as integers. Those of negative floats
+    # have the reverse order: flip all bits but the sign.
     sign = discrete.shift_right_arithmetic(bits, i32(31))
     order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MAX)))
     if backwards:

@@ -51,11 +51,11 @@ class CudaPrinter(VectorPrinter[S]):
 
     own_names = RESERVED
     live: str = ""
-    """The variable that is False in threads without a row or column; empty if there are
-    none.
+    """The variable that is False in threads without a row or column.
 
-    Those threads, in the last block, compute the last row again and do not store it, so
-    that barriers and shuffles find all threads.
+    It is empty if there are no such threads. They are in the last block; they compute
+    the last row again and do not store it, so that barriers and shuffles find all
+    threads.
     """
     dynamic_shared: int = 0
     """Bytes of dynamic shared memory that arrays have been given so far."""
@@ -146,14 +146,14 @@ class CudaPrinter(VectorPrinter[S]):
         self.line(f"thread = rank * {threads} + member")
 
     def shared_name(self, operand: int) -> str:
-        """``x_shared``, the array of operand ``x`` in dynamic shared memory."""
+        """Return ``x_shared``, the array of operand ``x`` in dynamic shared memory."""
         return f"{self.array_name(operand)}_shared"
 
     def dynamic_shared_arrays(self, operands: Sequence[int], count: int) -> None:
         """Declare ``count`` elements of dynamic shared memory for each operand.
 
-        Prints, for two float32 operands and 1024 elements (the first argument is the
-        offset in bytes; ``dynamic_shared`` adds up the sizes):
+        ``dynamic_shared`` counts their bytes. Prints, for two float32 operands and 1024
+        elements (the first argument is the offset in bytes):
 
             x_shared = dynamic_shared_f32(0, 1024)
             y_shared = dynamic_shared_f32(4096, 1024)
@@ -194,13 +194,15 @@ class CudaPrinter(VectorPrinter[S]):
     def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
-        """Print ``mbarrier_expect_tx(mbarriers, 0, 4096 * 4)``: the bytes of copies.
+        """Print the line that announces the bytes of copies to an mbarrier.
+
+        For 4096 float32 it is ``mbarrier_expect_tx(mbarriers, 0, 4096 * 4)``.
 
         Args:
             operands: The operands that are copied.
-            size: The expression of the number of elements of each.
+            size: The expression of the number of elements of each operand.
             mbarrier: The index of the mbarrier that counts their bytes.
-            less: Bytes that are not copied.
+            less: Bytes of these that are not copied.
         """
         itemsizes = sum(self.nest.operands[k].dtype.itemsize for k in operands)
         expected = f"{size} * {itemsizes}" + (f" - {less}" if less else "")
@@ -209,9 +211,10 @@ class CudaPrinter(VectorPrinter[S]):
     def bulk_copy(
         self, operand: int, source: str, target: str, size: str, mbarrier: str
     ) -> None:
-        """Print ``bulk_copy_f32(x_in, begin, x_shared, 0, 4096, mbarriers, 0)``.
+        """Print the line that begins a bulk copy of an operand to its shared array.
 
-        Its bytes must be announced already (``expect_bytes``).
+        For example ``bulk_copy_f32(x_in, begin, x_shared, 0, 4096, mbarriers, 0)``. The
+        mbarrier must have been told the bytes before (``expect_bytes``).
 
         Args:
             operand: The operand's number.
@@ -256,7 +259,7 @@ class CudaPrinter(VectorPrinter[S]):
 
     @override
     def finish(self) -> None:
-        """Compose ``source`` of the title, imports, ``def``, docstring and lines.
+        """Set ``source``: the title, imports, ``def``, docstring and lines.
 
         ``parameters`` are a pointer for each operand, the flag buffer if there is one,
         then the integers.
@@ -285,6 +288,9 @@ class CudaPrinter(VectorPrinter[S]):
 
     @override
     def signature(self) -> str:
-        """The kernel's docstring: ``x_in: f32*. n1: i64. 256 threads a block.``."""
+        """Return the kernel's docstring: parameters, and threads of a block.
+
+        For example ``x_in: f32*. n1: i64. 256 threads a block.``.
+        """
         text = super().signature().removesuffix("Items begin to end.")
         return f"{text}{self.schedule.threads} threads a block."

@@ -48,12 +48,12 @@ class RowArithmetic(RowLoops[T]):
     widened: set[int] = field(default_factory=set[int])
     """Operands whose current vector is in float32 registers."""
 
-    # Divisions of a row by a number of its own.
+    # Divisions of a row's elements by a row scalar.
 
     def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The row scalars that a stage divides by, and the variables of their inverses.
+        """Return the row scalars that a stage divides by, and variables for inverses.
 
         ``{"e": "e_inverse"}`` for a softmax. Empty if the stage cannot be printed twice
         (see ``StagedPrinter.repeat_with_divisions``): it must only store vectors, over
@@ -98,7 +98,10 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{name}_reciprocal = {self.divide_half()}(f32(1), {name})")
 
     def divisor(self, s: Statement) -> str:
-        """The variable of the row scalar that ``s`` divides by; else empty."""
+        """Return the variable of the row scalar that ``s`` divides by; else "".
+
+        A row scalar is a result of a reduction, or is computed once a row.
+        """
         if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
             return ""
         y = s.arguments[1]
@@ -110,12 +113,13 @@ class RowArithmetic(RowLoops[T]):
 
     @override
     def compute(self, s: Compute) -> None:
-        """Print ``s``, unless it is a product that a fused multiply-add contains.
+        """Print ``s``, in a cheaper form where there is one.
 
+        A product that is printed with its sum, as a fused multiply-add, is left out.
         Divisions and half-precision functions have cheaper expressions.
         """
         if self.fma_of(s) is not None:
-            return  # printed where it is added
+            return  # the addition prints it
         if self.print_fma(s):
             return
         text = self.cheaper_expression(s)
@@ -125,14 +129,14 @@ class RowArithmetic(RowLoops[T]):
             self.line(f"{self.name_of(s.result)} = {text}", s.source)
 
     def cheaper_expression(self, s: Compute) -> str | None:
-        """A cheaper expression for what ``s`` computes; None if there is none.
+        """Return a cheaper expression for what ``s`` computes; None if there is none.
 
-        * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits. *
-        ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row scalars
-          that only such results need.
-        * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits. *
-        ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar, after lines
-          that update the ``smallest`` and ``largest`` magnitude of x:
+        * ``approximate_exp_f32(x)`` for an ``exp`` that is rounded to 16 bits.
+        * ``approximate_sqrt_f32(x)`` and ``approximate_divide_f32(x, y)`` for row
+          scalars that only results of 16 bits need.
+        * ``x * e_reciprocal`` for ``x / e`` that is rounded to 16 bits.
+        * ``divide_f32(x, e, e_inverse)`` for other divisions by a row scalar. Before
+          it, these lines update the ``smallest`` and ``largest`` magnitude of x:
 
             smallest = accumulate_min_f32(smallest, abs_f32(x))
             largest = accumulate_max_f32(largest, abs_f32(x))
@@ -164,9 +168,10 @@ class RowArithmetic(RowLoops[T]):
         return users
 
     def may_approximate(self, s: Compute) -> bool:
-        """Whether ``s`` is a row scalar that only fp16 or bf16 results need.
+        """Return whether ``s`` is a row scalar that only fp16 or bf16 results need.
 
-        Only in pipelines: their one block a multiprocessor waits for such numbers.
+        Always False outside of pipelines. A pipeline has one block a multiprocessor,
+        which waits for such numbers.
         """
         if not isinstance(self.schedule, Pipeline) or s.level != "outer":
             return False
@@ -175,25 +180,26 @@ class RowArithmetic(RowLoops[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function that divides row scalars for fp16 and bf16 results."""
+        """Return the function that divides row scalars for fp16 and bf16 results."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
 
     def fma_of(self, s: Statement) -> Compute | Reduce | None:
-        """The addition that is printed with the product ``s`` as one FMA.
+        """Return the addition that is printed with the product ``s`` as one FMA.
 
-        None if ``s`` is no half-precision product, or has to be printed by itself. A
-        fused multiply-add rounds once less than a product and a sum.
+        A fused multiply-add (FMA) rounds once less than a product and a sum. None if
+        ``s`` is no half-precision product, or has to be printed by itself.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The addition that is the only reader of the product ``value``.
+        """Return the addition that is the only reader of the product ``value``.
 
         Identities in between are followed. None if there is no such addition. Of two
         products that are added, only the first becomes part of the fused multiply-add.
+        A reduction counts if it has one accumulator.
         """
         readers = self.users.get(value.name, [])
         if len(readers) != 1:
@@ -215,7 +221,10 @@ class RowArithmetic(RowLoops[T]):
         return product is not None and len(self.users[product.result.name]) == 1
 
     def product_of(self, x: Scalar) -> Compute | None:
-        """The half-precision product that computes ``x``, through identities."""
+        """Return the half-precision product that computes ``x``, through identities.
+
+        None if ``x`` is computed in another way, or once a row.
+        """
         while isinstance(x, Value):
             producer = self.producers[x.name]
             if not isinstance(producer, Compute) or producer.level != "element":
@@ -237,7 +246,8 @@ class RowArithmetic(RowLoops[T]):
         for k, x in enumerate(terms[:2]):
             product = self.product_of(x)
             if product is not None and self.fma_of(product) is s:
-                factors = product.arguments[0], product.arguments[-1]  # or its square
+                # A square has one argument, which is both factors.
+                factors = product.arguments[0], product.arguments[-1]
                 arguments = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
                 text = f"{self.name_of(s.result)} = fma_rn_f32({arguments})"
                 self.line(text, s.source)
@@ -246,16 +256,15 @@ class RowArithmetic(RowLoops[T]):
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Print the accumulation of an element; as an FMA if it is a product."""
+        """Print the accumulation of an element, as an FMA if it is a product."""
         if not self.print_fma(s):
             super().accumulate(s)
 
     def print_half_extremes(self, body: Sequence[Statement]) -> bool:
-        """Print ``body`` for the current vector, if it only takes 16-bit extremes.
+        """Print ``body``, a stage's statements, if it only takes extremes of 16 bits.
 
-        Prints, for the maximum of 8 float16: ``a = max_f16x8(x_tile, 0, a)``, which
-        compares two elements at a time. ``body`` are a stage's statements. Returns
-        whether it was printed.
+        Returns whether it was printed. Prints, for the maximum of a vector of 8
+        float16: ``a = max_f16x8(x_tile, 0, a)``, which compares two elements at a time.
         """
         if self.accumulators > 1 or not self.only_takes_extremes(body):
             return False
@@ -290,10 +299,11 @@ class RowArithmetic(RowLoops[T]):
         )
 
     def staged_vector(self, operand: int) -> tuple[str, str]:
-        """Where an operand's current vector is: ``("x_tile", "vector * 8")``.
+        """Return where an operand's current vector is: ``("x_tile", "vector * 8")``.
 
         The first is the name of the register array, the second the index of the
-        vector's first element there.
+        vector's first element there. They are taken from the text of an element,
+        ``x_tile[vector * 8 + lane]``.
         """
         tile, element = self.staged[operand].removesuffix("]").split("[", 1)
         return tile, element.removesuffix("lane").removesuffix(" + ") or "0"
@@ -322,4 +332,5 @@ class RowArithmetic(RowLoops[T]):
 
     @override
     def widen_loaded(self, operand: int, text: str) -> str:
+        """Return ``text`` as it is if the operand's vector is in float32 already."""
         return text if operand in self.widened else super().widen_loaded(operand, text)

@@ -1,7 +1,7 @@
-"""Copies to shared memory that a thread makes for itself alone (``cp.async``).
+"""Copies to shared memory that a thread makes only for itself (``cp.async``).
 
 * *Shared tiles*: the last vectors of a long row are in shared memory between stages.
-  With them two blocks fit on a multiprocessor where registers alone would allow one.
+  With them two blocks fit on a multiprocessor where registers would allow one.
 * *Prefetched operands*: weights, which all rows share. Loads of weights between the
   stores of results would wait for each other. So a thread copies its vectors to a ring
   buffer: the first ones while it loads the row, each later one when a slot is free.
@@ -40,10 +40,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     @abstractmethod
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
-        """The operands that ``stage`` loads from global memory, in two lists.
+        """Return the operands that ``stage`` loads from global memory, in two lists.
 
-        A thread loads all vectors of those in the first list before it computes
-        anything, those in the second list one by one as it goes along its row.
+        A thread loads all vectors of the operands in the first list before it computes
+        anything. It loads vectors of the second list one by one as it goes along its
+        row.
         """
 
     def copy_vector(self, operand: int, at: AxisIndices, target: str) -> None:
@@ -54,7 +55,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         Args:
             operand: The operand's number.
             at: The index of the vector's first element along each axis.
-            target: Its index in the shared array.
+            target: The index of that element in the shared array.
         """
         copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
@@ -81,6 +82,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.dynamic_shared_arrays(
             operands, schedule.shared_tiles * schedule.threads_per_row * schedule.lanes
         )
+        # ``open_vectors`` loops over shared tiles.
         self.on_shared_tiles = True
         with self.open_vectors() as at:
             self.copy_vector(self.shared_row, at, "shared_at")
@@ -88,7 +90,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.on_shared_tiles = False
 
     def wait_for_shared_tiles(self) -> None:
-        """Wait for the shared tiles, not for prefetches, which began later.
+        """Wait for the shared tiles, but not for prefetches, which began later.
 
         Prints: ``cp_async_wait(5)``, for a prefetch distance of 5 commit groups.
         """
@@ -96,13 +98,13 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     @override
     def tile_name(self, operand: int) -> str:
-        """``x_tile`` or, for a shared tile, ``x_vector``: registers of one vector."""
+        """Return ``x_tile`` or, for a shared tile, ``x_vector``: a register array."""
         if self.on_shared_tiles and operand == self.shared_row:
             return f"{self.array_name(operand)}_vector"
         return super().tile_name(operand)
 
     def row_name(self, value: Value) -> str:
-        """``e_row``, the registers of a value ``e`` that is kept between stages.
+        """Return ``e_row``, the registers of a value ``e`` that stages keep.
 
         In the loop over shared tiles it is ``e_vector``, the registers of the current
         vector. Between the stages the value then lies in shared memory, in place of the
@@ -120,8 +122,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
             a_vector = registers_f32(4)
             load_f32x4(a_shared, shared_at, a_vector, 0)
 
-        In the first stage the shared tile is the row's; afterwards it is the kept
-        value's, which has overwritten it.
+        In the first stage the shared tile has elements of the row. Later it has those
+        of the kept value, which has overwritten the row.
 
         Args:
             loads: The operands that the stage loads; the tile is loaded if its operand
@@ -148,16 +150,16 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_shared_vector("store", self.row_name(value))
 
     def move_shared_vector(self, operation: str, registers: str) -> None:
-        """Print ``load_f32x4(a_shared, shared_at, a_vector, 0)``, or the store.
+        """Print the load or the store of the current vector of the shared tile.
 
-        ``operation`` is "load" or "store", ``registers`` the thread's array:
-        ``a_vector``.
+        For example ``load_f32x4(a_shared, shared_at, a_vector, 0)``. ``operation`` is
+        "load" or "store", ``registers`` the thread's array: ``a_vector``.
         """
         name = self.vector_name(self.shared_row, self.schedule.lanes)
         array = self.shared_name(self.shared_row)
         self.line(f"{operation}_{name}({array}, shared_at, {registers}, 0)")
 
-    # What all rows share.
+    # Prefetched operands, which all rows share.
 
     def begin_prefetch(self) -> None:
         """Allocate a ring for each prefetched operand; begin to copy its first vectors.
@@ -179,7 +181,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.dynamic_shared_arrays(
             self.prefetched, distance * schedule.threads_per_row * lanes
         )
-        # Groups are counted: threads without such a vector commit empty ones.
+        # Waits count commit groups. So threads without a vector commit an empty group.
         with self.open_vectors("cp_async_commit()", (0, distance)) as at:
             for operand in self.prefetched:
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])

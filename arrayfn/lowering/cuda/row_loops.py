@@ -41,10 +41,13 @@ class RowLoops(CudaPrinter[T]):
         return self.schedule.tiles - self.schedule.shared_tiles
 
     def slot(self, lane: str) -> str:
-        """The current element's index in the row's registers: ``vector * 4 + lane``.
+        """Return the expression of the current element's index in the row's registers.
 
-        ``lane`` is the expression of its number in the vector, or empty for the first:
-        ``vector * 4``. There is no ``vector`` if the registers are those of one vector.
+        For vectors of four elements this is ``vector * 4 + lane``, where ``lane`` is
+        the expression of the element's number in its vector. If ``lane`` is empty, the
+        result is the index of the vector's first element: ``vector * 4``. If the
+        registers hold only one vector, the loop variable ``vector`` does not exist, and
+        the result is ``lane`` or 0.
         """
         lanes = self.schedule.lanes
         if self.register_tiles == 1 or self.on_shared_tiles:
@@ -54,7 +57,7 @@ class RowLoops(CudaPrinter[T]):
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
     def row_elements(self) -> int:
-        """The number of elements of a row (or column), which are reduced to one."""
+        """Return the number of elements of a row (or column): of the reduced axes."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def open_row_loop(self) -> AbstractContextManager[Any]:
@@ -83,15 +86,15 @@ class RowLoops(CudaPrinter[T]):
                 first = (vector * 256 + thread) * 4
                 if first < n1:
 
-        Yields the index of a vector's first element along each axis, as expressions:
-        ``first`` along the row. For vectors of one element it is called ``i1``, after
-        the axis.
+        Yields the expression of the index of a vector's first element along each axis:
+        ``first`` along the row. For vectors of one element this variable is called
+        ``i1``, after the axis. A nest without reduced axes gets no loop.
 
         Args:
             after: A line that ends each iteration, also for threads without a vector.
-            span: The range of the vectors' numbers. By default the register tiles, or
-                the shared tiles, for which ``shared_at`` is defined: where they are in
-                shared memory.
+            span: The range of the vectors' numbers. The default is all register tiles,
+                or all shared tiles if ``on_shared_tiles``. Over shared tiles the loop
+                also defines ``shared_at``, the vector's index in its shared array.
         """
         schedule, reduced = self.schedule, self.reduced_axes
         if not reduced:
@@ -102,6 +105,7 @@ class RowLoops(CudaPrinter[T]):
         if schedule.lanes > 1 or len(reduced) > 1:
             name = "first"
         n = self.extent_of(reduced, "elements")
+        # Without a rest, every thread has all of its vectors: no ``if`` is needed.
         is_full = self.row_elements() % (step * schedule.tiles) == 0
         begin, end = 0, self.register_tiles
         if self.on_shared_tiles:
@@ -123,11 +127,12 @@ class RowLoops(CudaPrinter[T]):
                 self.line(after)
 
     def first_element(self, is_loop: bool) -> str:
-        """The index in the row of the first element of a thread's current vector.
+        """Return the expression of the row index at which a thread's vector begins.
 
         ``(vector * 512 + thread) * 4`` for 512 threads and four lanes. ``is_loop`` says
-        that ``vector`` is defined: otherwise a thread has one vector, ``thread * 4``.
-        In a row loop ``start + `` goes before.
+        that the variable ``vector`` is defined: otherwise a thread has one vector,
+        which begins at ``thread * 4``. In a row loop the index also has the term
+        ``start``.
         """
         schedule = self.schedule
         number = "vector" if is_loop else "0"

@@ -45,7 +45,10 @@ class Exchanged:
     elements: int
 
     def of(self, name: str) -> str:
-        """The value ``name`` of this lane's part: ``b_sent[remainder(member, 8)]``."""
+        """Return the expression of value ``name`` of this lane's part.
+
+        For example ``b_sent[remainder(member, 8)]``.
+        """
         return f"{name}_{self.suffix}[{self.offset}{self.lane_part}]"
 
 
@@ -97,10 +100,10 @@ class RowsPrinter(StagedPrinter[R]):
 
     @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine a row group's partial results of ``reduces``, those of a stage.
+        """Combine a row group's partial results of ``reduces``, a stage's reductions.
 
-        Prints, for a sum ``a`` by 8 warps (by one warp or less: the first two lines
-        alone):
+        Prints, for a sum ``a`` by 8 warps (by one warp or less: only the first two
+        lines):
 
             for step in range(5):
                 a = accumulate_add_f32(a, shuffle_xor_f32(a, 16 >> step))
@@ -129,9 +132,9 @@ class RowsPrinter(StagedPrinter[R]):
     def combine_part(self, reduces: Sequence[Reduce]) -> None:
         """Combine the values within each part: a warp or, in a cluster, a block.
 
-        In a cluster only the first warp gets the block's values, and sends them to the
-        other blocks: an mbarrier counts arriving values one by one, so there should be
-        few.
+        In a cluster only the first warp gets the block's values. It sends them to the
+        other blocks, and no other warp does, because mbarriers count arriving values
+        one by one.
         """
         self.combine_warp(reduces)
         if self.combines_in_block and reduces:
@@ -152,7 +155,7 @@ class RowsPrinter(StagedPrinter[R]):
     def exchange(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
         """Print the exchange of values between all parts of the row, after ``stage``.
 
-        Returns where the values then are.
+        Returns where the parts' values are afterwards.
 
         Args:
             stage: The stage whose results are exchanged.
@@ -175,6 +178,7 @@ class RowsPrinter(StagedPrinter[R]):
         ``texts`` has the expression of each value, here ``h``.
         """
         schedule = self.schedule
+        # In a cluster the warps of one block exchange, not those of a row.
         thread, threads = self.member, schedule.threads_per_row
         if schedule.cluster > 1:
             thread, threads = "member", schedule.threads
@@ -193,10 +197,10 @@ class RowsPrinter(StagedPrinter[R]):
         return Exchanged(warps, "warps", lane_part, offset, elements)
 
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """The offset of the warps' values in shared arrays, and the arrays' length.
+        """Return the offset of the warps' values in shared arrays, and the length.
 
         The offset is as in ``Exchanged``: empty here, as a row uses the whole array.
-        The length is in elements, for ``warps`` warps.
+        The length of the arrays is in elements, for ``warps`` warps.
         """
         return "", warps
 
@@ -245,24 +249,25 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("cluster_arrive()")
 
     def exchanged_values(self, stage: int) -> Sequence[Value]:
-        """The values that parts exchange after ``stage``."""
+        """Return the values that parts exchange after ``stage``."""
         return [s.result for s in self.row_reductions(stage)]
 
     def exchanged_stages(self) -> list[int]:
-        """The stages after which parts exchange values."""
+        """Return the stages after which parts exchange values."""
         return [k for k in range(self.nest.stages) if self.exchanged_values(k)]
 
     def exchanged_bytes(self, stage: int) -> int:
-        """Bytes that each block of a cluster receives after ``stage``."""
+        """Return the bytes that each block of a cluster receives after ``stage``."""
         size = sum(value.dtype.itemsize for value in self.exchanged_values(stage))
         return size * self.parts
 
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """The mbarrier, its parity and the offset of exchange ``number`` in a cluster.
+        """Return the mbarrier, its parity and the offset of exchange ``number``.
 
-        ``number`` counts the exchanges of a row. Returns three expressions: the index
-        of the mbarrier, the parity to wait for, and an offset as in ``Exchanged``. Here
-        ``("0", "0", "")``: a cluster has one row, and an mbarrier for each exchange.
+        ``number`` counts the exchanges of a row between the blocks of a cluster.
+        Returns three expressions: the index of the mbarrier, the parity to wait for,
+        and an offset as in ``Exchanged``. Here ``("0", "0", "")``: a cluster has one
+        row, and an mbarrier for each exchange.
         """
         return str(number), "0", ""
 
@@ -286,6 +291,7 @@ class RowsPrinter(StagedPrinter[R]):
         mbarrier, parity, offset = self.exchange_slot(self.exchanges)
         self.exchanges += 1
         for value in texts:
+            # An offset means that there are two buffers.
             self.shared_array(value, "sent", cluster * (2 if offset else 1))
         if self.exchanges == 1:
             self.before_first_exchange()

@@ -5,8 +5,8 @@ lies ``lag`` parts before. By then the totals before that part have been publish
 blocks hardly wait, and its elements are still in the L2 cache, so memory is read once.
 Totals of groups of 512 parts are also published, half a ``lag`` later. The prefix of a
 part is the sum of up to 511 totals of its own group and of the totals of the groups
-before; a thread reads eight of them at once. The order of the sums follows from the
-shapes alone.
+before; a thread reads eight of them at once. The order of the sums follows only from
+the shapes.
 
 The kernel's variable ``tile`` is a part's number among those of all rows, ``part`` its
 number in its row, ``start`` the row. The flag buffer has a slot for the total of each
@@ -65,11 +65,13 @@ class PartsPrinter(ScanPrinter[S]):
         self.reduces_part = True
         self.declare_tiles(self.loads, schedule.lanes * schedule.tiles)
         self.registers(f"{self.total}_totals", self.dtype, FLAGS_AT_ONCE)
+        # Values of each warp: totals of the reduced and of the scanned part, and for
+        # sums over the block in ``combine_block``.
         for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         self.reduces_part = False
         count = self.part_count
-        # All loads are on their way before the first is waited for.
+        # The loads of both parts are issued before the block waits for one of them.
         with self.open_scanned_part():
             self.begin_part()
             self.load_all()
@@ -79,7 +81,8 @@ class PartsPrinter(ScanPrinter[S]):
             self.begin_part()
             self.load_all()
         blocks = self.integer("blocks", self.items)
-        # Which launch this is; blocks begin in the order of their own numbers.
+        # This says which launch it is, so that flags of earlier launches do not count.
+        # The id itself is not needed: blocks begin in the order of their numbers.
         self.line(f"number = dynamic_block_id(flag_buffer, {blocks})")
         with self.open(f"if tile < {count}:"):
             self.begin_part()
@@ -128,7 +131,10 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def group(self) -> int:
-        """Parts in a group, whose total is also published."""
+        """Parts in a group, whose total is also published.
+
+        Half of a block's threads read the totals of a whole group at once.
+        """
         return self.schedule.threads // 2 * FLAGS_AT_ONCE
 
     @property
@@ -160,15 +166,15 @@ class PartsPrinter(ScanPrinter[S]):
         return self.open("if tile >= 0:")
 
     def define_part(self) -> str:
-        """Define ``part``, the number of ``tile`` in its row; return the row's text.
+        """Define ``part``, the number of ``tile`` in its row; return the row's number.
 
         Prints, where rows have groups of parts:
 
             part = remainder(tile, parts)
             start = quotient(tile, parts)
 
-        The row is ``start`` then. Otherwise its expression is the quotient, or 0 if
-        there is only one row.
+        It returns ``start`` then. Without groups it returns the expression of the
+        quotient, or 0 if there is only one row.
         """
         row = "0"
         if self.kept_axes:
@@ -183,13 +189,15 @@ class PartsPrinter(ScanPrinter[S]):
         return row
 
     def begin_part(self) -> None:
-        """Define ``begin``, the first element of ``tile`` in its row, and its indices.
+        """Define ``begin``, the index in the row at which ``tile`` begins, and the row.
 
         Prints, for parts of 4096 elements, after the lines of ``define_part``:
 
             begin = part * 4096
             i0 = start
             row = i0 * n1
+
+        Offsets of operands are hoisted again, as another part may be of another row.
         """
         row = self.define_part()
         self.line(f"begin = part * {self.tile_elements}")
@@ -199,7 +207,7 @@ class PartsPrinter(ScanPrinter[S]):
 
     @override
     def tile_name(self, operand: int) -> str:
-        """The registers of the part that is scanned, or of the one that is reduced."""
+        """Return ``x_tile``, or ``x_next`` in lines for the part that is reduced."""
         name = super().tile_name(operand)
         return f"{name.removesuffix('_tile')}_next" if self.reduces_part else name
 
@@ -215,7 +223,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.store_warp_total("parts")
 
     def publish_part(self) -> None:
-        """Publish the total of the part that the block reduces, by its first warp.
+        """Print how the first warp publishes the total of the part that is reduced.
 
         Prints, for four warps:
 
@@ -275,9 +283,9 @@ class PartsPrinter(ScanPrinter[S]):
     def sum_predecessors(self) -> None:
         """Set ``before`` to the total of all earlier parts of the row.
 
-        Half of the threads read totals of parts of its group, the others of earlier
-        groups. Prints, for 128 threads and groups of 512 parts, before the sum of
-        totals:
+        Half of the threads read totals of earlier parts of the same group, the other
+        half totals of earlier groups. Without groups all threads read totals of parts.
+        Prints, for 128 threads and groups of 512 parts, before the sum of totals:
 
             at = tile - remainder(part, 512) + thread
             end = tile
@@ -346,9 +354,9 @@ class PartsPrinter(ScanPrinter[S]):
             """)
 
     def publish(self, slot: str, value: str, member: str = "lane") -> None:
-        """Publish ``value`` in ``slot`` of the flag buffer, by one thread.
+        """Print how one thread publishes ``value`` in ``slot`` of the flag buffer.
 
-        That is the thread whose ``member`` is 0. All three are expressions.
+        It is the thread whose ``member`` is 0. All three are expressions.
         """
         with self.open(f"if {member} == 0:"):
             self.line(f"publish_{self.dtype}(flag_buffer, {slot}, {value})")

@@ -36,10 +36,11 @@ _BEHIND: Final = len(_OLDER)
 class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """Prints a block with three parts at a time: ``newest``, ``second``, ``oldest``.
 
-    The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
-    warp within the part (``ahead``, ``ahead_second``, ``ahead_oldest``) and prefixes of
-    a thread's vectors within the warp (``a_sums``, ``a_second``, ``a_oldest`` for ``a =
-    cumsum(x)``), which are passed on from iteration to iteration. Further variables:
+    The newest part is reduced, the oldest is scanned. For each of the three there is
+    its number, a prefix of the warp within the part (``ahead``, ``ahead_second``,
+    ``ahead_oldest``) and prefixes of a thread's vectors within the warp (``a_sums``,
+    ``a_second``, ``a_oldest`` for ``a = cumsum(x)``). They are passed on from iteration
+    to iteration. Further variables:
 
     * ``numbers`` and ``mbarriers`` (shared memory): the number of the part in each
       slot, and the barrier of the copies to it.
@@ -65,6 +66,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.part_counter = self.integer("counter", 1 + slots_words)
         self.declare()
         self.begin_parts()
+        # The loop ends when all three numbers are beyond the last part.
         ends = "newest"
         for name in _OLDER:
             ends = f"min_i64({ends}, {name})"
@@ -75,7 +77,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line(f"end_work_queue(flag_buffer, {self.part_counter}, {blocks})")
 
     def print_iteration(self) -> None:
-        """Print an iteration: reduce a part, scan another, begin to copy a third."""
+        """Print an iteration: reduce a part, scan another, begin to copy a third.
+
+        The total of the reduced part is published before the block waits for other
+        blocks.
+        """
         count, slots = self.part_count, self.schedule.slots
         with self.open(f"if newest < {count}:"):
             self.reduce_newest()
@@ -89,7 +95,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line("tile = oldest")
             self.define_part()
             self.sum_predecessors()
-        # Not before: others would wait for the part as long as this block waits.
+        # A part is claimed only now: claimed before the wait for predecessors, it would
+        # make other blocks wait as long as this block does.
         self.line("taken = i64(0)")
         with self.open("if thread == 0:"):
             self.claim_part()
@@ -101,6 +108,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         with self.open("if thread == 0:"):
             self.copy_part("ring")
         if slots - _BEHIND == 1:
+            # The next iteration already reads the number that was just stored.
             self.line("barrier()")
         self.age_parts()
         self.line("iteration = iteration + 1")
@@ -130,7 +138,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         """
         slots = self.schedule.slots
         with self.open("if thread == 0:"):
-            # One at a time: neighbouring parts are other blocks', as they are later on.
+            # Parts are claimed one at a time, so that neighbours go to other blocks.
             self.claim_part()
             self.line("begin_work_queue(flag_buffer)")
             self.line(f"mbarrier_init(mbarriers, {slots})")
@@ -268,7 +276,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def load_vector(
         self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
-        """As in ``CudaPrinter``, but from shared memory if the part is copied there."""
+        """Load a vector as in ``CudaPrinter``, or from shared memory if it is there.
+
+        The ``row_operands`` of the schedule are copied to shared memory.
+        """
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)
             return
@@ -278,5 +289,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
 
 def _from_oldest(*names: str) -> list[tuple[str, str]]:
-    """Pairs of successive names, the last pair first."""
+    """Return the pairs of successive ``names``, the last pair first.
+
+    ("sums", "second", "oldest") gives ("second", "oldest"), then ("sums", "second"):
+    each name is read before it is overwritten.
+    """
     return list(reversed(list(pairwise(names))))

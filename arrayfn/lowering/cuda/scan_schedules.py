@@ -38,9 +38,11 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     """Choose the schedule of a scan along the innermost axis, of any length.
 
     A row has as many threads as it has work for: a warp, a block, or a cluster. Rows
-    that are too long for the registers of a cluster are cut into parts.
+    that are too long for the registers of a cluster are cut into parts. So are rows of
+    several blocks where there are too few of them to occupy all multiprocessors.
     """
     row = _ScannedRow.of(nest, gpu)
+    # Vectors of a thread whose running values fit into its registers.
     room = gpu.scan_words // row.vector_words
     if row.vectors > gpu.scan_threads * room:
         room *= 2
@@ -54,6 +56,8 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     if blocks > max(1, max_cluster) or is_idle:
         return scan_pipeline(nest, gpu, row.lanes) or _scan_in_parts(row, gpu)
     cluster, threads = 1, threads_per_row
+    # More blocks in a cluster make smaller blocks: where a block is too large, or where
+    # there are few rows.
     while cluster < max_cluster and (
         threads > gpu.scan_threads
         or (threads > gpu.threads and row.count * cluster < 2 * gpu.multiprocessors)
@@ -98,7 +102,7 @@ class _ScannedRow:
 
 
 def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
-    """The schedule in which a block reduces one part of a row, and scans another.
+    """Return the schedule in which a block reduces a part and scans an earlier one.
 
     The scanned part is ``lag`` parts before the reduced one: its predecessors have been
     reduced by then.
@@ -120,20 +124,24 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         for s in nest.statements
         if isinstance(s, Load) and s.level == "element" and not s.indices
     }
+    # Bulk copies move whole vectors of 16 bytes or more.
     itemsizes = {
         k: o.dtype.itemsize
         for k, o in loaded.items()
         if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
     }
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
+    # Shared memory for one vector of each thread, in all slots.
     vector_bytes = threads * lanes * sum(itemsizes.values()) * gpu.part_slots
     tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
     if not itemsizes or not tiles or not gpu.max_cluster:
         return None
+    # The largest power of two up to ``tiles``.
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])
     blocks = gpu.multiprocessors * gpu.part_blocks
+    # Prefetching pays only if each block has several parts.
     if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(

@@ -43,10 +43,10 @@ class ScanPrinter(CudaPrinter[S]):
     * ``a_carried``: the total of the earlier iterations of a loop along the row.
     """
 
-    reduce: Reduce = field(init=False)
+    reduce: Reduce = field(init=False)  # whose running value is stored
     result_store: Store = field(init=False)  # of the running value
     total: str = ""  # the name of the running value: ``a`` above
-    dtype: str = ""
+    dtype: str = ""  # the short name of the running value's dtype
     inner: int = 0  # the axis that is scanned
     loads: list[int] = field(default_factory=list[int])  # operands loaded as vectors
     stores: list[int] = field(default_factory=list[int])  # those stored as vectors
@@ -60,6 +60,8 @@ class ScanPrinter(CudaPrinter[S]):
         self.read_nest()
         schedule = self.schedule
         n, step = self.extent(self.inner), self.tile_elements
+        # Rows that are longer than what the threads have at a time are scanned in a
+        # loop.
         loops = self.nest.axes[self.inner].extent > step
         self.has_begin = loops
         if schedule.cluster > 1:
@@ -119,15 +121,17 @@ class ScanPrinter(CudaPrinter[S]):
         return tuple(dict.fromkeys((*self.loads, *self.stores)))
 
     def define_lane_and_warp(self, thread: str) -> None:
-        """Define ``lane``, a thread's number in its warp, and ``warp``, its warp's.
+        """Define ``lane``, a thread's number in its warp, and ``warp``, the warp's.
 
-        ``thread`` is the variable with the thread's number in its block.
+        ``thread`` is the variable with the thread's number in its block. The warp's
+        number is the one in its row group, of which the kernel's variable ``thread`` is
+        the thread.
         """
         self.line(f"lane = remainder({thread}, {WARP})")
         self.line(f"warp = quotient(thread, {WARP})")
 
     def declare(self) -> None:
-        """Declare a thread's registers: ``scanned``, ``sums`` and tiles of operands."""
+        """Declare a thread's registers: ``a_scanned``, ``a_sums`` and tiles."""
         count = self.schedule.lanes * self.schedule.tiles
         self.registers(f"{self.total}_scanned", self.dtype, count)
         self.registers(f"{self.total}_sums", self.dtype, self.schedule.tiles)
@@ -141,11 +145,11 @@ class ScanPrinter(CudaPrinter[S]):
         return self.constant(self.reduce.identity)
 
     def combined(self, x: str, y: str) -> str:
-        """The expression that combines ``x`` and ``y``, such as ``add_f32(x, y)``."""
+        """Return the expression that combines ``x`` and ``y``: ``add_f32(x, y)``."""
         return f"{self.reduce.function}({x}, {y})"
 
     def shuffled(self, mode: str, value: str, lanes: str) -> str:
-        """The expression of another lane's ``value``: ``shuffle_MODE(value, lanes)``.
+        """Return the expression of another lane's ``value``: ``shuffle_up_f32(a, 1)``.
 
         ``mode`` is ``up``, ``from`` or ``xor``; ``lanes`` selects the lane.
         """
@@ -270,7 +274,7 @@ class ScanPrinter(CudaPrinter[S]):
     # Threads, warps and blocks.
 
     def scan_threads(self) -> None:
-        """Scan the elements of each vector into ``scanned``, its total in ``sums``.
+        """Scan the elements of each vector into ``a_scanned``, totals into ``a_sums``.
 
         Prints, besides the loops of ``open_vectors`` and ``open_accumulation``:
 
@@ -288,7 +292,11 @@ class ScanPrinter(CudaPrinter[S]):
 
     @contextmanager
     def open_vector_sums(self) -> Generator[None]:
-        """Set ``sums`` to the vectors' totals; open the loop over their elements."""
+        """Open the loop over the vectors' elements; set ``a_sums`` to vectors' totals.
+
+        Vectors beyond the end of the row have the identity as their total. The lines
+        that the caller prints inside see the running value of the vector.
+        """
         total, identity = self.total, self.identity
         with self.open(f"for vector in range({self.schedule.tiles}):"):
             self.line(f"{total}_sums[vector] = {identity}")
@@ -301,10 +309,10 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_warps(self) -> None:
         """Scan the totals of a warp's vectors, in the order of the row.
 
-        For each ``vector``, those of the 32 lanes are neighbours; the lanes scan these
-        by shuffles, then each lane adds the totals of the vectors with lower numbers.
-        ``sums`` become the vectors' prefixes in the warp, and ``total`` the warp's
-        total.
+        Vectors with the same number ``vector`` are neighbours in the 32 lanes. The
+        lanes scan their totals by shuffles. Then each lane adds the totals of the
+        vectors with lower numbers. ``a_sums`` become the vectors' prefixes in the warp,
+        and ``a`` the warp's total.
         """
         total, sums = self.total, f"{self.total}_sums[vector]"
         tiles, identity = self.schedule.tiles, self.identity
@@ -357,7 +365,7 @@ class ScanPrinter(CudaPrinter[S]):
         """Scan the totals of a block's warps.
 
         Each warp scans all of them, one in each lane. ``ahead`` becomes the warp's
-        prefix in its block, ``total`` the total of the block.
+        prefix in its block, ``a`` the total of the block.
         """
         total, warps, number = self.total, self.warps, self.warp_of_block
         self.line(f"ahead = {self.identity}")
@@ -376,9 +384,9 @@ class ScanPrinter(CudaPrinter[S]):
             """)
 
     def scan_cluster(self) -> None:
-        """Send the block's total to all blocks of the cluster, and scan theirs.
+        """Send the block's total to all blocks of the cluster, and scan all totals.
 
-        ``ahead`` becomes the warp's prefix in the cluster, ``total`` the cluster's.
+        ``ahead`` becomes the warp's prefix in the cluster, ``a`` the cluster's total.
         """
         total, cluster, identity = self.total, self.schedule.cluster, self.identity
         send = f"dsmem_store_{self.dtype}"

@@ -21,8 +21,8 @@ These words are common to all: ``threads`` is the block size. A *vector* is ``la
 neighbouring elements, the most that one access of a thread can move. ``tiles`` is how
 many vectors a thread has in registers at a time. ``stem`` begins the kernels' names.
 
-The threads of a row group combine their values in a fixed tree, so results depend on
-shapes alone.
+The threads of a row group combine their values in a fixed tree, so the order of sums
+depends only on shapes.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Transpose:
     """A block transposes a tile of ``axis`` and the innermost axis in shared memory.
 
     A tile is 32 by 32 elements. If ``pack`` is 2 or 4, elements of 16 or 8 bits move as
-    words of 32 bits, and a tile has 32 times ``pack`` elements along either axis.
+    words of 32 bits, and a tile has 32 times ``pack`` elements along either axis. A
+    block has ``threads`` threads.
     """
 
     stem: ClassVar[str] = "transpose"
@@ -218,10 +219,11 @@ Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipe
 
 
 def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
-    """Elements of the longest vector access that some operand of ``nest`` allows.
+    """Return the elements of the longest vector access that ``nest`` allows.
 
-    Vectors lie along the last axis and have up to ``gpu.vector_bytes`` bytes and
-    ``gpu.max_lanes`` elements. 1 if no operand is contiguous and aligned.
+    At least one operand must allow it. Vectors lie along the last axis and have up to
+    ``gpu.vector_bytes`` bytes and ``gpu.max_lanes`` elements. 1 if no operand is
+    contiguous and aligned.
     """
     sizes = [o.dtype.itemsize for o in nest.operands if o.strides[-1] == 1]
     if not sizes:
@@ -233,7 +235,7 @@ def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
 
 
 def divisor_lanes(extent: int, lanes: int) -> int:
-    """The largest power of two up to ``lanes`` that divides ``extent``.
+    """Return the largest power of two up to ``lanes`` that divides ``extent``.
 
     ``lanes`` is a power of two.
     """
@@ -243,7 +245,7 @@ def divisor_lanes(extent: int, lanes: int) -> int:
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``lanes`` elements along the last axis of ``operand`` are one vector.
+    """Return whether ``lanes`` elements along the operand's last axis are a vector.
 
     They must be contiguous and aligned. A single element is no vector.
     """
@@ -252,7 +254,7 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
-    """Whether vectors of ``lanes`` elements along ``axis`` begin at aligned addresses.
+    """Return whether vectors of ``lanes`` elements along ``axis`` are aligned.
 
     The first element's offset, the strides of all other axes and the distance between
     the slices of a loop (``operand.moves``) must be multiples of ``lanes``. The memory
@@ -280,9 +282,10 @@ def can_copy(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def transposed_operands(nest: Nest, axis: int) -> list[int]:
-    """Numbers of the loaded operands of ``nest`` that are contiguous along ``axis``.
+    """Return the loaded operands of ``nest`` that are contiguous along ``axis``.
 
-    ``axis`` is not the last. Operands that are also written are left out.
+    Operands are given by number. ``axis`` is not the last. Operands that are also
+    written are left out.
     """
     last = len(nest.axes) - 1
     return list(
@@ -298,5 +301,5 @@ def transposed_operands(nest: Nest, axis: int) -> list[int]:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not below ``n``."""
+    """Return the smallest power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()

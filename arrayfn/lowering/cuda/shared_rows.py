@@ -33,12 +33,12 @@ _FIXED_LINES: Final = 4
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
-    """Choose clusters of blocks for long rows; None if a block does, or no cluster.
+    """Choose clusters of blocks for long rows; None if a block should have a row.
 
-    Rows of several stages stay in registers: each thread has up to
-    ``gpu.cluster_words`` of them, half as many if there are fewer rows than
-    multiprocessors. Rows of one stage are accumulated in a loop: see
-    ``_clustered_single_stage``.
+    Rows of several stages stay in registers. A thread has up to ``gpu.cluster_words``
+    of these, half as many if there are fewer rows than multiprocessors. Rows of one
+    stage are accumulated in a loop: see ``_clustered_single_stage``. None also if there
+    are no clusters, or if blocks cannot exchange the results.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
@@ -51,9 +51,11 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     words = kept_words(nest, lanes)
     is_few = rows < gpu.multiprocessors
     tiles = max(1, gpu.cluster_words // words // (2 if is_few else 1))
+    # Threads of all blocks of the cluster at first; more blocks then share them.
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
     while threads > gpu.cluster_threads and cluster < gpu.max_cluster:
         cluster, threads = 2 * cluster, threads // 2
+    # Few rows: larger clusters occupy more multiprocessors.
     while is_few and cluster < gpu.max_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
         is_few = rows * cluster < 2 * gpu.multiprocessors
@@ -93,7 +95,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 
 def _kept_extents(nest: Nest) -> list[int]:
-    """The extents of the axes that are not reduced: of the rows."""
+    """Return the extents of the axes that are not reduced, which count rows."""
     return [a.extent for a in nest.axes if not a.reduced]
 
 
@@ -120,9 +122,9 @@ class _PrefetchableRow:
 
     Args:
         row_operands: Numbers of the operands with different values for each row.
-        broadcast_operands: Numbers of those that are the same for all rows.
-        row_bytes: Bytes of an element of all row operands.
-        broadcast_bytes: Bytes of an element of each broadcast operand.
+        broadcast_operands: Numbers of the operands that are the same for all rows.
+        row_bytes: Bytes of one element of each row operand, added up.
+        broadcast_bytes: Bytes of one element of each broadcast operand, in order.
         length: Elements of the row.
         lanes: Elements of a vector.
     """
@@ -136,9 +138,9 @@ class _PrefetchableRow:
 
 
 def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
-    """The row of ``nest``, if bulk copies can prefetch it; else None.
+    """Return the row of ``nest`` if bulk copies can prefetch it; else None.
 
-    It must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
+    The row must lie along one axis, in vectors of at least 16 bytes: a bulk copy moves
     multiples of 16 bytes.
     """
     operands = _classified_loads(nest)
@@ -167,7 +169,8 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         return None
     words = kept_words(nest, row.lanes, keep_half_exp=True)
     if words < row.lanes and not row.broadcast_operands and not merges_of(nest):
-        # 16-bit rows alone are bound by their arithmetic: more threads are better.
+        # Without weights, 16-bit rows are bound by arithmetic, not by memory: they need
+        # more threads than a pipeline has.
         return None
     if row.length * words <= gpu.pipeline_from * row.lanes:
         return None
@@ -191,12 +194,13 @@ def _pipeline_of_clusters(
     room: int,
     gpu: GpuConfig,
 ) -> Pipeline | None:
-    """The pipeline with clusters of ``cluster`` blocks, if their shares of a row fit.
+    """Return the pipeline with clusters of ``cluster`` blocks; None if it does not fit.
 
-    Shares should also be small, unless clusters cannot be larger: blocks then finish
-    their last rows at about the same time. There is one large block a multiprocessor.
-    Each of several would hold the weights, and some would have claimed further rows
-    when others have none left.
+    Each block's share of a row must fit into its registers and shared memory. Shares
+    should also be small, unless clusters cannot be larger: blocks then finish their
+    last rows at about the same time. There is one large block a multiprocessor: each of
+    several would hold the weights, and some would have claimed further rows when others
+    have none left.
 
     Args:
         row: The row.
@@ -232,8 +236,8 @@ def _pipeline_of_clusters(
         prefetch_rows=shared.prefetch_rows,
         broadcast_register_tiles=shared.register_tiles,
         keeps_float32=lanes * tiles * len(row.row_operands) <= gpu.pipeline_words,
-        # All of the carve-out: with less shared memory, and more L1 cache, a
-        # multiprocessor's iterations took longer.
+        # All that a multiprocessor can have. With less shared memory, and so with more
+        # L1 cache, iterations took longer.
         shared=max(shared.nbytes, gpu.shared_bytes),
     )
 
@@ -243,7 +247,7 @@ class _SharedMemory:
     """What a pipeline's block keeps in its ``nbytes`` of shared memory.
 
     Args:
-        prefetch_rows: How many rows it has room for.
+        prefetch_rows: How many rows there is room for.
         register_tiles: How many vectors of the first broadcast operand each thread has
             in registers instead. All other broadcast operands are in shared memory.
         nbytes: Bytes of these rows and operands.
@@ -288,10 +292,11 @@ def _shared_memory(
 
 
 def _exchange_bytes(nest: Nest, threads: int) -> int:
-    """Bytes of shared memory that a pipeline's block needs for mbarriers and exchanges.
+    """Return the bytes of shared memory that a block needs for exchanges.
 
-    The block has ``threads`` threads. Each reduction has an array for its warps and one
-    for the blocks of the cluster, both double-buffered at most, in lines of their own.
+    These are a pipeline's mbarriers and exchanged values. The block has ``threads``
+    threads. Each reduction has an array for its warps and one for the blocks of the
+    cluster, both double-buffered at most, in lines of their own.
     """
     lines = _FIXED_LINES
     for s in nest.statements:
@@ -302,15 +307,20 @@ def _exchange_bytes(nest: Nest, threads: int) -> int:
 
 
 def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
-    """How many clusters of ``cluster`` blocks run at once; each stays in one GPC."""
+    """Return how many clusters of ``cluster`` blocks run at once.
+
+    All blocks of a cluster must be in one part of the GPU (GPC), so large clusters
+    cannot use all multiprocessors.
+    """
     usable = gpu.multiprocessors if cluster <= 2 else gpu.clustered_multiprocessors
     return max(1, usable // cluster)
 
 
 def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The numbers of row operands and of broadcast operands of ``nest``.
+    """Return the numbers of row operands and of broadcast operands of ``nest``.
 
-    None if a loaded operand is neither of them, or if there is no row operand.
+    Row operands have a stride along every axis of the rows, broadcast operands along
+    none. None if a loaded operand is neither, or if there is no row operand.
     """
     if not nest.axes:
         return None

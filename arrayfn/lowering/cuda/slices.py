@@ -52,6 +52,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         schedule, slice_ = self.schedule, self.schedule.slice
         span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
         with self.open(f"for vector in range({span}):"):
+            # The slices of a row go to the blocks of a cluster round-robin.
             number = f"(vector * {schedule.cluster} + rank)"
             number = number if schedule.cluster > 1 else "vector"
             self.line(f"begin = {number} * {slice_}")
@@ -78,7 +79,8 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         """Begin to copy row ``number``, if there is one, to the slot of ``iteration``.
 
         Both are expressions. One thread of the block runs this. The slot's mbarrier
-        completes when the row has arrived.
+        completes when the row has arrived. Indices are printed without the hoisted
+        offsets, which belong to the row of the current iteration.
         """
         schedule, hoisted = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
@@ -93,9 +95,10 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         self.offsets, self.offset_axes = hoisted
 
     def row_slot(self, iteration: str) -> str:
-        """The expression of the slot for the row of ``iteration``; may define ``ring``.
+        """Return the expression of the slot for the row of ``iteration``.
 
-        The slot's mbarrier has the same number.
+        It may print a line that defines ``ring``. The slot's mbarrier has the same
+        number.
         """
         slots = self.schedule.prefetch_rows
         if slots == 1 or iteration == "0":
@@ -105,7 +108,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         return iteration if iteration.isdigit() else "ring"
 
     def slice_offset(self, slot: str) -> str:
-        """The index in shared memory of the current slice of the row in ``slot``.
+        """Return the index in shared memory of the current slice of the row in a slot.
 
         ``slot`` is the expression of the slot's number. ``vector`` is the variable of
         the printed loop.

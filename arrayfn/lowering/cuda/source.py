@@ -42,7 +42,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
-    """The class that prints kernels of ``schedule``."""
+    """Return the class that prints kernels of ``schedule``."""
     if type(schedule) is Scan and schedule.parts > 1:
         return PartsPrinter
     return _PRINTERS[type(schedule)]
@@ -51,7 +51,7 @@ def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
-    """Print ``nest`` as a kernel with this name, and collect what one call of it needs.
+    """Print ``nest`` as a kernel named ``name``, with what one call of it needs.
 
     A work item is a block. ``choose`` gives the schedule if there is none. The nest is
     printed twice: as the text for people, and with neutral names as the key by which

@@ -1,6 +1,6 @@
 """Split reductions: a nest for partial results of chunks, and a nest to combine them.
 
-They serve rows that are few, or long. Chunks depend on the shapes alone.
+They serve few rows, or long rows. Chunks depend only on the shapes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COLUMN_SUMS: Final = 4
 
 
 def block_count(nest: Nest, schedule: Rows | Columns) -> int:
-    """The number of blocks of ``nest`` with ``schedule``."""
+    """Return the number of blocks of ``nest`` with ``schedule``."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.threads_per_row // schedule.threads
@@ -56,9 +56,10 @@ def block_count(nest: Nest, schedule: Rows | Columns) -> int:
 
 
 def min_chunks(nest: Nest, schedule: Rows | Columns) -> int:
-    """The fewest chunks of a row for which no chain of additions is too long.
+    """Return the fewest chunks of a row with no too long chain of additions.
 
-    1 if ``schedule`` keeps rows in registers.
+    A chain is what one accumulator of a thread adds up. 1 if ``schedule`` keeps rows in
+    registers.
     """
     if schedule.register_resident:
         return 1
@@ -66,11 +67,12 @@ def min_chunks(nest: Nest, schedule: Rows | Columns) -> int:
     if isinstance(schedule, Columns):
         accumulators = min(accumulators, _COLUMN_SUMS)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    return -(-length // (_MAX_TERMS * schedule.threads_per_row * accumulators))
+    chains = schedule.threads_per_row * accumulators  # in each chunk
+    return -(-length // (_MAX_TERMS * chains))
 
 
 def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
-    """Whether ``nest`` has enough blocks by itself: a split would not be faster.
+    """Return whether ``nest`` has so many blocks that a split would not be faster.
 
     Rows of several stages that stay in registers are read only once, so they may leave
     most of the GPU idle. A nest with too long chains of additions is split in any case.
@@ -78,8 +80,8 @@ def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     if min_chunks(nest, schedule) > 1:
         return False
     kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
-    times = IDLE_SHARE if kept else 1
-    return times * block_count(nest, schedule) >= gpu.multiprocessors
+    enough = gpu.multiprocessors
+    return (IDLE_SHARE if kept else 1) * block_count(nest, schedule) >= enough
 
 
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
@@ -93,6 +95,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     assert isinstance(schedule, (Rows, Columns))
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     blocks = max(1, block_count(nest, schedule))
+    # Chunks for all multiprocessors, but none smaller than what is worth a block.
     target = min(
         -(-gpu.multiprocessors * gpu.split_blocks // blocks),
         per_block // gpu.split_chunk,
@@ -108,25 +111,27 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     if strided:
         # Chunks become columns: a block of these for each multiprocessor.
         columns = gpu.multiprocessors * WARP // nest.axes[-1].extent
+        # The largest power of two up to ``columns``.
         chunks = min(1 << columns.bit_length() - 1, extent // gpu.tiles)
         chunks = max(chunks, min(power_of_two(fewest), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]
-    parts = part_arrays(nest, chunks + (rest > 0))
+    all_chunks = chunks + 1 if rest else chunks
+    parts = part_arrays(nest, all_chunks)
     pieces = [partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
         pieces.append(partial_nest(nest, axis, chunks, rest, 1, parts, size * chunks))
     sums = chunk_sums([part.reduce for part in parts])
-    return [*pieces, combine_parts(nest, parts, chunks + (rest > 0), sums)]
+    return [*pieces, combine_parts(nest, parts, all_chunks, sums)]
 
 
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
-    """Whether rows are so short that a warp should compute columns of several rows.
+    """Return whether a warp should compute columns of several rows together.
 
-    ``axis`` is the reduced axis that is cut. Chunk c then has its indices c, c +
-    chunks, and so on, so that the chunks of neighbouring rows become neighbouring
-    columns.
+    It should where rows are so short that they would fill a warp badly. ``axis`` is the
+    reduced axis that is cut. Chunk c then has its indices c, c + chunks, and so on, so
+    that the chunks of neighbouring rows become neighbouring columns.
     """
     width = nest.axes[-1].extent
     if nest.axes[-1].reduced or width >= 4 * WARP or width % WARP == 0:
@@ -172,8 +177,8 @@ class PartialResults:
     Args:
         reduce: The reduction.
         array: The array.
-        strides: Its strides along the nest's axes; 0 along reduced ones.
-        stride: Its stride along chunks.
+        strides: The array's strides along the nest's axes; 0 along reduced axes.
+        stride: The array's stride from chunk to chunk.
     """
 
     reduce: Reduce
@@ -187,7 +192,7 @@ def part_arrays(
 ) -> list[PartialResults]:
     """Make arrays for partial results, one for each reduction of ``nest``.
 
-    A result has ``chunks`` partial results. They are contiguous with
+    Each array has ``chunks`` partial results of each result. These are contiguous with
     ``chunks_innermost``; otherwise, if the nest has columns, neighbouring columns are.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
@@ -197,9 +202,10 @@ def part_arrays(
     outer = kept[: len(kept) - len(inner)]
     shape = [nest.axes[k].extent for k in outer]
     shape += [chunks, *(nest.axes[k].extent for k in inner)]
-    by_axis = RowMajor().strides(tuple(shape))
+    array_strides = RowMajor().strides(tuple(shape))
     strides = [0] * len(nest.axes)
-    for k, stride in zip([*outer, None, *inner], by_axis, strict=True):
+    # None stands for the axis of chunks, which is no axis of the nest.
+    for k, stride in zip([*outer, None, *inner], array_strides, strict=True):
         if k is not None:
             strides[k] = stride
     return [
@@ -207,7 +213,7 @@ def part_arrays(
             s,
             Var(ArrayType(tuple(shape), s.result.dtype)),
             tuple(strides),
-            by_axis[len(outer)],
+            array_strides[len(outer)],
         )
         for s in reduces
     ]
@@ -237,14 +243,16 @@ def partial_nest(
         start: The index along ``axis`` at which the first chunk begins.
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
+    # Distances along ``axis``: from chunk to chunk, and within a chunk.
     steps = (1, chunks) if strided else (size, 1)
     cut = Axis(chunks, False), Axis(size, True)
     axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
-        """``strides`` with those of the two new axes in place of that of ``axis``."""
+        """Return ``strides`` with two strides in place of the one along ``axis``."""
         return (*strides[:axis], chunk, within, *strides[axis + 1 :])
 
+    # Keep the reductions, the stores of elements, and what these need.
     roots = [s for s in nest.statements if isinstance(s, Reduce) or is_element_store(s)]
     needed = with_dependencies(nest.statements, roots, through_reductions=True)
     computing = restrict(nest, needed)
@@ -281,26 +289,32 @@ def partial_nest(
         primitives=computed(nest.primitives, statements),
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
+    # Axes of one element are dropped.
     longer = [k for k, a in enumerate(split_nest.axes) if a.extent != 1]
     ordered = order_axes(select_axes(split_nest, longer))
     return merge_axes(ordered) if strided else ordered
 
 
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
-    """Statements that compute the index ``s`` after axis ``axis`` has become two.
+    """Return the statements that compute index ``s`` in the nest with two new axes.
 
-    ``steps`` are the distances along ``axis`` of neighbouring chunks, and of a chunk's
-    neighbouring indices; chunk 0 begins at index ``start``.
+    ``s`` is the index along an axis of the nest that is split. If that axis is
+    ``axis``, its index is ``chunk * steps[0] + start + within * steps[1]``; otherwise
+    the axis may have another number. ``steps`` are the distances along ``axis`` of
+    neighbouring chunks, and of a chunk's neighbouring indices; chunk 0 begins at index
+    ``start``.
     """
     assert s.axis is not None
     if s.axis != axis:
-        return [replace(s, axis=s.axis + (s.axis > axis))]
+        # Axes after ``axis`` move on by one.
+        return [replace(s, axis=s.axis + 1 if s.axis > axis else s.axis)]
     chunk, within, begin, first, inside = (
         Value(f"{s.result.name}_{part}", dtypes.int64)
         for part in ("chunk", "within", "begin", "first", "inside")
     )
 
     def compute(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
+        """Return a statement of the same stage and level as ``s``."""
         return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
 
     return [
@@ -319,10 +333,11 @@ def combine_parts(
     chunks: int,
     combined: Sequence[Statement],
 ) -> Nest:
-    """Build the nest that combines ``parts``, and computes what is once a row.
+    """Build the nest that combines ``parts``, and runs statements once a row.
 
-    ``parts`` are its first operands. Each result has ``chunks`` partial results, and
-    ``combined`` are the statements that combine them.
+    These are the statements of ``nest`` that use results of reductions. ``parts`` are
+    the first operands. Each result has ``chunks`` partial results, and ``combined`` are
+    the statements that combine them.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     operands = [
@@ -338,5 +353,6 @@ def combine_parts(
     once = [
         s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
     ]
-    made = combination(nest, operands, [None, *kept], chunks, combined, once)
-    return order_axes(made)
+    # The first axis is that of the chunks.
+    axes = [None, *kept]
+    return order_axes(combination(nest, operands, axes, chunks, combined, once))

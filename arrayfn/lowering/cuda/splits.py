@@ -1,6 +1,6 @@
 """Splits nests of few rows, or of long rows, over the whole GPU.
 
-How a nest is split depends on its shapes alone:
+How a nest is split depends only on its shapes:
 
 * a reduction of one stage becomes partial results of chunks, and their combination
   (``split``);
@@ -51,9 +51,9 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
-    made = merged_parts(nest, schedule, gpu)
-    if made is not None:
-        return made
+    merged = merged_parts(nest, schedule, gpu)
+    if merged is not None:
+        return merged
     shared = isinstance(schedule, Rows) and schedule.cluster > 1
     in_pipeline = isinstance(schedule, Pipeline)
     if shared or in_pipeline or fills_gpu(nest, schedule, gpu):
@@ -69,21 +69,24 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
 def distribute(nest: Nest) -> list[Nest]:
     """Distribute the stages of ``nest`` over several nests (loop distribution).
 
-    Each stage becomes a nest, or each two stages that merge (unless these are all of
-    ``nest``). A further nest computes the elements, and the last one what is once a
-    row.
+    Each stage becomes a nest, or each two stages that merge (unless these two are all
+    of ``nest``). A further nest computes and stores the elements, and the last one runs
+    the statements that run once a row. Results of reductions go from nest to nest in
+    arrays.
     """
     merges = () if whole_merge(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     results = {s.result.name: _result(nest, s, kept) for s in reduces}
     pieces: list[Nest] = []
-    stages = set(range(nest.stages)) - {m.stage + 1 for m in merges}
-    for first in sorted(stages):
-        last = first if first + 1 in stages else first + 1
+    # A nest begins at each stage that is not the second of two that merge.
+    beginnings = set(range(nest.stages)) - {m.stage + 1 for m in merges}
+    for first in sorted(beginnings):
+        last = first if first + 1 in beginnings else first + 1
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
             made = _sub_nest(nest, roots, results, nest.axes, lambda s: s.level, first)
+            # Store the results, which later nests load.
             operands, statements = list(made.operands), list(made.statements)
             end = made.stages
             for s in roots:
@@ -92,6 +95,7 @@ def distribute(nest: Nest) -> list[Nest]:
             pieces.append(
                 replace(made, operands=tuple(operands), statements=tuple(statements))
             )
+    # The nest of elements runs over all axes in parallel, the last one over the rows.
     stores = [s for s in nest.statements if isinstance(s, Store)]
     elements = [s for s in stores if s.level == "element"]
     if elements:
@@ -130,18 +134,21 @@ def _sub_nest(
     Args:
         nest: The nest that is distributed.
         roots: Reductions, or stores.
-        results: The arrays of reductions, by name. Those not in ``roots`` are loaded.
+        results: The array of each reduction's result, by the result's name. Results of
+            reductions that are not in ``roots`` are loaded.
         axes: The new nest's axes.
         level: The level of each statement in the new nest.
         first: The stage that becomes stage 0. If None, all statements are in stage 0.
     """
 
     def of(s: Statement) -> int:
+        """Return the stage of ``s`` in the new nest."""
         return 0 if first is None else max(0, s.stage - first)
 
     own = {s.result.name for s in roots if isinstance(s, Reduce)}
     needed = with_dependencies(nest.statements, roots, through_reductions=False)
     read = {value.name for s in needed for value in uses(s)}
+    # Keep what the roots need, and the reductions whose results are loaded.
     computing = restrict(
         nest,
         [

@@ -25,7 +25,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 
 KEEP_COST: Final = 4
-"""Cost in additions, above which a value is kept, not computed again."""
+"""The most additions that a value may cost to be computed again, not kept."""
 HALF_EXP_COST: Final = 2
 """Cost of a half-precision exponential: a product and a special-function instruction.
 """
@@ -48,7 +48,7 @@ class StagePlan:
     last_stage: dict[str, int]
 
     def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
-        """The statements of ``nest`` that compute the kept values, in order."""
+        """Return the statements of ``nest`` that compute the kept values, in order."""
         return [
             s
             for s in nest.statements
@@ -80,6 +80,8 @@ def plan_stages(
     definitions = {
         s.result.name: s for s in nest.statements if not isinstance(s, Store)
     }
+    # Values with a part's own shift, by name and the stage that computes them: later
+    # stages compute them again, with the row's shift.
     recomputed = {
         (name, m.stage + 1) for m in merges for name in m.provisional - set(m.scaled)
     }
@@ -101,7 +103,7 @@ def plan_stages(
                 first[name] = stage
             elif name in first and can_keep:
                 last[name] = stage
-                continue  # it is read from registers, and what it is made of is not
+                continue  # it is read from registers, so its operands are not needed
             first.setdefault(name, stage)
             pending += names_of(s)
         bodies.append(
@@ -127,14 +129,16 @@ def _is_result_of_stage(s: Statement, stage: int) -> bool:
 def is_expensive(
     definitions: Mapping[str, Statement], name: str, keep_half_exp: bool
 ) -> bool:
-    """Whether later stages read the value ``name`` from registers, not compute it.
+    """Return whether later stages read the value ``name`` from registers.
 
-    They do if the value is loaded, or costs more than ``KEEP_COST`` operations.
+    They do, instead of computing it again, if the value is loaded, or costs more than
+    ``KEEP_COST`` operations.
 
     Args:
         definitions: The statement that computes each value, by the value's name.
         name: An element value: one that differs along the row.
-        keep_half_exp: Count a half-precision exponential as others, not as cheap.
+        keep_half_exp: Whether a half-precision exponential has the cost of any other.
+            If not, its cost is ``HALF_EXP_COST``.
     """
     if isinstance(definitions[name], Load):
         return True
@@ -152,29 +156,29 @@ def is_expensive(
 
 
 def is_half_exp(s: Statement) -> bool:
-    """Whether ``s`` is an exponential whose result is rounded to fp16 or bf16.
+    """Return whether ``s`` is an exponential whose result is rounded to 16 bits.
 
-    One instruction, ``ex2.approx``, is more exact than these.
+    One instruction, ``ex2.approx``, is more exact than fp16 and bf16.
     """
     return isinstance(s, Compute) and s.function == "exp_f32" and s.result.half
 
 
 def names_of(s: Statement) -> list[str]:
-    """Names of the values that ``s`` reads."""
+    """Return the names of the values that ``s`` reads."""
     return [value.name for value in uses(s)]
 
 
 def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
-    """32-bit registers that ``lanes`` elements of a row take up between stages.
+    """Return the 32-bit registers that a row's values take up between stages.
 
-    It is the maximum over all pairs of successive stages, and at least 1. Vectors stay
-    as in memory: two 16-bit values share a register. ``keep_half_exp`` is as in
-    ``plan_stages``.
+    They are for ``lanes`` elements: the maximum over all pairs of successive stages,
+    and at least 1. Vectors stay as in memory: two 16-bit values share a register.
+    ``keep_half_exp`` is as in ``plan_stages``.
     """
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
     def words(s: Load | Compute | Count) -> int:
-        """Registers for ``lanes`` elements of what ``s`` computes."""
+        """Return the registers for ``lanes`` elements of what ``s`` computes."""
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
         return -(-s.result.dtype.itemsize // 4) * lanes
@@ -200,10 +204,10 @@ def has_single_stage_loads(nest: Nest) -> bool:
 
 
 def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """The loads of ``stage`` alone that are the same for all rows, such as weights.
+    """Return the loads of operands that all rows share and only ``stage`` reads.
 
-    They can be loaded or prefetched late. Empty in the first stage, which loads
-    everything at once. ``plan`` is the plan of ``nest``.
+    Weights are an example. They can be loaded or prefetched late. Empty in the first
+    stage, which loads everything at once. ``plan`` is the plan of ``nest``.
     """
     return [
         s
@@ -253,9 +257,11 @@ def keeps_one_word(nest: Nest) -> bool:
 
 
 def row_strides(nest: Nest, operand: int) -> list[int]:
-    """The strides of operand number ``operand`` from row to row (or column to column).
+    """Return the strides of an operand from row to row, or column to column.
 
-    All are 0 for an operand such as weights, which is the same for all rows.
+    There is one for each kept axis of more than one index. All are 0 for an operand
+    such as weights, which is the same for all rows. ``operand`` is the operand's
+    number.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [nest.operands[operand].strides[k] for k in kept]

@@ -53,10 +53,13 @@ class StageVectors:
         stage: The number of the stage.
         body: Its statements for each element.
         loads: Numbers of all operands that are loaded as vectors.
-        preloaded: Those of which all vectors are loaded at first.
-        from_shared: Those that are loaded from shared memory, one vector at a time.
-        streamed: Those that are loaded from global memory, one vector at a time.
-        prefetched: Those of ``streamed`` that ``cp.async`` has copied to shared memory.
+        preloaded: Numbers of the operands of which all vectors are loaded at first.
+        from_shared: Numbers of the operands that are loaded from shared memory, one
+            vector at a time.
+        streamed: Numbers of the operands that are loaded from global memory, one vector
+            at a time.
+        prefetched: The operands of ``streamed`` that ``cp.async`` has copied to shared
+            memory.
         stores: Numbers of all operands that are stored as vectors.
     """
 
@@ -80,8 +83,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages of one row (or column), which a group of threads shares."""
 
     merges: tuple[Merge, ...] = ()
+    """The pairs of stages that share an exchange between parts of a row."""
     factors: dict[str, str] = field(default_factory=dict[str, str])
-    """The variable that rescales each kept value to the row's shift, by name."""
+    """The variable that rescales a kept value to the row's shift, by the value's name.
+    """
 
     @abstractmethod
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
@@ -121,22 +126,23 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.combine_threads(self.row_reductions(stage))
 
     def outer_stage(self, stage: int) -> None:
-        """Print the statements of ``stage`` that run once a row; one thread stores.
+        """Print the statements of ``stage`` that run once a row.
 
-        Prints, for the mean of a row:
+        All threads of the row compute, but only its first thread stores. Prints, for
+        the mean of a row:
 
             b = div_f32(a, f32(1024))
             if thread == 0:
                 b_out[i0] = b
         """
-        leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
-        condition = " and ".join(leader + [self.live] * bool(self.live))
+        is_leader = f"{self.member} == 0" if self.schedule.threads_per_row > 1 else ""
+        condition = " and ".join(filter(None, (is_leader, self.live)))
         for s in self.outer_statements(stage):
             with self.open_if(condition if isinstance(s, Store) else ""):
                 self.emit(s, self.variables)
 
     def row_stage(self, stage: int) -> None:
-        """Print the loops of ``stage`` along the row, up to the threads' results.
+        """Print the loops of ``stage`` along the row, which give each thread's results.
 
         Prints, for the first stage of a softmax of rows of 1024 by a warp:
 
@@ -151,8 +157,9 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     x = x_tile[vector * 4 + lane]
                     a = accumulate_max_f32(a, x)
 
-        Divisions by row scalars become products with their inverses; then the loop is
-        printed again with divisions (see ``repeat_with_divisions``).
+        Divisions by row scalars become products with their inverses, which are computed
+        before the loop. The loop is then printed again with divisions, for rows in
+        which the products would not be exact (see ``repeat_with_divisions``).
         """
         vectors = self.stage_vectors(stage)
         self.declare_stage(vectors)
@@ -173,7 +180,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.combine_lanes(stage)
 
     def stage_vectors(self, stage: int) -> StageVectors:
-        """Classify the operands that ``stage`` loads and stores as vectors."""
+        """Classify the operands that ``stage`` loads and stores as vectors.
+
+        With one lane there are no vectors to stream: elements are loaded where they are
+        used.
+        """
         body, lanes = self.plan.bodies[stage], self.schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
@@ -195,7 +206,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """Declare a stage's registers: of vectors, kept values and partial results.
 
         Prints, for the second stage of a softmax, which keeps the exponentials ``d``
-        and sums them:
+        for the third stage and sums them into ``e``:
 
             d_row = registers_f32(32)
             e = f32(0)
@@ -209,10 +220,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.identities(vectors.stage)
 
     def preload(self, vectors: StageVectors) -> None:
-        """Begin the loads of a stage, before it computes anything.
+        """Print the loads that a stage begins before it computes anything.
 
-        These are all vectors of the preloaded operands. In the first stage, copies for
-        later stages begin here, too.
+        These are loads of all vectors of the preloaded operands. In the first stage,
+        copies to shared memory for later stages begin here, too. If the stage reads
+        operands from shared memory, the last line waits until they have arrived.
         """
         if vectors.preloaded:
             with self.open_vectors() as at:
@@ -247,7 +259,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     store_f32x4(g_out, row + first, g_tile, 0)
 
         Args:
-            vectors: The operands of the first time.
+            vectors: The vectors of the stage, as the first loops used them.
             divisors: The variables of the numbers that the stage divides by.
         """
         tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
@@ -261,6 +273,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
+        """Return the operands that ``stage`` loads from global memory, in two lists.
+
+        The first are loaded before the stage computes anything, the second vector by
+        vector. Streamed are the operands that all rows share and only this stage reads
+        (weights), if the row is in registers. A row in registers is loaded only by its
+        first stage.
+        """
         keeps_row = self.schedule.register_resident
         loaded = [
             s.operand
@@ -277,9 +296,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return [k for k in loaded if k not in streamed], streamed
 
     def vector_loops(self, vectors: StageVectors) -> None:
-        """Print the loop over a thread's register tiles, then that over shared tiles.
+        """Print the loop over a thread's register tiles, and one over its shared tiles.
 
-        If the stage has preloaded operands, it waits for the copies to shared tiles.
+        If the stage has preloaded operands, it waits for the copies to shared tiles
+        before the second loop.
         """
         self.vector_loop(vectors)
         if not self.schedule.shared_tiles:
@@ -291,9 +311,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """Values that ``stage`` computes for later stages, and those of earlier.
+        """Return kept values: those that ``stage`` computes, and those that it reads.
 
-        Loads that are read from their operand's registers are in neither list.
+        A kept value is computed by one stage and read by later ones. Loads that are
+        read from their operand's registers are in neither list.
         """
         kept = [
             s.result
@@ -336,10 +357,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def vector_body(self, vectors: StageVectors, at: AxisIndices) -> None:
         """Print the loads and the arithmetic of one vector.
 
-        ``at`` has the index of the vector's first element along each axis.
+        ``at`` has the index of the vector's first element along each axis. After the
+        arithmetic, values in shared tiles are stored there, and the next copies of
+        prefetched operands begin.
         """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
-        # A result may be written over an operand: then they share a tile.
+        # ``staged`` maps an operand to the text of its current element. A result that
+        # is written over an operand shares the operand's tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
             register = "lane" if k in vectors.single else self.slot("lane")
@@ -382,33 +406,45 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 # The index of the vector's first element is needed after the loop.
                 is_taken = at[inner] == f"i{inner}"
                 index = f"i{inner}_lane" if is_taken else f"i{inner}"
+                # The variable is only needed by statements that read the index itself.
                 if self.uses_index(vectors.body, inner):
                     self.line(f"{index} = {at[inner]} + lane")
                 within = {**at, inner: index}
             for s in vectors.body:
                 self.row_statement(s, vectors.stage, within, register)
 
-    # What a pipeline does in other ways.
+    # Hooks that pipelines override.
 
     def after_first_loads(self) -> None:
-        """Print what can be done while the first stage's loads are in flight."""
+        """Print what can be done while the first stage's loads are in flight.
+
+        Nothing here; subclasses override it.
+        """
 
     def memory_of(self, operand: int) -> Memory:
-        """Where the elements of operand number ``operand`` are before a stage."""
+        """Return the memory that has the elements of ``operand`` before a stage."""
         return Memory.GLOBAL
 
     def wait_for_shared_operands(self) -> None:
-        """Print the wait for operands in ``Memory.SHARED`` to arrive there."""
+        """Print the wait for operands in ``Memory.SHARED`` to arrive there.
+
+        Nothing here, as there are no such operands; pipelines override it.
+        """
 
     def load_shared_vector(self, operand: int) -> None:
-        """Print the load of the current vector of an operand in ``Memory.SHARED``."""
+        """Print the load of the current vector of an operand in ``Memory.SHARED``.
+
+        Nothing here, as there are no such operands; pipelines override it.
+        """
 
     # Elements.
 
     def store_element(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s`` of one element to memory, not to registers.
 
-        ``variables`` has the element's index along each axis.
+        ``variables`` has the element's index along each axis. The operand's entry in
+        ``staged`` is removed meanwhile: with it, ``emit`` would print an assignment to
+        registers. Threads without a row of their own do not store.
         """
         tile_element = self.staged.pop(s.operand, None)
         with self.open_if(self.live):
@@ -455,11 +491,14 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> None:
         """Print the statement ``s`` for one element of the row.
 
-        A value ``d`` that is kept is computed and stored in registers by its first
-        stage, and read from there by later ones:
+        The first stage that has a kept value ``d`` computes it and stores it in
+        registers:
 
             d = exp_f32(c)
             d_row[vector * 4 + lane] = d
+
+        Later stages read it from there, and multiply it by its factor in ``factors`` if
+        it has one:
 
             d = d_row[vector * 4 + lane]
 

@@ -19,14 +19,14 @@ from arrayfn.lowering.kernel_ir import Load, Store
 class TransposePrinter(CudaPrinter[Transpose]):
     """Prints kernels whose blocks transpose tiles of 32 by 32 elements, or words.
 
-    A tile extends along the axes ``across``, the schedule's, and ``inner``, the last.
-    The ``transposed`` operands are contiguous along the former, others along the
-    latter. ``is_whole`` says that tiles divide the array along both. ``indices`` are
-    the variables of an element's indices, by axis.
+    A tile extends along two axes: ``across``, which the schedule names, and ``inner``,
+    the last. The ``transposed`` operands are contiguous along ``across``, all others
+    along ``inner``. ``is_whole`` says that tiles divide the array along both axes.
+    ``indices`` has the variable of an element's index along each axis.
 
     In the kernel of ``b = x.T + y``, ``x_tile`` is the tile of the transposed operand
-    in shared memory, ``x_lines`` are the registers with a thread's elements of it, and
-    ``y_tile`` those with its elements of the other operand. Lanes are neighbours along
+    in shared memory, ``x_lines`` are the registers with a thread's elements of ``x``,
+    and ``y_tile`` those with its elements of ``y``. Lanes are neighbours along
     ``across`` when they load ``x``, and along ``inner`` when they compute and store.
     """
 
@@ -83,15 +83,18 @@ class TransposePrinter(CudaPrinter[Transpose]):
         return {**variables, across: f"i{across}", inner: f"i{inner}"}
 
     def lines_name(self, operand: int) -> str:
-        """The name of the registers through which an operand goes to its tile."""
+        """Return ``x_lines``: registers from which operand ``x`` goes to its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_lines"
 
     def words_name(self, operand: int) -> str:
-        """The name of the registers for a word of an operand from its tile."""
+        """Return ``x_words``: registers for one word of operand ``x`` from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_words"
 
     def exists(self, indices: AxisIndices) -> str:
-        """The condition that the element at ``indices`` is inside; empty if all are."""
+        """Return the condition that the element at ``indices`` is in the array.
+
+        It is empty if tiles divide the array, so that all elements of a tile are in it.
+        """
         axes = self.across, self.inner
         tests = [f"{indices[k]} < {self.extent(k)}" for k in axes]
         return "" if self.is_whole else " and ".join(tests)
@@ -119,6 +122,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         """
         nest, pitch = self.nest, self.schedule.side + 1
         loads = [s for s in nest.statements if isinstance(s, Load) and not s.indices]
+        # These operands are contiguous along the last axis: registers suffice for them.
         direct = [
             k
             for k in dict.fromkeys(s.operand for s in loads)
@@ -186,7 +190,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
         ``pack`` lines apart, nor those of a line, which it reads, have bank conflicts.
         """
         nest, pack, side = self.nest, self.schedule.pack, self.schedule.side
+        # In elements: padded lines, and a word after every 32 lines.
         size = side * (side + pack) + pack * pack
+        # A tile has ``side`` lines of 32 words.
         words = side * WARP // self.schedule.threads
         for k in self.transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
@@ -243,7 +249,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
                     self.line(f"{load}({source}, {self.lines_name(k)}, {register})")
 
     def transpose_words(self, words: int) -> None:
-        """Transpose a thread's ``words`` words in registers; store them in tiles.
+        """Transpose a thread's ``words`` words in registers; store them in the tiles.
 
         Prints, for two fp16 numbers a word:
 
@@ -253,6 +259,10 @@ class TransposePrinter(CudaPrinter[Transpose]):
                 for slot in unrolled(2):
                     column = (warp + part * 8) * 2
                     store_u16x2(x_tile, begin + slot * 66 + column, x_lines, ...)
+
+        A line has 64 elements and one word of padding: 66 elements. A lane's words go
+        to two neighbouring lines, from ``lane * 132`` on; the quotient counts the words
+        that pad every 32 lines.
         """
         pack, warps = self.schedule.pack, self.schedule.threads // WARP
         pitch = self.schedule.side + pack
@@ -274,8 +284,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def compute_word(self, read: list[int], written: list[int]) -> None:
         """Print the statements for each element of the current word.
 
-        Words of the operands ``read`` are in registers already; those of the operands
-        ``written`` are computed into registers. Prints, for ``b = x.T + y``:
+        Words of the operands ``read`` are in registers already. Words of the operands
+        ``written`` are computed into registers, to be stored later. Prints, for
+        ``b = x.T + y``:
 
             load_u16x2(x_tile, line * 66 + (quotient(line, 32) + lane) * 2, x_words, 0)
             for slot in range(2):

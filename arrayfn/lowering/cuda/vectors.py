@@ -43,26 +43,30 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     # Text.
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
-        """The expression of the product of the extents of ``axes``: ``n1`` for axis 1.
+        """Return the expression of the product of the extents of ``axes``.
 
-        For several axes it is an integer parameter of the kernel, called ``name``.
+        For axis 1 it is ``n1``. For several axes it is an integer parameter of the
+        kernel, called ``name``.
         """
         if len(axes) == 1:
             return self.extent(axes[0])
         return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
 
     def quotient(self, x: str, y: str, limit: int) -> str:
-        """The expression of ``x // y`` for expressions with ``0 <= x <= limit``.
+        """Return the expression of ``x // y``, given that ``0 <= x <= limit``.
 
-        ``quotient(x, y)``, a 32-bit division, if ``limit`` is below 2**31: it is
-        faster. Else ``(x) // y``.
+        It is ``quotient(x, y)``, a faster 32-bit division, if ``limit`` is below 2**31.
+        Else it is ``(x) // y``. ``x`` and ``y`` are expressions.
         """
         if limit < _MAX_32_BIT_INDEX:
             return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
     def remainder(self, x: str, y: str, limit: int) -> str:
-        """The expression ``x % y`` for ``0 <= x <= limit``, as in ``quotient``."""
+        """Return the expression of ``x % y``, given that ``0 <= x <= limit``.
+
+        It is of 32 bits if that suffices, as in ``quotient``.
+        """
         if limit < _MAX_32_BIT_INDEX:
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
@@ -103,7 +107,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The dtype's name in functions that access memory: ``f32`` for float32.
+        """Return the name of ``dtype`` in functions that access memory: ``f32``.
 
         It is u16 for fp16 and bf16, and u8 for booleans.
         """
@@ -119,18 +123,19 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         self.line(f"{name} = registers_{dtype}({count})")
 
     def array_name(self, operand: int) -> str:
-        """``x`` for the operand that is the parameter ``x_in`` or ``x_out``."""
+        """Return ``x`` for the operand that is the parameter ``x_in`` or ``x_out``."""
         return self.pointer(operand).removesuffix("_in").removesuffix("_out")
 
     def tile_name(self, operand: int) -> str:
-        """``x_tile``, the registers for vectors of operand ``x``."""
+        """Return ``x_tile``, the registers for vectors of operand ``x``."""
         return f"{self.array_name(operand)}_tile"
 
     @override
     def store(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s`` of one element at the indices ``variables``.
 
-        Prints, if ``s`` adds to its target where a condition holds (a scatter-add):
+        Prints, if ``s`` adds to its target (a scatter-add), and only where a condition
+        holds:
 
             if inside:
                 atomic_add_f32(y_out, i0 + index, value)
@@ -148,7 +153,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` loads, or stores, in vectors of ``lanes``.
+        """Return the operands that ``body`` loads, or stores, in vectors of ``lanes``.
 
         ``kind`` is ``Load`` or ``Store``.
         """
@@ -174,7 +179,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         )
 
     def vector_name(self, operand: int, lanes: int) -> str:
-        """``f32x4`` in ``load_f32x4``: the operand's dtype in memory, and ``lanes``."""
+        """Return ``f32x4``, as in ``load_f32x4``: dtype in memory, number of lanes."""
         return f"{self.stored_name(self.nest.operands[operand].dtype)}x{lanes}"
 
     def load_vector(
@@ -193,8 +198,9 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         Args:
             operand: The operand's number.
             lanes: Elements of the vector.
-            variables: The index of its first element along each axis: here ``first``.
-            register: The index in the tile that it goes to: here ``vector * 4``.
+            variables: The index of the vector's first element along each axis: here
+                ``first``.
+            register: The index of that element in the tile: here ``vector * 4``.
         """
         at = self.index(operand, variables)
         self.move_vector(
@@ -233,7 +239,10 @@ class VectorPrinter(KernelPrinter, Generic[S]):
 
     @override
     def stored(self, operand: int, text: str) -> str:
-        """The expression ``text`` as it is stored: unrounded in a result tile."""
+        """Return the expression ``text`` as it is stored, rounded if necessary.
+
+        It is not rounded if it goes to a result tile of float32.
+        """
         is_unrounded = operand in self.result_tiles and operand in self.staged
         return text if is_unrounded else super().stored(operand, text)
 
@@ -242,9 +251,10 @@ class VectorPrinter(KernelPrinter, Generic[S]):
     ) -> None:
         """Store a vector from the operand's tile to memory.
 
-        Prints, for four lanes: ``store_f32x4(y_out, row + first, y_tile, 0)``. The
-        suffix is ``bf16x8`` if float32 registers are rounded to bfloat16, ``u16x8`` if
-        they hold bits. The arguments are those of ``load_vector``.
+        Prints, for four lanes: ``store_f32x4(y_out, row + first, y_tile, 0)``. For
+        bfloat16 the suffix is ``bf16x8`` if the registers are float32, to be rounded,
+        and ``u16x8`` if they hold 16 bits each. The arguments are those of
+        ``load_vector``.
         """
         name = self.vector_name(operand, lanes)
         if operand in self.result_tiles:

@@ -87,7 +87,7 @@ flag_buffer, k, step, end, tile)`` waits for the N slots k, k + step, ... below 
 whose loads are issued together, and puts the values in the first registers of ``tile``;
 registers of slots from ``end`` on stay as they are. Who waits also sees other memory
 that the publisher wrote before a ``fence()``, after a ``fence()`` of its own. A flag
-buffer is u64 words that are 0 before the first launch and used by one kernel alone: one
+buffer is u64 words that are 0 before the first launch and used by only one kernel: one
 word, and as many for each slot as a value has parts of 32 bits. Every flag holds the
 number of its launch, so nothing is cleared between launches.
 
@@ -276,18 +276,19 @@ _TRANSPOSED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
 def _typed(
     kinds: Iterable[Kind], dtypes: Iterable[str], lanes: Iterable[int] = ()
 ) -> Iterator[DeviceFunction]:
-    """Make a function for each of ``kinds``, ``dtypes`` and ``lanes``.
+    """Yield a function for each of ``kinds``, ``dtypes`` and ``lanes``.
 
-    Its name is ``kind_T``, or ``kind_TxN`` if ``lanes`` are given.
+    The function's name is ``kind_T``, or ``kind_TxN`` if ``lanes`` are given.
     """
     counts = [(f"x{n}", n) for n in lanes] or [("", 1)]
     for kind, t, (suffix, n) in itertools.product(kinds, dtypes, counts):
+        # ``wait_for_f32`` has another kind than ``wait_for_f32x8``.
         stem = "wait_for" if kind == "wait_for_many" else kind
         yield DeviceFunction(f"{stem}_{t}{suffix}", kind, t, n)
 
 
 def _functions() -> Iterator[DeviceFunction]:
-    """Make all functions of the vocabulary, with the dtypes that each kind has."""
+    """Yield all functions of the vocabulary, with the dtypes that each kind has."""
     untyped: tuple[Kind, ...] = get_args(_Untyped)
     for kind in untyped:
         yield DeviceFunction(kind, kind)
@@ -335,7 +336,7 @@ COLLECTIVE: Final = frozenset(
 
 
 class DeviceHelper:
-    """A helper function in a kernel's text, which the kernel calls.
+    """A Python function in a kernel's text, which the kernel calls.
 
     Compiled, it becomes part of the kernel. In an emulator it runs as Python.
     """
@@ -354,7 +355,10 @@ def device_function(function: Callable[..., Any]) -> DeviceHelper:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The function of this name: ``vocabulary.barrier`` is ``FUNCTIONS["barrier"]``."""
+    """Return the device function ``name``, so that it is an attribute of this module.
+
+    ``vocabulary.barrier`` is ``FUNCTIONS["barrier"]``.
+    """
     try:
         return FUNCTIONS[name]
     except KeyError:

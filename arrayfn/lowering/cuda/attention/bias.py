@@ -15,15 +15,19 @@ from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles for logits of ``queries`` by ``keys``."""
+    """Return the tiles of the bias's kernel for logits of ``queries`` by ``keys``."""
     blocks = 3 if form.padded <= 128 else 1
     largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=blocks)
     return Tiles.fitting(queries, keys, largest)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory of a block: tiles of queries, cotangents, keys, values."""
-    return 4 * form.line * (tiles.rows + tiles.columns)
+    """Return the bytes of a block's tiles: of queries, cotangents, keys, values.
+
+    Elements of all four have 2 bytes.
+    """
+    rows = 2 * tiles.rows + 2 * tiles.columns
+    return 2 * form.line * rows
 
 
 _TEXT: Final = """
@@ -102,7 +106,8 @@ for lane_row in range({lane_rows}):
             bias_out[(out_base + row) * keys + column] = {rounded}
 """
 
-# Where all queries share a row: the rows of a warp, then its lanes', then the warps'.
+# All queries share one row of the bias. Each thread adds up its own rows, then the
+# lanes of a warp add theirs by shuffles, and then the warps in shared memory.
 _STORE_ROW: Final = """
 rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
@@ -127,15 +132,16 @@ for column in range(thread, {columns}, {threads}):
 
 
 def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
-    """The body of the kernel that computes the bias's cotangent.
+    """Return the body of the kernel that computes the bias's cotangent.
 
     Parameters of the kernel are the arrays of ``calls`` and their strides. Each block
-    stores its tile of ``bias_out``, from ``sums``. ``one_row`` says that all queries
-    share a row of the bias.
+    adds up its tile of ``bias_out`` in ``sums``. ``one_row`` says that all queries
+    share one row of the bias: then a block also adds up its rows.
     """
     mean = "row_delta[lane_row]"
     text = Text(form, tiles, mean=mean)
     columns, line = tiles.columns, form.line
+    # The arrays of which a block has a tile, and what the tile's rows are.
     arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
     copies = "".join(
         text.copy_rows(x, f"{x}_base", "queries", tiles.rows, "first_row")

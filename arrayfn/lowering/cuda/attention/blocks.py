@@ -25,7 +25,7 @@ def block_row(text: Text) -> str:
         last_block = min_i64(first_row + 127, queries - 1)
         last_block = quotient(last_block, query_block)
 
-    Nothing if there is no block mask, as for ``kept_columns``.
+    Empty if there is no block mask.
     """
     if not text.form.blocks:
         return ""
@@ -53,8 +53,10 @@ def kept_columns(text: Text, begin: str, members: str = "1") -> str:
         start = max_i64(start, quotient(near * key_block, 16) * 16)
         end = min_i64(end, far * key_block)
 
-    ``members`` is how many heads of columns, from ``member`` on, the tile of rows has;
-    ``begin`` is the variable of the first column.
+    ``next_keys`` has a row for each block of queries: for each block of keys the next
+    kept block from there on, and then the end of the last kept block. Empty if there is
+    no block mask. ``members`` is how many heads of columns, from ``member`` on, the
+    tile of rows has; ``begin`` is the variable of the first column.
     """
     if not text.form.blocks:
         return ""
@@ -77,7 +79,7 @@ end = min_i64(end, far * {column}_block)
 def next_columns(text: Text) -> str:
     """Define ``next_start``: where the next kept block from ``start`` on begins.
 
-    For rows that are queries; it is a multiple of 16, and not before ``start``:
+    For rows that are queries:
 
         near = i64(1073741824)
         next_base = batch * next_keys_batch + member * next_keys_head
@@ -86,6 +88,8 @@ def next_columns(text: Text) -> str:
             next_at = next_at + quotient(start, key_block)
             near = min_i64(near, i64(next_keys[next_at]))
         next_start = max_i64(start, quotient(near * key_block, 16) * 16)
+
+    ``next_start`` is a multiple of 16, and not before ``start``.
     """
     _, column = _names(text)
     array = f"next_{text.columns}"
@@ -101,5 +105,5 @@ next_start = max_i64(start, quotient(near * {column}_block, 16) * 16)
 
 
 def _names(text: Text) -> tuple[str, str]:
-    """What rows and columns are called in the names of blocks."""
+    """Return what rows and columns are called in the names of blocks."""
     return ("key", "query") if text.is_transposed else ("query", "key")

@@ -27,6 +27,7 @@ from arrayfn.lowering.templates.nest_builder import array_of
 from arrayfn.passes.reads import Reads
 
 _AXES = ("batch", "head", "row", "column")
+"""The axes of a bias or a mask, as the kernels' integers name them."""
 
 
 def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
@@ -46,9 +47,10 @@ def takes_score(
     score: str,
     terms: Mapping[str, ArrayType],
 ) -> bool:
-    """Whether the kernels compute the score function whose Program's text is ``score``.
+    """Return whether the kernels compute the score function ``score``.
 
-    The shapes are those of queries and keys; ``terms`` are the optional operands.
+    ``score`` is the text of a Program, or empty. The shapes are those of queries and
+    keys, ``terms`` are the optional operands by name.
     """
     captured = captured_types(terms)
     strides = tuple(map(row_major_strides, captured))
@@ -62,9 +64,12 @@ def takes_blocks(
     block: tuple[int, int] | None,
     terms: Mapping[str, ArrayType],
 ) -> bool:
-    """Whether the arrays of a block mask have a number for each of its blocks.
+    """Return whether the arrays of a block mask have a number for each of its blocks.
 
-    The arguments are as for ``takes_score``; ``block`` has the sizes of a block.
+    They are ``next_queries`` [B, N, key blocks, query blocks + 1] and ``next_keys`` [B,
+    N, query blocks, key blocks + 1] of int32, where B and N may be 1. Without a block
+    mask, neither may be there. The arguments are as for ``takes_score``; ``block`` has
+    the numbers of queries and keys of a block.
     """
     arrays = "next_queries", "next_keys"
     if block is None or min(block) < 1 or not terms.keys() >= {*arrays}:
@@ -83,23 +88,23 @@ def takes_blocks(
 
 
 def captured_types(terms: Mapping[str, ArrayType]) -> tuple[ArrayType, ...]:
-    """The types of the arrays among ``terms`` that a score function captures."""
+    """Return the types of the arrays among ``terms`` that a score function captures."""
     return tuple(t for name, t in terms.items() if name.startswith("captured"))
 
 
 def extents_of(
     q_shape: Sequence[int], k_shape: Sequence[int]
 ) -> tuple[int, int, int, int]:
-    """How many batches, heads of queries, queries and keys there are."""
+    """Return the numbers of batches, heads of queries, queries and keys."""
     return q_shape[0], q_shape[2], q_shape[1], k_shape[1]
 
 
 def reads_layout(type: ArrayType, offset: int) -> bool:
-    """Whether the kernels read an array of this layout and offset without a copy.
+    """Return whether the kernels read an array of this layout without a copy.
 
-    ``type`` has the layout: four axes, a contiguous head, and strides that fit the
-    copies of a head. ``offset`` is that of the first element in its memory, in
-    elements.
+    ``type`` has the layout: four axes, a contiguous head, and strides that are
+    multiples of the pieces in which a head is copied. ``offset`` is the index of the
+    first element in its memory.
     """
     if type.ndim != 4:
         return False
@@ -110,9 +115,13 @@ def reads_layout(type: ArrayType, offset: int) -> bool:
 
 
 def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The call that computes an ``attention``; ``reads`` says where operands lie."""
+    """Yield the call that computes an ``attention``.
+
+    ``reads`` says where operands lie.
+    """
     call = _Call.of(equation, reads)
     form = call.form
+    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
@@ -132,13 +141,16 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The calls that compute an ``attention_gradient``: one for dq, others for dk, dv.
+    """Yield the calls that compute an ``attention_gradient``.
 
-    For heads of more than 128 elements, dk and dv have a kernel each: the accumulators
-    of both would not fit into registers. ``reads`` says where operands lie.
+    The first computes statistics of the queries, the second dq, and the third dk and
+    dv. For heads of more than 128 elements, dk and dv have a kernel each: the
+    accumulators of both would not fit into registers. ``reads`` says where operands
+    lie.
     """
     call = _Call.of(equation, reads)
     form = call.form
+    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
     new_statistics = call.new_statistics()
     yield call.statistics(new_statistics)
@@ -153,6 +165,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
         else:
             tiles = gradients.keys_tiles(form, T, S)
             blocks = B * K * -(-S // tiles.rows)
+        # Only the kernel of dv does without the cotangents of weights.
         with_dp = [*results] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if with_dp else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
@@ -176,20 +189,22 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 def attention_bias_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The calls that compute an ``attention_bias_gradient``.
+    """Yield the calls that compute an ``attention_bias_gradient``.
 
+    The first computes statistics of the queries, the second the bias's cotangent.
     ``reads`` says where operands lie.
     """
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
-    (by_bias,) = equation.outputs
-    batches, heads, rows, _ = by_bias.type.shape
+    (bias_cotangent,) = equation.outputs
+    batches, heads, rows, _ = bias_cotangent.type.shape
     new_statistics = call.new_statistics()
     yield call.statistics(new_statistics)
     tiles = biases.bias_tiles(form, T, S)
     one_row = rows < T
-    shared = {
+    # How the bias is broadcast: how many batches, heads and tiles of rows share a tile.
+    shared_by = {
         "bias_rows": rows,
         "bias_heads": heads,
         "batches_each": B // batches,
@@ -207,8 +222,8 @@ def attention_bias_gradient(
             blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         ),
         {**call.arrays(), "cotangent": call.cotangent, **new_statistics},
-        {"bias_out": Pointer(by_bias)},
-        {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
+        {"bias_out": Pointer(bias_cotangent)},
+        {**call.integers(), **shared_by, **call.steps("q", "k", "v", "cotangent")},
         batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
     )
 
@@ -222,7 +237,7 @@ class _Call:
         pointers: Where the operands lie.
         strides: The operands' strides, in elements.
         form: What the kernels' texts depend on.
-        window: How far before and after a query the keys are that it attends to.
+        window: How many keys before and after its own position a query attends to.
     """
 
     equation: Equation
@@ -233,18 +248,21 @@ class _Call:
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
-        """The call ``equation``, whose operands lie where ``reads`` says."""
+        """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
+        # Names, arrays and strides of the optional operands.
         terms: tuple[str, ...] = static["given"]
-        kinds = dict(zip(terms, equation.inputs[3:], strict=False))
+        atoms_of_terms = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
         steps = dict(zip(terms, strides[3:], strict=False))
+        # Bias and mask are read by pairs if pairs are aligned: keys are contiguous, not
+        # broadcast, and all distances are even.
         pairs = {
             name
             for name in ("bias", "mask")
             if name in terms
-            and kinds[name].type.shape[-1] == k.type.shape[1]
+            and atoms_of_terms[name].type.shape[-1] == k.type.shape[1]
             and steps[name][-1] == 1
             and not any(step % 2 for step in (k.type.shape[1], *steps[name][:-1]))
         }
@@ -254,20 +272,24 @@ class _Call:
             dtype=short_name(q.type.dtype),
             piece=math.gcd(head, 8),
             scale=static["scale"],
-            bias=short_name(kinds["bias"].type.dtype) if "bias" in kinds else "",
-            mask="mask" in kinds,
+            bias=short_name(atoms_of_terms["bias"].type.dtype)
+            if "bias" in atoms_of_terms
+            else "",
+            mask="mask" in atoms_of_terms,
             paired=tuple(sorted(pairs)),
-            query_lengths="query_lengths" in kinds,
-            key_lengths="key_lengths" in kinds,
+            query_lengths="query_lengths" in atoms_of_terms,
+            key_lengths="key_lengths" in atoms_of_terms,
             score=score_lines(
                 static["score"],
                 extents_of(q.type.shape, k.type.shape),
-                captured_types({name: atom.type for name, atom in kinds.items()}),
+                captured_types(
+                    {name: atom.type for name, atom in atoms_of_terms.items()}
+                ),
                 tuple(s for name, s in steps.items() if name.startswith("captured")),
             )
             if static["score"]
             else None,
-            blocks="next_keys" in kinds,
+            blocks="next_keys" in atoms_of_terms,
         )
         left, right = (
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
@@ -282,13 +304,16 @@ class _Call:
         return self.pointers[self.names.index("cotangent")]
 
     def new_statistics(self) -> dict[str, Pointer]:
-        """New arrays for what ``statistics`` computes: ``lse`` and ``delta``."""
+        """Make arrays for the results of ``statistics``: ``lse`` and ``delta``.
+
+        Both are float32 [B, N, T].
+        """
         B, T, N, _ = self.equation.inputs[0].type.shape
         type = ArrayType((B, N, T), dtypes.float32)
         return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
 
     def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
-        """The call that computes ``lse`` and ``delta`` of each query.
+        """Return the call that computes ``lse`` and ``delta`` of each query.
 
         ``results`` are their arrays, by name: see ``gradient``.
         """
@@ -316,7 +341,7 @@ class _Call:
         return static_of(self.equation)["given"]
 
     def arrays(self) -> dict[str, Pointer]:
-        """Queries, keys, values and optional operands, by their names in kernels."""
+        """Return queries, keys, values and optional operands, by their kernel names."""
         return dict(zip(self.names[: 3 + len(self.given)], self.pointers, strict=False))
 
     @property
@@ -325,26 +350,27 @@ class _Call:
         return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
 
     def steps(self, *names: str) -> dict[str, int]:
-        """The strides of the arrays ``names`` along batches, tokens and heads.
+        """Return the strides of the arrays ``names`` along batches, tokens and heads.
 
-        They are by the names that the kernels give them: ``q_batch``, ``q_token``,
-        ``q_head``.
+        Keys are the names that kernels give them: ``q_batch``, ``q_token``, ``q_head``.
         """
-        found: dict[str, int] = {}
+        strides_by_name: dict[str, int] = {}
         for name in names:
             strides = self.strides[self.names.index(name)]
             for axis, step in zip(("batch", "token", "head"), strides, strict=False):
-                found[f"{name}_{axis}"] = step
-        return found
+                strides_by_name[f"{name}_{axis}"] = step
+        return strides_by_name
 
     def integers(self) -> dict[str, int]:
-        """The kernels' integers: extents, the window, strides of bias and mask.
+        """Return the kernels' integers by name: extents, window, and strides.
 
-        A stride is 0 along an axis that is broadcast.
+        The strides are those of bias and mask; a stride is 0 along an axis that is
+        broadcast. Integers of the score function and of a block mask are added if there
+        are any.
         """
         (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
         left, right = self.window
-        found = {
+        integers_by_name = {
             "queries": T,
             "keys": S,
             "heads": N,
@@ -353,9 +379,9 @@ class _Call:
             "right": right,
         }
         if self.form.score is not None:
-            found |= dict(self.form.score.integers)
+            integers_by_name |= dict(self.form.score.integers)
         if self.form.blocks:
-            found |= self._block_integers()
+            integers_by_name |= self._block_integers()
         for name in ("bias", "mask"):
             if name in self.given:
                 number = self.names.index(name)
@@ -363,25 +389,25 @@ class _Call:
                 for axis, n, step in zip(
                     _AXES, shape, self.strides[number], strict=True
                 ):
-                    found[f"{name}_{axis}"] = 0 if n == 1 else step
-        return found
+                    integers_by_name[f"{name}_{axis}"] = 0 if n == 1 else step
+        return integers_by_name
 
     def _block_integers(self) -> dict[str, int]:
-        """The kernels' integers of a block mask: sizes, counts, strides.
+        """Return the kernels' integers of a block mask by name: sizes, counts, strides.
 
-        Blocks of queries are ``query_block`` queries long, and there are
-        ``query_blocks``.
+        ``query_block`` is the number of queries of a block, and ``query_blocks`` the
+        number of such blocks.
         """
-        found: dict[str, int] = {}
+        integers_by_name: dict[str, int] = {}
         sizes: tuple[int, int] = static_of(self.equation)["block"]
         arrays = ("next_queries", "next_keys")
         for axis, size, name in zip(("query", "key"), sizes, arrays, strict=True):
             number = self.names.index(name)
             shape = self.equation.inputs[number].type.shape
-            found[f"{axis}_block"] = size
-            found[f"{axis}_blocks"] = shape[-1] - 1
+            integers_by_name[f"{axis}_block"] = size
+            integers_by_name[f"{axis}_blocks"] = shape[-1] - 1
             for along, n, step in zip(
                 ("batch", "head"), shape, self.strides[number], strict=False
             ):
-                found[f"{name}_{along}"] = 0 if n == 1 else step
-        return found
+                integers_by_name[f"{name}_{along}"] = 0 if n == 1 else step
+        return integers_by_name

@@ -24,9 +24,9 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """The fastest tiles for logits of ``queries`` by ``keys``, as measured.
+    """Return the tiles for logits of ``queries`` by ``keys`` that were fastest.
 
-    Their accumulators fit into registers.
+    The accumulators of a tile fit into registers.
     """
     if form.padded <= 64 and queries <= _FEW_QUERIES:
         largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=4)
@@ -42,7 +42,10 @@ def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory of a block: tiles of queries, keys and values."""
+    """Return the bytes of a block's tiles of queries, keys and values.
+
+    Elements have 2 bytes.
+    """
     return 2 * form.line * (tiles.rows + 2 * tiles.columns)
 
 
@@ -150,21 +153,24 @@ out_base = batch * queries * out_step + member * {H}
 
 
 def forward(form: Form, tiles: Tiles) -> str:
-    """The body of the kernel, which computes ``out`` and ``logarithms_out``.
+    """Return the body of the kernel that computes ``out`` and ``logarithms_out``.
 
-    The latter are the logarithms of each query's sum of weights (logsumexp), which the
-    gradient needs. Logits that have no bias are scaled after their maximum is taken, by
-    the FMA that subtracts it.
+    ``logarithms_out`` are the logarithms of each query's sum of weights (logsumexp),
+    which the gradient needs. Logits that have no bias are scaled after their maximum is
+    taken, by the FMA that subtracts it.
     """
     text = Text(form, tiles)
     line, columns = form.line, tiles.columns
     reach = ("left", "right", "query_end", "key_end")
     copies = {x: text.copy_rows(x, f"{x}_base", "end", columns) for x in ("k", "v")}
+    # With a block mask, the loop jumps to the next kept block.
     next_kept: list[str] = []
     if form.blocks:
         jump = indented(next_columns(text).strip("\n"), 1)
         next_kept = ["if start < end:", jump, "    start = next_start"]
     copy_q = text.copy_rows("q", "q_base", "queries", tiles.rows, "first_row")
+    # The maximum of the logits is ``most``; weights are exp2 of the scaled logit less
+    # ``base``, the scaled maximum.
     if form.scales_first:
         base, rescale, weight = "most", "row_max[lane_row] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E

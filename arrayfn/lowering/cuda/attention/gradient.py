@@ -28,6 +28,7 @@ from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import fill_template, indented
 
 STATISTICS_WARPS: Final = 4
+"""Warps of a block of the kernel of ``query_statistics``; each has one query."""
 
 _STATISTICS: Final = """
 lane = remainder(thread_index(), 32)
@@ -60,11 +61,11 @@ if live and lane == 0:
 
 
 def query_statistics(form: Form) -> str:
-    """The body of the first kernel: a warp has a query.
+    """Return the body of the first kernel, which computes ``delta`` and ``lse``.
 
-    It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
-    attends to no key. ``first`` and ``second`` hold pieces of the result and of its
-    cotangent.
+    A warp has a query. It stores ``delta_out`` and ``lse_out``, which is inf for a
+    query that attends to no key. ``first`` and ``second`` hold pieces of the result and
+    of its cotangent.
     """
     p = form.piece
     if p > 1:
@@ -89,7 +90,10 @@ second[0] = cotangent[cotangent_at + at]
 
 
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangent of the queries, of logits of ``queries`` by ``keys``."""
+    """Return the tiles for the queries' cotangent: rows of tiles are queries.
+
+    The logits are of ``queries`` by ``keys``.
+    """
     if form.padded > 128:
         largest = _long_head_tiles(form)
     elif form.padded > 64 and form.bias:
@@ -101,9 +105,9 @@ def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangents of keys and values; rows of tiles are keys.
+    """Return the tiles for the cotangents of keys and values: rows are keys.
 
-    Logits are of ``queries`` by ``keys``.
+    The logits are of ``queries`` by ``keys``.
     """
     if form.padded > 128:
         largest = _long_head_tiles(form)
@@ -115,20 +119,21 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def _long_head_tiles(form: Form) -> Tiles:
-    """Tiles for heads above 128 elements: one block fits on a multiprocessor."""
+    """Return the tiles for heads above 128 elements: one block a multiprocessor."""
     columns = 64 if form.padded <= 192 else 32
     return Tiles(1, columns=columns, blocks_per_multiprocessor=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
-    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns.
+    """Return the bytes of a block's tiles of rows, and of double-buffered columns.
 
-    ``with_dp`` says that the kernel computes cotangents of weights; that of dv alone
-    does not, and has no tile of values.
+    ``with_dp`` says that the kernel computes cotangents of weights. A kernel that
+    computes only dv does not, and has no tile of values. Elements of tiles have 2
+    bytes; ``lse`` and ``delta`` of two tiles of columns have 4.
     """
     arrays = 2 if with_dp else 1
-    lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
-    return 2 * lane_rows + 4 * 4 * tiles.columns
+    elements = form.line * (arrays * tiles.rows + 4 * tiles.columns)
+    return 2 * elements + 4 * 4 * tiles.columns
 
 
 _TEXT: Final = """
@@ -215,21 +220,22 @@ class _Side:
         row_extent: The number of rows.
         column_extent: The number of columns.
         row_arrays: The arrays whose tiles a block keeps.
-        column_arrays: Those that it loops over; each is multiplied by the row array.
+        column_arrays: The arrays over whose tiles a block loops. The first is
+            multiplied by the first of ``row_arrays``, the second by the second.
         before: How far before a row the columns begin that it attends to.
-        after: How far after a row they end.
+        after: How far after a row the columns end that it attends to.
         row_end: The end of a batch's rows.
         column_end: The end of a batch's columns.
         row_heads: The number of heads of rows.
         first_row: The number of the block's tile in its head.
         members: How many heads of columns share a head of rows.
-        first_member: The first head of queries.
-        member: That of the tile of columns ``number``.
+        first_member: The first head of queries of the block.
+        member: The head of queries of the tile of columns ``number``.
         column_head: The head of columns.
         column_term: The index of a column's ``lse`` and ``delta`` in shared memory.
         bound: The ``lse`` of a query.
         mean: The ``delta`` of a query.
-        pair_mean: The same for the logit in column ``column + side`` of the matrix.
+        pair_mean: The ``delta`` of the query of the logit in column ``column + side``.
     """
 
     row_extent: str
@@ -295,16 +301,17 @@ _OF_KEYS: Final = _Side(
 
 
 def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
-    """The body of the kernel that computes the cotangents ``results``.
+    """Return the body of the kernel that computes the cotangents ``results``.
 
-    These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
+    ``results`` are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
     dp = results != ("dv",)
     mean = side.pair_mean if dp else ""
     text = Text(form, tiles, side.row_extent, side.column_extent, mean)
     columns = tiles.columns
-    row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
+    # Without ``dp``, only the first product is computed: the logits.
+    row_arrays: Sequence[str] = side.row_arrays[: 2 if dp else 1]
     reach = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
     if not form.scales_first:
@@ -345,19 +352,23 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
 
 
 def _kept_columns(text: Text, side: _Side) -> list[str]:
-    """Lines that narrow ``begin`` and ``end`` to kept blocks, if there is a block mask.
+    """Return lines that narrow ``begin`` and ``end`` to kept blocks.
 
-    They are ``kept_columns`` from the first head of queries on.
+    They are ``kept_columns`` for all heads of columns, from the first head of queries
+    on. Empty if there is no block mask.
     """
     lines = kept_columns(text, "begin", side.members)
     return [f"member = {side.first_member}", lines.strip("\n")] if lines else []
 
 
 def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
-    """Which iterations copy a tile of columns, and which find one that is there.
+    """Return the text by which an iteration knows which tiles it copies and uses.
 
-    The first copies tile 0, and the last has only the tile that is there. Where a block
-    mask leaves tiles out, an iteration finds out whether its tile is kept:
+    It is given as parts of ``_TEXT`` by name. Each iteration begins to copy its tile of
+    columns (``is_copied``), and uses the tile that the iteration before has copied
+    (``is_there``). So the first iteration has no tile to use, and the last none to
+    copy. Where a block mask leaves tiles out, an iteration finds out whether its tile
+    is kept:
 
         is_kept = number < count
         if is_kept:
@@ -394,7 +405,7 @@ def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
 
 
 def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
-    """Lines that declare all tiles in shared memory, and copy those of rows.
+    """Return lines that declare all tiles in shared memory, and copy tiles of rows.
 
     For the cotangents of keys, with 128 rows and 64 columns:
 
@@ -405,7 +416,8 @@ def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
         delta_tile = dynamic_shared_f32(154112, 128)
         (zero_padding of the tiles, copy_rows of k)
 
-    ``row_arrays`` are the arrays whose tiles a block keeps.
+    Tiles of columns are double-buffered. ``row_arrays`` are the arrays whose tiles a
+    block keeps.
     """
     form, tiles = text.form, text.tiles
     lines: list[str] = []
@@ -434,10 +446,12 @@ def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
 
 
 def _declare_sums(text: Text, results: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for the cotangents ``results``, all zeros.
+    """Return lines that declare accumulators of zeros for the cotangents ``results``.
 
-    dq = registers_f32(96)
-    (zeros)
+    For example:
+
+        dq = registers_f32(96)
+        (zeros)
     """
     count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in results]
@@ -445,10 +459,11 @@ def _declare_sums(text: Text, results: Sequence[str]) -> list[str]:
 
 
 def _copy_columns(text: Text, side: _Side, dp: bool) -> str:
-    """Lines that begin to copy the next tile of columns, with statistics of queries.
+    """Return lines that begin to copy the next tile of columns.
 
-    They are ``copy_rows`` of each array of columns, into the buffer at ``stage``.
-    ``dp`` says that cotangents of weights are computed, which need ``delta``.
+    They are ``copy_rows`` of each array of columns, into the buffer at ``stage``. If
+    columns are queries, the statistics of these are copied, too. ``dp`` says that
+    cotangents of weights are computed, which need ``delta``.
     """
     columns = text.tiles.columns
     lines = [
@@ -461,9 +476,10 @@ def _copy_columns(text: Text, side: _Side, dp: bool) -> str:
 
 
 def _multiply_columns(text: Text, side: _Side, results: Sequence[str]) -> str:
-    """Lines that add the current tile's products to the accumulators of ``results``.
+    """Return lines that add the current tile's products to the accumulators.
 
-    ``dv += weights @ cotangent``; ``dk += dp @ q``; ``dq += dp @ k``.
+    They are, for those of dv, dk and dq that are in ``results``: ``dv += weights @
+    cotangent``, ``dk += dp @ q`` and ``dq += dp @ k``.
     """
     by_logits, by_weights = side.column_arrays
     return "\n".join(
@@ -477,9 +493,10 @@ def _multiply_columns(text: Text, side: _Side, results: Sequence[str]) -> str:
 def _store_results(
     text: Text, row_arrays: Sequence[str], results: Sequence[str]
 ) -> str:
-    """Lines that round the accumulators of ``results`` into tiles, and store these.
+    """Return lines that round the accumulators of ``results``, and store them.
 
-    The tiles of ``row_arrays`` are free by then, and a barrier is between the two.
+    They are rounded into the tiles of ``row_arrays``, which are free by then. After a
+    barrier, these tiles are stored to memory.
     """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
@@ -495,16 +512,16 @@ def _store_results(
 
 
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
-    """Lines that define where the current head of each of ``arrays`` begins.
+    """Return lines that define where the current head of each of ``arrays`` begins.
 
-    ``q_base = batch * q_batch + row_head * q_head`` for q and the expression ``head``
-    of the head's number.
+    For q it is ``q_base = batch * q_batch + row_head * q_head``, if ``head``, the
+    expression of the head's number, is ``row_head``.
     """
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
 def row_statistics(text: Text) -> str:
-    """Lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
+    """Return lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
 
     For four rows a lane:
 
@@ -528,9 +545,9 @@ for lane_row in range({text.lane_rows}):
 
 
 def _copy_statistics(tiles: Tiles, dp: bool) -> str:
-    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries.
+    """Return lines that begin to copy ``lse`` and ``delta`` of the next queries.
 
-    For 64 queries:
+    For a tile of 64 queries:
 
         if thread < 64:
             column = thread

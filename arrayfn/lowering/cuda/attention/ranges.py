@@ -33,16 +33,17 @@ class Range:
     high: int
 
     def fits(self, bits: int) -> bool:
-        """Whether all are signed integers of so many bits."""
+        """Whether all of them are signed integers of ``bits`` bits."""
         return -(2 ** (bits - 1)) <= self.low and self.high < 2 ** (bits - 1)
 
 
 def _hull(numbers: Sequence[int]) -> Range:
+    """Return the smallest range that has all of ``numbers``."""
     return Range(min(numbers), max(numbers))
 
 
 def _multiplied(a: Range, b: Range) -> Range:
-    """The range of products."""
+    """Return the range of the products of an integer of ``a`` and one of ``b``."""
     return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
 
 
@@ -75,44 +76,45 @@ def folded(
     results: Sequence[Scalar],
     ranges: Mapping[str, Range],
 ) -> tuple[list[Statement], list[Scalar]]:
-    """The statements that ``results`` need, without those whose value is known.
+    """Return the statements that ``results`` need, and the results.
 
-    ``ranges`` has the ranges of values that the statements read, by name. Returns the
-    results too, as constants or other values where they are known.
+    Statements whose value is known are left out: a constant or another value stands for
+    it, also as a result. ``ranges`` has the ranges of values that the statements read,
+    by name.
     """
     known = _Known(dict(ranges), {})
     kept: list[Statement] = []
     for statement in statements:
         assert not isinstance(statement, Store)
-        made = known.substituted(statement)
-        if not (isinstance(made, Compute) and known.fold(made)):
-            kept.append(made)
-    final = [known.scalar(result) for result in results]
-    needed = {value.name for value in final if isinstance(value, Value)}
+        rewritten = known.substituted(statement)
+        if not (isinstance(rewritten, Compute) and known.fold(rewritten)):
+            kept.append(rewritten)
+    known_results = [known.scalar(result) for result in results]
+    needed = {value.name for value in known_results if isinstance(value, Value)}
     live: list[Statement] = []
     for statement in reversed(kept):
         assert not isinstance(statement, Store)
         if statement.result.name in needed:
             live.append(statement)
             needed |= {value.name for value in uses(statement)}
-    return live[::-1], final
+    return live[::-1], known_results
 
 
 @dataclass
 class _Known:
-    """The ranges of integers, and the scalars that replace values, by name."""
+    """The ranges of integers, and the scalars that replace values, both by name."""
 
     ranges: dict[str, Range]
     scalars: dict[str, Scalar]
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        """What stands for ``scalar``."""
+        """Return what stands for ``scalar``: a known scalar, or ``scalar`` itself."""
         if isinstance(scalar, Value):
             return self.scalars.get(scalar.name, scalar)
         return scalar
 
     def substituted(self, s: Statement) -> Statement:
-        """``s`` with known operands in place of values."""
+        """Return ``s`` with its operands replaced by scalars that stand for them."""
         if isinstance(s, Compute):
             return replace(s, arguments=tuple(map(self.scalar, s.arguments)))
         if isinstance(s, Load):
@@ -120,12 +122,12 @@ class _Known:
         return s
 
     def term(self, term: IndexTerm) -> IndexTerm:
-        """``term`` with its index replaced by another value, if one stands for it."""
+        """Return ``term`` with its index replaced by a value that stands for it."""
         index = self.scalar(term.index)
         return replace(term, index=index) if isinstance(index, Value) else term
 
     def range_of(self, scalar: Scalar) -> Range | None:
-        """The range of ``scalar``, if it is an integer of a known one."""
+        """Return the range of ``scalar``; None if it is no integer of known range."""
         if isinstance(scalar, Value):
             return self.ranges.get(scalar.name)
         if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:
@@ -134,11 +136,12 @@ class _Known:
         return Range(int(scalar.value.real), int(scalar.value.real))
 
     def fold(self, s: Compute) -> bool:
-        """Record what is known of the result of ``s``; whether it needs no statement.
+        """Record what is known of the result of ``s``; return whether to drop ``s``.
 
-        An integer of one value may be an index, so it keeps its statement.
+        ``s`` is dropped if another scalar stands for its result. An integer of only one
+        possible value keeps its statement, because it may be an index.
         """
-        name, suffix = s.function.rpartition("_")[::2]
+        name, _, suffix = s.function.rpartition("_")
         if name == "identity" and s.result.dtype not in dtypes.INTEGERS:
             return self.replace(s, s.arguments[0])
         if name == "select" and isinstance(s.arguments[0], Constant):
@@ -146,10 +149,10 @@ class _Known:
             return self.replace(s, chosen)
         if name in _LOGIC and suffix == "bool":
             return self.fold_logic(s, name)
-        given = [self.range_of(a) for a in s.arguments]
-        if None in given:
+        argument_ranges = [self.range_of(a) for a in s.arguments]
+        if None in argument_ranges:
             return False
-        bounds = [bound for bound in given if bound is not None]
+        bounds = [bound for bound in argument_ranges if bound is not None]
         if name in _ALWAYS:
             for function, value in ((name, True), (_OPPOSITE[name], False)):
                 if _ALWAYS[function](*bounds):
@@ -157,13 +160,18 @@ class _Known:
             return False
         kind = "convert" if name.startswith("convert_") else name
         if kind in _ARITHMETIC and suffix in _BITS:
-            made = _ARITHMETIC[kind](*bounds)
-            if made.fits(_BITS[suffix]):
-                self.ranges[s.result.name] = made
+            result_range = _ARITHMETIC[kind](*bounds)
+            if result_range.fits(_BITS[suffix]):
+                self.ranges[s.result.name] = result_range
         return False
 
     def fold_logic(self, s: Compute, name: str) -> bool:
-        """Leave out an ``and`` or ``or`` with an operand that is known."""
+        """Return whether to leave out ``s``, an ``and`` or ``or``; record its result.
+
+        It is left out if one operand is a constant. If the constant decides the result
+        (``False and x``, ``True or x``), it stands for the result; otherwise the other
+        operand does.
+        """
         first, second = s.arguments
         for one, other in ((first, second), (second, first)):
             if isinstance(one, Constant):
@@ -172,13 +180,16 @@ class _Known:
         return False
 
     def replace(self, s: Compute, scalar: Scalar) -> bool:
-        """Let ``scalar`` stand for the result of ``s``; whether it can.
+        """Let ``scalar`` stand for the result of ``s``; return whether it can.
 
-        An integer constant cannot: it may be an index, which is a value.
+        An integer constant cannot: the result may be an index, which must be a value.
+        Its range is recorded all the same.
         """
-        found = self.range_of(scalar) if s.result.dtype in dtypes.INTEGERS else None
-        if found is not None:
-            self.ranges[s.result.name] = found
+        known_range = (
+            self.range_of(scalar) if s.result.dtype in dtypes.INTEGERS else None
+        )
+        if known_range is not None:
+            self.ranges[s.result.name] = known_range
         if isinstance(scalar, Constant) and s.result.dtype in dtypes.INTEGERS:
             return False
         self.scalars[s.result.name] = scalar

@@ -3,7 +3,7 @@
 A Program of scalars comes in as text (see ``arrayfn.nn.score_programs``): its inputs
 are a score, the indices of batch, head, query and key, and captured arrays, which it
 reads at computed indices. Lines come out, sorted by what they depend on, so that a
-kernel computes what depends on the head alone once for each tile.
+kernel computes what depends only on the head once for each tile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ SCORE: Final = "s_score"
 _WITHOUT_SOURCE: Final = Equation(TABLE["neg"], (), NO_PARAMS, ())
 """Stands for the equations of a Program that was text, which have no source line."""
 _SCALARS: Final = [((), dtypes.float32), *[((), dtypes.int32)] * len(PLACES)]
+"""Shapes and dtypes of the Program's first inputs: the score, and indices of places."""
 _OF_HEAD: Final = frozenset({"batch", "member"})
+"""The places that are the same for all logits of a tile."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ class ScoreLines:
 
     Attributes:
         constants: lines that define constants.
-        lines: those that compute the score; variables of a place are ``s_batch`` and so
-            on, that of the logit is ``SCORE``.
+        lines: the lines that compute the score. The variables of places are ``s_batch``
+            and so on, the variable of the logit is ``SCORE``.
         value: the expression of the score.
-        slope: that of its derivative by the logit, empty if it is 1 or not computed.
+        slope: the expression of the score's derivative by the logit; empty if it is 1
+            or not computed.
         integers: the integer parameters that the lines name, with their arguments.
     """
 
@@ -84,15 +87,21 @@ class ScoreLines:
     integers: tuple[tuple[str, int], ...]
 
     def of_head(self) -> list[str]:
-        """The lines that depend on batch and head alone."""
+        """Return the lines that depend only on batch and head."""
         return [line.text for line in self.lines if line.needs <= _OF_HEAD]
 
     def of_row(self, place: str) -> list[str]:
-        """The lines that depend on ``place``, the query or key of a tile's row, too."""
+        """Return the lines that depend on the row of a tile, and on batch and head.
+
+        ``place`` is what rows are: ``"query"`` or ``"key"``.
+        """
         return [line.text for line in self.lines if self._is_of_row(line, place)]
 
     def of_each(self, place: str) -> list[str]:
-        """The lines for each logit, in a tile whose rows are along ``place``."""
+        """Return the lines that differ for each logit of a row.
+
+        ``place`` is what rows of the tile are: ``"query"`` or ``"key"``.
+        """
         return [
             line.text
             for line in self.lines
@@ -101,7 +110,7 @@ class ScoreLines:
 
     @staticmethod
     def _is_of_row(line: Line, place: str) -> bool:
-        """Whether ``line`` depends on the row's ``place``, and no other than heads'."""
+        """Whether ``line`` depends on ``place``, and else at most on batch and head."""
         return place in line.needs and line.needs <= _OF_HEAD | {place}
 
 
@@ -112,17 +121,18 @@ def score_lines(
     captured: tuple[ArrayType, ...],
     strides: tuple[tuple[int, ...], ...],
 ) -> ScoreLines | None:
-    """The lines of the Program ``text``; None if kernels cannot compute it so.
+    """Return the lines of the Program ``text``; None if kernels cannot compute it so.
 
-    It must be elementwise, and read captured arrays at one element each.
+    The Program must be elementwise, and read captured arrays at one element each.
 
     Args:
-        text: the Program's text, with one result or, for gradients, two.
+        text: the Program's text. It has one result, the score; for gradients a second,
+            the score's derivative.
         extents: how many batches, heads of queries, queries and keys there are.
         captured: the types of the captured arrays, which must be the Program's.
-        strides: the strides of each of them.
+        strides: the strides of each captured array.
     """
-    # Names may be from a file; those of a kernel are not.
+    # The text may come from a file: its names do not get into the kernel.
     program = parse_program(text, TABLE, keep_names=False)
     types = [(t.shape, t.dtype) for t in program.input_types]
     if types != [*_SCALARS, *((t.shape, t.dtype) for t in captured)]:
@@ -146,9 +156,11 @@ def score_lines(
 
 @dataclass(frozen=True)
 class _Window:
-    """Where elements that a gather reads lie: memory, and computed index terms.
+    """Where the elements that a gather reads lie: memory, and computed index terms.
 
-    They are ``fill`` where ``inside``, if there is such a value, is False.
+    ``array`` is the memory with its strides, and ``terms`` are added to indices into
+    it. If there is a value ``inside`` and it is False, the elements are ``fill``
+    instead.
     """
 
     array: StridedArray
@@ -158,7 +170,18 @@ class _Window:
 
 
 class _Statements:
-    """Collects the statements that compute the results of a Program of scalars."""
+    """Collects the statements that compute the results of a Program of scalars.
+
+    Attributes:
+        program: the Program. Its inputs are the score, the places, and captured arrays.
+        reads: where each Var is read from.
+        definitions: the equation of each Var.
+        vars: the Vars by their names in the kernel; ``names`` is the reverse.
+        places: the inputs that are in registers: the score and the places.
+        windows: where the elements of captured arrays, and of gathers' results, lie.
+        captured: the captured arrays.
+        values: the value of each scalar that statements compute.
+    """
 
     def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
         self.program = program
@@ -180,7 +203,12 @@ class _Statements:
         self.values: dict[Var, Value] = {}
 
     def collect(self) -> bool:
-        """Collect the statements, in ``b``; return whether there is one for each."""
+        """Collect the statements of the Program in ``b``; return False if impossible.
+
+        Equations must be functions of scalars, gathers of one element, views, or
+        vectors of gathers' indices. The statements of gathers, which are loads, are
+        added where a scalar reads their result.
+        """
         scalars: list[Equation] = []
         gathers: list[Equation] = []
         for equation in self.program.equations:
@@ -201,6 +229,8 @@ class _Statements:
             self.is_known(a) for a in self.program.outputs
         ):
             return False
+        # Build the statements of the scalar equations as fusion builds a nest without
+        # axes.
         group = FusedGroup(
             tuple(scalars),
             (),
@@ -221,13 +251,17 @@ class _Statements:
             else:
                 self.b.statements.append(statement)
                 assert not isinstance(statement, Store)
-                made = self.vars.get(statement.result.name)
-                if made is not None:  # else a number before it is rounded
-                    self.values[made] = statement.result
+                var = self.vars.get(statement.result.name)
+                if var is not None:  # None: a number before it is rounded
+                    self.values[var] = statement.result
         return True
 
     def is_known(self, atom: Atom) -> bool:
-        """Whether ``atom`` is a scalar that statements compute, load or are given."""
+        """Return whether ``atom`` is a scalar that the statements have.
+
+        It is a literal, a place or the score, an element of an array, or a computed
+        scalar.
+        """
         if isinstance(atom, Literal):
             return True
         base = self.reads[atom].base
@@ -240,40 +274,46 @@ class _Statements:
         )
 
     def is_read(self, equation: Equation) -> bool:
-        """Whether a gather reads one window of a captured array, or of a window."""
+        """Return whether a gather reads one window of a captured array, or of a window.
+
+        A window of a window is what a gather reads of another gather's result.
+        """
         x, indices = equation.inputs
         if isinstance(x, Literal) or not isinstance(indices, Var):
             return False
         base = self.reads[x].base
         from_array = base in self.windows or (
-            (made := self.definitions.get(base)) is not None
-            and made.primitive.name == "gather"
+            (maker := self.definitions.get(base)) is not None
+            and maker.primitive.name == "gather"
         )
         is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
         return from_array and is_one and self.positions(indices) is not None
 
     def positions(self, indices: Var) -> Sequence[Atom] | None:
-        """The scalars that the vector ``indices`` has; None if it is something else."""
+        """Return the scalars that the vector ``indices`` consists of.
+
+        None if it is not maker of scalars by broadcasting and concatenation.
+        """
         read = self.reads[indices]
-        base, made = read.base, self.definitions.get(read.base)
+        base, maker = read.base, self.definitions.get(read.base)
         if not base.type.ndim:
             return [base] * indices.type.size
-        if made is None or not read.is_identity:
+        if maker is None or not read.is_identity:
             return None
-        if _is_vector_of_literal(made):
-            return [made.inputs[0]] * indices.type.size
-        if made.primitive.name != "concatenate":
+        if _is_vector_of_literal(maker):
+            return [maker.inputs[0]] * indices.type.size
+        if maker.primitive.name != "concatenate":
             return None
-        found: list[Atom] = []
-        for part in made.inputs:
+        all_scalars: list[Atom] = []
+        for part in maker.inputs:
             scalars = self.positions(part) if isinstance(part, Var) else None
             if scalars is None:
                 return None
-            found += scalars
-        return found
+            all_scalars += scalars
+        return all_scalars
 
     def scalar(self, atom: Atom) -> Scalar:
-        """The scalar of ``atom``, loaded if it is not in one yet."""
+        """Return the scalar of ``atom``; append its load if it is in an array."""
         if isinstance(atom, Literal):
             return constant_of(atom)
         base = self.reads[atom].base
@@ -285,18 +325,29 @@ class _Statements:
         return self.values[base if base in self.values else atom]
 
     def window(self, var: Var) -> _Window:
-        """Where the elements of ``var`` lie: a captured array or a part of one."""
+        """Return where the elements of ``var`` lie: a captured array or a part of one.
+
+        The window of a gather is computed once, by new statements.
+        """
         read = self.reads[var]
-        whole = self.windows.get(read.base)
-        if whole is None:
-            whole = self.windows[read.base] = self.gathered(self.gathers[read.base])
-        array = whole.array
+        base_window = self.windows.get(read.base)
+        if base_window is None:
+            base_window = self.windows[read.base] = self.gathered(
+                self.gathers[read.base]
+            )
+        array = base_window.array
         strides = read.strides(array.strides, var.type.ndim)
         offset = array.offset + read.offset(array.strides)
-        return replace(whole, array=replace(array, strides=strides, offset=offset))
+        return replace(
+            base_window, array=replace(array, strides=strides, offset=offset)
+        )
 
     def gathered(self, equation: Equation) -> _Window:
-        """Where the elements of a gather's result lie, by new statements."""
+        """Return where the elements of a gather's result lie.
+
+        The statements that compute its indices are appended. Indices are clamped, or
+        with the mode ``"fill"`` replaced by 0 outside of the array.
+        """
         x, indices = equation.inputs
         assert isinstance(x, Var)
         assert isinstance(indices, Var)
@@ -323,7 +374,7 @@ class _Statements:
         )
 
     def start(self, atom: Atom) -> Value:
-        """The position ``atom`` as an int64 value."""
+        """Append the conversion of the index ``atom`` to int64; return the result."""
         dtype, i64 = atom.type.dtype, dtypes.int64
         if isinstance(atom, Literal):
             place = Constant(int(atom.value.real), i64)
@@ -331,12 +382,16 @@ class _Statements:
         return self.b.index(self.scalar(atom), dtype)
 
     def both(self, first: Value, second: Value) -> Value:
-        """Whether both bools are True."""
+        """Append the ``and`` of two bools; return its result."""
         bool_ = dtypes.bool_
         return self.b.compute("s_in", "and", first, second, dtype=bool_, of=bool_)
 
     def load(self, var: Var, result: Value) -> None:
-        """Load the one element of ``var`` into ``result``."""
+        """Append the load of the one element of ``var`` into ``result``.
+
+        Where an index lies outside of the array, and the gather has a fill value,
+        ``result`` is that value.
+        """
         window = self.window(var)
         operand = self.b.operand(replace(window.array, strides=()))
         value: Scalar = self.b.load(f"{result.name}_read", operand, window.terms)
@@ -354,10 +409,12 @@ class _Statements:
 
 
 def _is_scalar(equation: Equation) -> bool:
-    """Whether ``equation`` is a function of scalars."""
+    """Return whether ``equation`` is a function of scalars."""
     kernel = primitive_of(equation).kernel
     is_function = isinstance(kernel, ScalarForm | Convert)
     is_function = is_function or equation.primitive.name == "bitcast"
+    # Affine views are read through; of the others, only the broadcast of a scalar to a
+    # scalar is a function.
     if isinstance(kernel, View) and affine_view(equation) is None:
         is_function = equation.primitive.name == "broadcast_in_dim"
     atoms = (*equation.inputs, *equation.outputs)
@@ -365,7 +422,10 @@ def _is_scalar(equation: Equation) -> bool:
 
 
 def _is_vector_of_literal(equation: Equation) -> bool:
-    """Whether ``equation`` makes a vector of a literal, as an index of a gather."""
+    """Return whether ``equation`` broadcasts a literal to a vector.
+
+    Such a vector may be an index of a gather.
+    """
     return equation.primitive.name == "broadcast_in_dim" and isinstance(
         equation.inputs[0], Literal
     )
@@ -376,9 +436,14 @@ class _Printer(KernelPrinter):
     """Prints the statements of a score function; kernels have the loops around them."""
 
     pointers: Mapping[Var, str] = field(default_factory=dict[Var, str])
+    """The kernel's name of each captured array."""
 
     def score_lines(self, results: Sequence[Scalar]) -> ScoreLines:
-        """The lines of the nest, whose ``results`` are the score and its slope."""
+        """Print the nest; return the lines that compute ``results``.
+
+        These are the score and, for gradients, its slope. Each line needs the places
+        and the score that its operands need.
+        """
         needs = {f"s_{place}": frozenset({place}) for place in PLACES}
         needs[SCORE] = frozenset({SCORE})
         lines: list[Line] = []
@@ -402,19 +467,25 @@ class _Printer(KernelPrinter):
 
     @override
     def body(self) -> None:
-        """Nothing: the kernels of attention print the loops."""
+        """Print nothing: the kernels of attention print the loops."""
 
     @override
     def pointer(self, operand: int) -> str:
+        """Return the kernel's name of the captured array that is this operand."""
         return self.pointers[self.nest.operands[operand].array]
 
     @override
     def index(self, operand: int, variables: dict[int, str]) -> str:
+        """Return the constant part of an index, 0 or a parameter: there are no axes."""
         offset = self.nest.operands[operand].offset
-        return str(offset and self.integer(f"s_from_{operand}", offset))
+        return self.integer(f"s_from_{operand}", offset) if offset else "0"
 
     @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
+        """Return the expression of a computed part of an index.
+
+        For example ``s_at * s_step_0_1``, for term 1 of operand 0.
+        """
         index = self.name_of(term.index)
         if term.stride == 1:
             return index
@@ -422,10 +493,10 @@ class _Printer(KernelPrinter):
 
 
 def captured_name(number: int) -> str:
-    """The name of the operand that is captured array ``number``."""
+    """Return the name of captured array ``number``: ``captured_007``."""
     return f"captured_{number:03}"
 
 
 def row_major_strides(type: ArrayType) -> tuple[int, ...]:
-    """The strides of a row-major array of this type."""
+    """Return the strides of a row-major array of this type."""
     return ArrayType(type.shape, type.dtype).layout.strides(type.shape)

@@ -41,14 +41,14 @@ for lane_row in {loop}({lane_rows}):
 
 @dataclass(frozen=True)
 class _Term:
-    """How the logits' bias, or their mask, is read: expressions and lines.
+    """How the kernel reads the bias or the mask of a logit: expressions and lines.
 
     Args:
         value: The expression of the element for a logit, in float32 if it is a bias.
         before: Lines that declare registers.
         of_row: The line that finds a row of the bias or mask.
-        of_pair: Lines that read a pair of neighbouring elements; none if they are read
-            one by one.
+        of_pair: Lines that read a pair of neighbouring elements; none if elements are
+            read one by one.
     """
 
     value: str
@@ -72,7 +72,8 @@ class Text:
         tiles: The sizes of tiles.
         rows: The kernel's integer for how many rows the logits have: ``"queries"``, or
             ``"keys"`` in the kernel of the keys' cotangents.
-        columns: That for how many columns they have: the other one.
+        columns: The kernel's integer for how many columns the logits have: the other of
+            these two.
         mean: In a kernel that computes cotangents of logits, the expression of the
             ``delta`` of a logit's query, for ``lane_row``, ``column`` and ``side``.
     """
@@ -89,10 +90,11 @@ class Text:
         return 2 * self.tiles.m_fragments
 
     def fill(self, template: str, **parts: str | int | Iterable[str]) -> str:
-        """``template`` with ``parts`` for the names in braces (see ``fill_template``).
+        """Return ``template`` with ``parts`` for the names in braces.
 
         Parts that all kernels have need not be given: sizes of tiles and of registers,
-        ``scale_and_mask``, and the lines that define the common names.
+        ``scale_and_mask``, and the lines that define the common names. See
+        ``fill_template``.
         """
         tiles = self.tiles
         score = self.form.score
@@ -117,15 +119,19 @@ class Text:
         return fill_template(template, **common, **parts)
 
     def accumulator(self, width: int, *, pair: bool = False) -> str:
-        """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
+        """Return the index of the accumulator of row ``lane_row`` and column i.
 
-        For 64 columns:
+        ``lane_row`` and i count a lane's rows and columns. For 64 columns:
 
             ((lane_row // 2) * 8 + i // 2) * 4 + (lane_row % 2) * 2 + i % 2
 
+        An accumulator fragment of 16 by 8 has four registers a lane: two rows, of two
+        columns each.
+
         Args:
             width: The number of columns of the product.
-            pair: Whether i counts pairs of columns: then it is the index of the first.
+            pair: Whether i counts pairs of columns: then the index is that of the
+                first.
         """
         column = "i) * 4" if pair else "i // 2) * 4"
         index = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
@@ -152,8 +158,8 @@ class Text:
 
         Args:
             array: The name of the array, here ``k``; the tile is ``k_tile``.
-            base: Where the head begins in it, an expression.
-            limit: The first token that is not copied: zeros are stored.
+            base: The index in the array at which the head begins, an expression.
+            limit: The first token that is not copied: from it on zeros are stored.
             count: How many rows.
             start: The token that is the first row, an expression.
             first: Where the rows begin in the tile: an expression and `` + ``, or
@@ -161,6 +167,8 @@ class Text:
         """
         form, threads, step = self.form, self.tiles.threads, f"{array}_token"
         pieces, p, line = form.head // form.piece, form.piece, form.line
+        # Threads that share a row's pieces evenly; ``at_once`` rows are copied by all
+        # threads in an iteration.
         across = math.gcd(pieces, threads)
         at_once = threads // across
         if p > 1 and count % at_once == 0 and across > 1:
@@ -234,9 +242,10 @@ for at in range(thread, {count * pieces}, {threads}):
     def multiply_transposed(
         self, sums: str, left: str, right: str, first: str = ""
     ) -> str:
-        """``sums += left @ right.T``, over the elements of a head, by tensor cores.
+        """Multiply on tensor cores: ``sums += left @ right.T``.
 
-        For heads of 48 elements and 64 columns:
+        The sum of each product is over the elements of a head. For heads of 48 elements
+        and 64 columns:
 
             for step in unrolled(3):
                 for m in range(1):
@@ -251,7 +260,8 @@ for at in range(thread, {count * pieces}, {threads}):
             sums: The name of the accumulators, here ``logits``.
             left: The tile of rows in shared memory, here ``q_tile``.
             right: The tile of columns, here ``k_tile``.
-            first: Where the latter begins: an expression and `` + ``, or empty.
+            first: Where the tile of columns begins in its array: an expression and `` +
+                ``, or empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -271,7 +281,9 @@ for step in unrolled({self.form.padded // 16}):
 """
 
     def multiply(self, sums: str, weights: str, tile: str, first: str = "") -> str:
-        """``sums += weights @ tile``, over the columns of logits, by tensor cores.
+        """Multiply on tensor cores: ``sums += weights @ tile``.
+
+        The sum of each product is over the columns of logits.
 
         For 64 columns, one fragment of rows and heads of 48 elements:
 
@@ -288,10 +300,11 @@ for step in unrolled({self.form.padded // 16}):
 
         Args:
             sums: The name of the accumulators of the result.
-            weights: Those of the left factor, here ``logits``; they are rounded to 16
-                bits.
+            weights: The name of the accumulators of the left factor, here ``logits``;
+                they are rounded to 16 bits.
             tile: The right factor in shared memory, here ``v_tile``.
-            first: Where it begins: an expression and `` + ``, or empty.
+            first: Where the right factor begins in its array: an expression and
+                `` + ``, or empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -315,13 +328,17 @@ for step in range({self.tiles.columns // 16}):
     def fragment_offsets(self) -> str:
         """Define where in a tile a lane's row for ``ldmatrix`` begins.
 
-        ``row_at`` is for left factors, ``column_at`` for right ones that are
-        transposed, ``across_at`` for right ones that are not. For rows of 56 elements:
+        ``row_at`` is for left factors, ``column_at`` for right factors that are
+        transposed, ``across_at`` for right factors that are not. For rows of 56
+        elements:
 
             row_at = (warp * 16 + remainder(lane, 16)) * 56 + quotient(lane, 16) * 8
             column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * 56
             column_at = column_at + remainder(quotient(lane, 8), 2) * 8
             across_at = remainder(lane, 16) * 56 + quotient(lane, 16) * 8
+
+        ``ldmatrix`` loads four matrices of 8 by 8: lanes 0 to 7 give the rows of the
+        first, lanes 8 to 15 those of the second, and so on.
         """
         line, rows = self.form.line, self.tiles.warp_rows
         return f"""
@@ -349,7 +366,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     def bias_and_mask_bases(self) -> str:
         """Define where the bias and the mask of a head begin, if there are any.
 
-        bias_base = batch * bias_batch + member * bias_head
+        For example ``bias_base = batch * bias_batch + member * bias_head``.
         """
         return "\n".join(
             f"{x}_base = batch * {x}_batch + member * {x}_head"
@@ -365,11 +382,11 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     def scale_and_mask(self) -> str:
         """Scale ``logits``, add the bias and apply the mask, where there are any.
 
-        The score function comes between the last two. Where there is one, and ``mean``,
-        the cotangents ``dp`` of its results become those of the logits but for the
-        factor of their weights.
-
-        For a float32 bias:
+        The score function is applied after the bias and before the mask. In a kernel
+        that computes cotangents (``mean``), the score function also changes ``dp``:
+        from cotangents of scores to cotangents of logits, both without the factor of
+        the logit's weight. Empty if logits are scaled later and there is no mask. For a
+        float32 bias:
 
             for lane_row in range(4):
                 row = warp * 32 + lane_row * 8 + quotient(lane, 4)
@@ -387,8 +404,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         score = form.score
         if not (form.scales_first or form.mask):
             return ""
-        dtypes = {"bias": form.bias, "mask": "u8" * form.mask}
+        dtypes = {"bias": form.bias, "mask": "u8" if form.mask else ""}
         terms = {name: self._term(name, t) for name, t in dtypes.items() if t}
+        # Lines for each logit. ``place`` is its column, clamped to the array.
         of_each: list[str] = []
         if score or any(not term.of_pair for term in terms.values()):
             of_each.append(f"place = min_i64(column + side, {self.columns} - 1)")
@@ -408,6 +426,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 "logits[at + side] = logit",
             ]
         of_row = [term.of_row for term in terms.values()]
+        # Lines of the score function that depend only on the head, or on the row.
         of_head: list[str] = []
         if score:
             along = PLACES[3 if self.is_transposed else 2]
@@ -417,7 +436,8 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         return fill_template(
             _SCALE_AND_MASK,
             of_head=of_head,
-            # A long score function would be a loop, and its registers an array.
+            # The compiler would not unroll a loop over a long score function, and then
+            # keep the registers that it indexes in memory.
             loop="unrolled" if score else "range",
             before=[line for term in terms.values() for line in term.before],
             lane_rows=self.lane_rows,
@@ -431,7 +451,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def _score(self, bias: str) -> list[str]:
-        """The lines that put a logit through the score function.
+        """Return the lines that put a logit through the score function.
 
         For ``20 * tanh(score / 20)``, in a kernel of cotangents:
 
@@ -445,11 +465,14 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
             dp[at + side] = (dp[at + side] - row_delta[lane_row]) * s_h
 
         Args:
-            bias: The expression of what is added first, if anything is.
+            bias: The expression of the bias, which is added to the scaled logit; empty
+                if there is none.
         """
         score = self.form.score
         assert score is not None
-        along, across = PLACES[2:] if not self.is_transposed else PLACES[:1:-1]
+        # What the tile's rows and columns are.
+        query, key = PLACES[2:]
+        along, across = (key, query) if self.is_transposed else (query, key)
         added = f" + {bias}" if bias else ""
         lines = [
             f"s_{across} = convert_i64_i32(place)",
@@ -465,24 +488,25 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         return lines
 
     def logit_cotangent(self, mean: str) -> str:
-        """The expression of a logit's cotangent, for its ``weight`` and ``dp[at]``.
+        """Return the expression of a logit's cotangent, from ``weight`` and ``dp[at]``.
 
-        ``mean`` is the ``delta`` of its query. Behind a score function the derivative
-        may be infinite where a key is not attended to.
+        ``mean`` is the ``delta`` of its query. With a score function,
+        ``scale_and_mask`` has subtracted it already and has multiplied by the
+        function's derivative, which may be infinite where a key is not attended to.
         """
         if self.form.score is None:
             return f"weight * (dp[at] - {mean})"
         return "select_f32(weight == f32(0), f32(0), weight * dp[at])"
 
     def _term(self, name: str, dtype: str) -> _Term:
-        """How the lines of ``scale_and_mask`` read an element of the bias or mask.
+        """Return how ``scale_and_mask`` reads an element of the bias or mask.
 
-        Where columns of the tile are queries, as for the cotangents of keys, its rows
-        and columns are exchanged, and nothing is read by pairs.
+        Where columns of the tile are queries, as for the cotangents of keys, the tile's
+        rows and columns are exchanged, and nothing is read by pairs.
 
         Args:
             name: "bias" or "mask".
-            dtype: Its short dtype.
+            dtype: The short dtype of the bias or mask.
         """
         row, column = ("column", "row") if self.is_transposed else ("row", "column")
         stored = "u16" if dtype in HALF_PRECISION else dtype
@@ -505,7 +529,8 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     ) -> str:
         """Set ``logits`` outside of the window and of the sequences to -inf.
 
-        For a tile of 64 by 64 queries and keys, which lies inside or else:
+        For a tile of 64 by 64 queries and keys; if all of it is ``inside``, nothing is
+        set:
 
             if not inside:
                 for lane_row in range(2):
@@ -519,8 +544,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                         beyond = (column < row - left) | (column >= last)
                         logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
 
-        A row attends to columns from ``before`` it to ``after`` it, of those below
-        ``column_end``; rows from ``row_end`` on attend to none. All are expressions.
+        Row r attends to columns from ``r - before`` to ``r + after``, below
+        ``column_end``. Rows from ``row_end`` on attend to none. All arguments are
+        expressions.
         """
         rows, columns = self.tiles.rows, self.tiles.columns
         return f"""

@@ -11,6 +11,7 @@ from arrayfn.lowering.cuda.attention.scores import ScoreLines
 UNLIMITED: Final = 2**29
 """A window that reaches everything; sums of it and positions stay below 2**31."""
 LONGEST_HEAD: Final = 256
+"""The most elements of a head that the kernels compute."""
 LOG2_E: Final = 1 / math.log(2)
 
 
@@ -35,9 +36,9 @@ class Tiles:
 
     @classmethod
     def fitting(cls, rows: int, columns: int, largest: Tiles) -> Tiles:
-        """The tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
+        """Return the tiles for a matrix of ``rows`` by ``columns``.
 
-        ``largest`` are those for large matrices.
+        They are ``largest``, which are for large matrices, or smaller if the matrix is.
         """
         m_fragments = largest.m_fragments if rows > 64 else 1
         warps = min(largest.warps, -(-rows // (16 * m_fragments)))
@@ -73,7 +74,7 @@ class Form:
         scale: The factor of the logits.
         bias: The dtype of the bias, or empty if there is none.
         mask: Whether there is a mask.
-        paired: Those of ``"bias"`` and ``"mask"`` that are read by pairs of elements.
+        paired: Which of ``"bias"`` and ``"mask"`` are read by pairs of elements.
         query_lengths: Whether each batch has its own number of queries.
         key_lengths: Whether each batch has its own number of keys.
         score: The lines of the score function, if there is one.
@@ -107,7 +108,7 @@ class Form:
 
     @property
     def factor(self) -> str:
-        """``f32(...)``: the logits' scale times log2(e), as exp2 makes the weights."""
+        """The expression of the logits' scale times log2(e), as weights are by exp2."""
         return f"f32({self.scale * LOG2_E!r})"
 
     @property

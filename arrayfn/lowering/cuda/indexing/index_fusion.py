@@ -39,10 +39,11 @@ def fuse_index_computation(
     uses: Mapping[Var, int],
     root_of: Callable[[Var], Var],
 ) -> Nest:
-    """Fuse into ``nest`` the last of ``steps`` that computes indices for it alone.
+    """Fuse into ``nest`` the last of ``steps`` that computes indices only for it.
 
     Returns ``nest`` itself if there is none. The fused step stays in ``steps``; nothing
-    reads its result any more.
+    reads its result any more. The search goes backwards. It ends at a loop or branch,
+    and no step in between may write what the fused step reads.
 
     Args:
         nest: A nest about to be appended to ``steps``.
@@ -87,12 +88,12 @@ def _merged(
     if not reads or uses[array] != 1 or array.type.dtype.kind not in "iu":
         return None
     if first.axes[0].extent != array.type.size:
-        return None  # a part of the array: other steps write the others
+        return None  # the step writes only a part of the array
     if any(
         isinstance(s, Load) and s.operand in reads and s.indices
         for s in nest.statements
     ):
-        return None  # it is read where other indices say: it is data
+        return None  # the array is data: it is itself read at computed indices
     return _Merger(first, stores[0], nest).merge(array)
 
 
@@ -118,7 +119,7 @@ def _is_flat(nest: Nest) -> bool:
 class _Merger:
     """Replaces loads of ``first``'s result in ``second`` by ``first``'s statements.
 
-    ``store`` is the one store of ``first``. The other fields are the new nest so far.
+    ``store`` is the only store of ``first``. The other fields are the new nest so far.
     """
 
     first: Nest
@@ -129,8 +130,10 @@ class _Merger:
     numbers: dict[int, int] = field(default_factory=dict[int, int])
     """For each operand of ``second`` that remains its number in the new nest."""
     read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """Numbers in the new nest of ``first``'s operands, by the number of the operand of
-    ``second`` that they replace, and their own in ``first``.
+    """The number in the new nest of each operand of ``first``.
+
+    The key is a pair: the number of the operand of ``second`` that is replaced, and the
+    number of the operand of ``first``.
     """
     taken: set[str] = field(default_factory=set[str])
     """Names of values in use."""

@@ -19,11 +19,12 @@ class Scatter:
 
     Args:
         equation: The scatter.
-        windows: Its dimension numbers.
+        windows: The scatter's dimension numbers.
         number_axes: Axes of the updates array that number updates.
-        element_axes: Its other axes, along which the elements of an update lie.
+        element_axes: The other axes of the updates array, along which the elements of
+            an update lie.
         key_axes: Axes of the operand that a key is an index into; the elements of an
-            update lie along the others.
+            update lie along the other axes of the operand.
     """
 
     equation: Equation
@@ -93,6 +94,7 @@ def scatter_of(equation: Equation) -> Scatter:
     window_targets = windows.kept(x.ndim)
     update_axis = dict(zip(window_targets, windows.window_axes, strict=True))
     if any(sizes[axis] > 1 for axis in windows.indexed_axes):
+        # Windows may overlap: each of their elements is an update.
         number_axes = tuple(range(updates.ndim))
         key_axes |= set(window_targets)
     else:

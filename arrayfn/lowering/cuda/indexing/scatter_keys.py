@@ -104,6 +104,7 @@ class _KeyBuilder:
         within = dict(
             zip(windows.kept(s.operand.ndim), windows.window_axes, strict=True)
         )
+        # Batch axes of the indices, by those of the operand.
         batch = dict(zip(*windows.batch, strict=True))
         key: Value | None = None
         for axis in s.key_axes:

@@ -7,7 +7,7 @@ So each target is read and written once, and the operand need not be copied firs
 
 Each warp collects updates in their order. Of 32 at a time, updates of the same target
 are combined by the lanes that hold them; then one warp after the other combines its
-results with the tile. The order of combination follows from the updates' keys alone.
+results with the tile. The order of combination follows only from the updates' keys.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from arrayfn.lowering.cuda.sorting.tiles import (
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 
-MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
-_THREADS: Final = DIGIT_VALUES  # of a block: each finds where a digit begins
+MIN_TARGETS: Final = 1 << 16  # with fewer targets, blocks would have few each
+_THREADS: Final = DIGIT_VALUES  # of a block: each finds where one digit begins
 _ITEMS: Final = 6  # updates that a thread loads at a time
-_TILE_BYTES: Final = 1 << 15
+_TILE_BYTES: Final = 1 << 15  # the most bytes of a tile of targets
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def scatter_in_tiles(
         new_array(dtype, tiles.count) for dtype in (dtypes.uint32, tiles.dtype)
     ]
     totals = new_array(dtypes.int32, DIGIT_VALUES)
-    # What is left out may have any digit.
+    # An update that is left out may have any digit: blocks compare whole keys.
     rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
     yield from sort_by_digit(
         rows, data, arrays, arrays, sorted_arrays, tiles.shift, gpu, totals
@@ -171,8 +171,10 @@ for vector in range({vectors}):
 
 
 def _digit_range(warps: int) -> str:
-    """Lines that fill ``bounds``: the first update of the tile's digit, and the end.
+    """Return lines that fill ``bounds`` with the range of the tile's digit.
 
+    These are the number of the first update with that digit, and the number after the
+    last. Each thread has the count of one digit, and sums up those of lower digits.
     ``warps`` is the number of a block's warps. A barrier of the block ends the lines.
     """
     return f"""
@@ -190,10 +192,11 @@ barrier()
 
 
 def _load_updates(warp_items: int, start: str) -> str:
-    """Lines that load the warp's share of the updates from ``start`` on.
+    """Return lines that load the warp's share of the updates from ``start`` on.
 
-    A warp has ``warp_items`` of them. They go to the registers ``keys`` and
-    ``updates``. ``start`` is an expression.
+    A warp has ``warp_items`` of these updates. They go to the registers ``keys`` and
+    ``updates``. Beyond the end, the last update is loaded again. ``start`` is an
+    expression.
     """
     return f"""
 first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
@@ -205,11 +208,11 @@ for item in range({_ITEMS}):
 
 
 def _collect_updates(warp_items: int) -> str:
-    """Lines by which each warp collects the loaded updates of the tile, in order.
+    """Return lines by which each warp collects the loaded updates of the tile.
 
     A warp has loaded ``warp_items`` updates. For those of the tile, it writes the
     target's index in the tile and the value to its sections of the shared arrays
-    ``places`` and ``values``, and their number to ``counts``.
+    ``places`` and ``values``, in order, and their number to ``counts``.
     """
     return f"""
 slots = warp * {warp_items}
@@ -230,17 +233,19 @@ if lane == 0:
 
 
 def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
-    """Lines that combine the collected updates with the tile, 32 of a warp at a time.
+    """Return lines that combine the collected updates with the tile.
 
-    Of the lanes whose updates have the same target, each knows the next one
-    (``following``). Values are combined along these lists by pointer jumping: in each
-    step a lane takes the value of the lane that it follows, and then follows the lane
-    that this one follows. The first lane ends with the value for the target. The lines
-    need a barrier before, and end with one.
+    A warp combines 32 updates at a time. Of the lanes whose updates have the same
+    target, each knows the next one (``following``): the number of the lowest bit of the
+    mask ``later``, or -1. Values are combined along these lists by pointer jumping: in
+    each step a lane takes the value of the lane that it follows, and then follows the
+    lane that this one follows. The first lane ends with the value for the target. Lanes
+    without an update have targets of their own, below 0. The lines need a barrier
+    before, and end with one.
 
     Args:
         name: The short name of the targets' dtype.
-        function: Combines two of them: ``"add"``, say.
+        function: Combines two targets: ``"add"``, say.
         warps: Warps of a block.
         warp_items: Updates that a warp has room for in shared memory.
     """
@@ -278,7 +283,7 @@ barrier()
 
 
 def _store(name: str, lanes: int) -> str:
-    """Lines that store ``lanes`` targets of the tile, whose dtype is ``name``."""
+    """Return lines that store ``lanes`` targets of the tile of dtype ``name``."""
     if lanes == 1:
         return "target_out[begin + first] = tile[first]"
     return f"""

@@ -63,7 +63,7 @@ FUNCTIONS: Final = {
     "scatter_max": "max",
 }
 IN_ORDER: Final = 32  # up to so many updates, each thread goes over them all
-_MAX: Final = 2**31 - 1  # indices that kernels divide
+_MAX: Final = 2**31 - 1  # the largest index that kernels divide
 _ATOMIC_INTEGERS: Final = frozenset(
     (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 )
@@ -78,9 +78,11 @@ _LANES: Final = 4
 
 
 def combines_in_parallel(equation: Equation) -> bool:
-    """Whether to lower the scatter by ``scatter``, and not as the template's one nest.
+    """Return whether ``scatter`` should lower ``equation``, not one nest.
 
-    So if several updates may have the same target, and updates are not few.
+    It should if several updates may have the same target, and updates are not few. The
+    template's one nest goes over the updates in order. Arrays must have indices of 31
+    bits, which kernels can divide.
     """
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)
@@ -142,10 +144,10 @@ def scatter(
 def _sorted(
     s: Scatter, updates: Updates, keys: Pointer, source: StridedArray, gpu: GpuConfig
 ) -> tuple[Iterable[HandwrittenCall], Updates, list[Pointer]]:
-    """The calls that sort updates by their keys, and how the sorted ones are read.
+    """Return the calls that sort updates by their keys, and how to read the result.
 
-    The latter is ``updates``, changed, and the arrays that kernels then read: keys,
-    updates, and perhaps their order.
+    The second and third value say that: ``updates``, changed, and the arrays that
+    kernels then read: keys, updates, and perhaps the order of updates.
 
     Args:
         s: The scatter.
@@ -161,6 +163,7 @@ def _sorted(
     data = SortData(Keys(dtypes.uint32), key_output="words")
     before, after = [keys], [new_array(dtypes.uint32, n)]
     if isinstance(s.equation.inputs[2], Literal):
+        # All updates are the same: only the keys are sorted.
         updates, read = in_memory, [*after, values]
     elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
         # The sort moves the updates with their keys: they need not be gathered.
@@ -170,6 +173,7 @@ def _sorted(
         after.append(new_array(source.dtype, n))
         updates, read = in_memory, after
     else:
+        # The sort gives the order of the updates, which are gathered later.
         data = replace(data, output_values="i32")
         after.append(new_array(dtypes.int32, n))
         read = [after[0], values, after[1]]
@@ -179,9 +183,10 @@ def _sorted(
 
 
 def _uses_atomics(s: Scatter, deterministic: bool) -> bool:
-    """Whether to scatter by atomic additions: if they are allowed, and fast.
+    """Return whether to scatter by atomic additions: if they are allowed, and fast.
 
-    With ``deterministic`` only additions of integers are allowed.
+    With ``deterministic`` only additions of integers are allowed. They are fast for
+    updates of few elements.
     """
     in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
     adds = FUNCTIONS[s.equation.primitive.name] == "add"
@@ -196,9 +201,10 @@ def choose_parts(
     vectors: bool,
     copied: bool,
 ) -> Tiles | Ranges | None:
-    """Choose tiles or ranges of targets for the scatter; None if ``scatter`` is faster.
+    """Choose tiles or ranges of targets; None if ``scatter`` is faster.
 
-    A scatter by tiles or ranges reads and writes all targets.
+    A scatter by tiles or ranges reads and writes all targets. Ranges are for atomic
+    additions, tiles for other functions.
 
     Args:
         equation: The scatter.
@@ -216,9 +222,9 @@ def choose_parts(
     source, dtype = _updates_array(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
-    many = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
-    many = many and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)
-    if not in_a_row or not many or s.is_sorted or not _is_carried(source):
+    pays = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
+    pays = pays and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)
+    if not in_a_row or not pays or s.is_sorted or not _is_carried(source):
         return None
     lanes = 16 // dtype.itemsize if vectors else 1
     lanes = lanes if s.limit % lanes == 0 else 1
@@ -260,7 +266,10 @@ def _is_carried(source: StridedArray) -> bool:
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> HandwrittenCall:
-    """The call that adds updates to few targets: first within a block, then atomically.
+    """Return the call that adds updates to few targets.
+
+    Each block adds its updates in shared memory, and then its sums to the targets
+    atomically.
 
     Args:
         s: The scatter.
@@ -304,6 +313,8 @@ def _combine_runs(
         text = combine_kernel(updates, size, partial=True)
         yield _call(text, updates, read, [out, carried, partial], s, n, chunks)
         n, read = chunks, [carried, partial]
+        # The next call reads the partial results: contiguous, in the order of their
+        # keys.
         inside = updates.element
         updates = replace(
             updates,
@@ -329,11 +340,13 @@ def _call(
     n: int,
     chunks: int | None = None,
 ) -> HandwrittenCall:
-    """The call of ``text`` with a thread for each vector of each update or chunk.
+    """Return the call of ``text`` with a thread for each vector of updates.
+
+    There is a thread for each vector of each update, or of each chunk.
 
     Args:
         text: The kernel.
-        updates: How it addresses updates and targets.
+        updates: How the kernel addresses updates and targets.
         read: The arrays of keys, of updates and perhaps of their order.
         written: The result, and the arrays of partial results.
         s: The scatter.
@@ -353,7 +366,7 @@ def _call(
 
 
 def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
-    """The updates array; a literal becomes an array of one element.
+    """Return the updates array; a literal becomes an array of one element.
 
     ``reads`` says where operands lie.
     """
@@ -365,9 +378,9 @@ def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
 
 
 def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
-    """The nest that stores a literal update in ``single``, an array of one element.
+    """Return the nest that stores a literal update in ``single``.
 
-    ``names`` says what to call arrays.
+    ``single`` is an array of one element. ``names`` says what to call arrays.
     """
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
@@ -405,6 +418,8 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
     )
     dtype = s.operand.dtype
     updates = Updates(function, dtype, s.updates.dtype, key, number, element)
+    # Vectors of elements are aligned if all distances but those between elements are
+    # multiples of the lanes.
     steps = [*key.strides[0], *number.strides[0], source.offset]
     steps += [n for own in element.strides for n in own[:-1]]
     contiguous = element.extents and all(own[-1] == 1 for own in element.strides)
@@ -417,3 +432,4 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
 
 
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
+"""The dtypes of updates that kernels access by vectors."""

@@ -5,7 +5,7 @@ thread reduces a chunk of updates, for its elements of the window: it combines e
 of equal keys with the target. The result of a run that began in an earlier chunk
 becomes the chunk's partial result. Partial results are again updates in the order of
 their keys, so the same kernel combines them, until there is one chunk. The tree of
-additions follows from the keys alone.
+additions follows only from the keys.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import Handwritten, fill_template
 from arrayfn.lowering.scalars.conversions import stored
 
-THREADS: Final = 128
-BIN_THREADS: Final = 512
+THREADS: Final = 128  # threads of a block of most kernels
+BIN_THREADS: Final = 512  # threads of a block that has bins
 BATCH: Final = 4  # updates that are loaded before any is combined; 8 of one element
 
 
@@ -35,9 +35,10 @@ class IndexMap:
     strides: tuple[tuple[int, ...], ...]
 
     def integers(self, index: str) -> dict[str, int]:
-        """The integer arguments of a kernel that uses the map: extents and strides.
+        """Return the integer arguments of a kernel that uses the map, by name.
 
-        Their names begin with ``index``. The outermost extent is not needed.
+        They are extents and strides, such as ``key_extent1`` and ``key_stride01``
+        (array 0, axis 1) for ``index="key"``. The outermost extent is not needed.
         """
         inner = list(enumerate(self.extents))[1:]
         return {f"{index}_extent{k}": extent for k, extent in inner} | {
@@ -47,7 +48,7 @@ class IndexMap:
         }
 
     def lines(self, index: str, *offsets: str) -> str:
-        """Lines that compute from a flat index the element offset in each array.
+        """Return lines that compute from a flat index the element offset in each array.
 
         ``index`` is the variable of the flat index, ``offsets`` the variables to
         define: one for each array. Gives, for the index ``key`` over two axes:
@@ -83,12 +84,14 @@ def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
     Axes of extent 1 are left out, and neighbouring axes merge where all arrays allow
     it.
     """
+    # Extent and strides in each array of the axes so far.
     axes: list[tuple[int, tuple[int, ...]]] = []
     for extent, axis_strides in zip(extents, zip(*strides, strict=True), strict=True):
         if extent == 1:
             continue
         if axes:
             before, outer = axes[-1]
+            # The axis before continues this one in all arrays: merge them.
             if all(a == extent * b for a, b in zip(outer, axis_strides, strict=True)):
                 axes[-1] = before * extent, axis_strides
                 continue
@@ -112,9 +115,10 @@ class Updates:
         dtype: The dtype of the updates.
         key: Maps a key to the offset of its target.
         number: Maps an update's number to its offset in the updates array.
-        element: Maps an element of the window to its offsets from both.
-        ordered: ``order_in`` has the numbers of updates in the order of their keys.
-            Otherwise updates are in that order in memory.
+        element: Maps an element of the window to two offsets: from its target, and from
+            the beginning of the update.
+        ordered: Whether the array ``order_in`` has the numbers of updates in the order
+            of their keys. Otherwise updates are in that order in memory.
         lanes: Neighbouring elements that a thread computes.
     """
 
@@ -140,7 +144,7 @@ class Updates:
         return {k: n for index, m in maps for k, n in m.integers(index).items()}
 
     def find_update(self) -> str:
-        """Lines that compute ``update``, the offset of the update number ``at``."""
+        """Return lines that compute ``update``, the offset of update number ``at``."""
         number = "number = at"
         if self.ordered:
             number = "number = convert_i32_i64(order_in[at])"
@@ -239,14 +243,15 @@ if begun:
 
 
 def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
-    """The kernel that combines runs of equal keys, by chunks of ``chunk`` updates.
+    """Return the kernel that combines runs of updates with equal keys.
 
-    With ``partial`` there are several chunks: the kernel then also writes their partial
-    results, and the keys of these.
+    A thread goes over a chunk of ``chunk`` updates. With ``partial`` there are several
+    chunks: the kernel then also writes their partial results, and the keys of these.
     """
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
     out = stored(short_name(u.target))
+    # The register at which the elements of update ``j`` begin.
     slot = "j" if lanes == 1 else f"j * {lanes}"
     store_target = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
     to_target = fill_template(
@@ -312,9 +317,9 @@ if at < n:
 
 
 def put_kernel(updates: Updates) -> Handwritten:
-    """The kernel that stores the last update of each key at its target.
+    """Return the kernel that stores the last update of each key at its target.
 
-    ``updates`` says how it addresses both.
+    ``updates`` says how the kernel addresses updates and targets.
     """
     u, memory = updates, stored(short_name(updates.dtype))
     body = fill_template(
@@ -359,10 +364,11 @@ for key in range(thread, limit, {threads}):
 
 
 def add_in_bins(updates: Updates, bins: int) -> Handwritten:
-    """The kernel that adds single elements to ``bins`` targets or fewer, atomically.
+    """Return the kernel that adds single elements to few targets, atomically.
 
-    Each block has sums in shared memory, which it then adds to the targets. ``bins`` is
-    a power of two; ``updates`` says how updates and targets are addressed.
+    There are ``bins`` targets or fewer, a power of two. Each block has sums in shared
+    memory, which it then adds to the targets. ``updates`` says how updates and targets
+    are addressed.
     """
     u = updates
     body = fill_template(
@@ -393,7 +399,7 @@ def _move(
     *,
     store: bool = False,
 ) -> str:
-    """A line that moves ``lanes`` elements between an array and registers.
+    """Return a line that moves ``lanes`` elements between an array and registers.
 
     Gives ``load_f32x4(updates_in, update, values, 0)``, or ``values[0] =
     updates_in[update]`` for one lane.
@@ -416,12 +422,16 @@ def _move(
 
 
 def _widened(dtype: DType, value: str) -> str:
-    """The expression of ``value``, read from memory, in the compute dtype.
+    """Return the expression of ``value``, read from memory, in the compute dtype.
 
     Memory has half precision as u16, which is converted to float32.
     """
     name = short_name(dtype)
-    return f"convert_{name}_f32({value})" if stored(name) == "u16" != name else value
+    return (
+        f"convert_{name}_f32({value})"
+        if stored(name) == "u16" and name != "u16"
+        else value
+    )
 
 
 def _narrowed(dtype: DType, value: str) -> str:
@@ -430,4 +440,8 @@ def _narrowed(dtype: DType, value: str) -> str:
     Half precision is rounded, and its bits are stored as u16.
     """
     name = short_name(dtype)
-    return f"convert_f32_{name}({value})" if stored(name) == "u16" != name else value
+    return (
+        f"convert_f32_{name}({value})"
+        if stored(name) == "u16" and name != "u16"
+        else value
+    )

@@ -21,16 +21,21 @@ Chain = tuple[Equation, ...]
 def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chain]:
     """Find the chains of equations from a product to its sum with an array.
 
-    ``x @ w``, ``* 0.1``, ``+ c`` is one: each equation but the last is used by the next
-    one only. Scalings, negations, biases and comparisons with 0 between the product and
-    the sum are in the chain, too. ``reads`` says where each Var of ``program`` is read
-    from: an array, or a view of one.
+    ``x @ w``, ``* 0.1``, ``+ c`` is one; the chain has the equations after ``x @ w``.
+    Each of them but the last is read only by the next one. Scalings, negations, biases
+    and comparisons with 0 between the product and the sum are in the chain, too.
+    ``reads`` says where each Var of ``program`` is read from: an array, or a view of
+    one.
     """
     return _Search(program, reads).run()
 
 
 class _Search:
-    """Finds the chains of a Program; see ``sums_with_products``."""
+    """Finds the chains of a Program; see ``sums_with_products``.
+
+    ``users`` has the equations that read an Atom, and None for an output of the
+    Program. ``found`` has the chain that each equation is in.
+    """
 
     def __init__(self, program: Program, reads: Mapping[Var, Read]) -> None:
         self.program = program
@@ -55,33 +60,40 @@ class _Search:
         return list(dict.fromkeys(self.found.values()))
 
     def chain(self, product: Equation) -> Chain:
-        """Find the chain after ``product``; empty if no array is added to it."""
+        """Find the chain after ``product``; empty if no array is added to it.
+
+        Equations are followed as long as each is the only reader of the one before, and
+        is a term that the epilogue does not have yet. The chain ends with the sum, or
+        with a bias or maximum that directly continues it.
+        """
         links: list[Equation] = []
         value, end = product.outputs[0], 0
         if value.type.dtype not in dtypes.INEXACT or not value.type.size:
             return ()
-        done: set[str] = set()
+        terms: set[str] = set()
         while True:
             users = self.users.get(value, [])
             user = users[0] if len(users) == 1 else None
-            if user is None or user in self.found or "max" in done:
+            if user is None or user in self.found or "max" in terms:
                 break
+            # Each term may occur once, but scalings several times, before all others.
             kind = self.kind(user, value)
-            if not kind or kind in done or (kind == "scaled" and done - {"scaled"}):
+            if not kind or kind in terms or (kind == "scaled" and terms - {"scaled"}):
                 break
             if kind != "scaled":
-                done.add(kind)
+                terms.add(kind)
             links.append(user)
-            if "added" in done:
-                end = len(links)
+            if "added" in terms:
+                end = len(links)  # a chain without a sum is of no use
             value = user.outputs[0]
         return tuple(links[:end])
 
     def kind(self, equation: Equation, value: Var) -> str:
         """Classify ``equation``, which uses ``value``, as a term of an epilogue.
 
-        ``"scaled"``, ``"added"``, ``"bias"`` or ``"max"``; empty if an epilogue has no
-        such term.
+        Returns ``"scaled"`` for a product with a number, ``"added"`` for a sum with an
+        array, ``"bias"`` for a sum with a row, ``"max"`` for a maximum with 0, or an
+        empty string if an epilogue has no such term.
         """
         name, output = equation.primitive.name, equation.outputs[0].type
         same = (output.shape, output.dtype) == (value.type.shape, value.type.dtype)
@@ -109,6 +121,7 @@ class _Search:
         """Whether ``x`` is a whole array in memory, or such an array times a number."""
         if not self.reads[x].is_identity:
             return False
+        # Values with a recompute cost are not stored: fusion computes them in readers.
         maker = self.definitions.get(x)
         if maker is None or maker in self.found or recompute_cost(maker) is None:
             return True

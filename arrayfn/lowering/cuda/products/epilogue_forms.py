@@ -37,6 +37,7 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.split import with_dependencies
 
+# The dtypes whose products can have a bias, an activation or a factor in memory.
 _WITH_BIAS: Final = frozenset(
     (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 )
@@ -47,9 +48,9 @@ class Added:
     """A matrix, or one for each product of a batch, that is added to the product.
 
     Args:
-        place: Where it begins in memory.
+        place: Where the matrix begins in memory.
         leading: Elements from one of its rows to the next.
-        batch_stride: Elements from one of its matrices to the next.
+        batch_stride: Elements from one matrix to the next.
     """
 
     place: Pointer
@@ -114,7 +115,7 @@ class Epilogue:
 
 
 def bits_of(factor: float) -> int:
-    """Pass ``factor`` as an integer argument of a call: the bits of a float64."""
+    """Return the bits of ``factor`` as a float64, an integer argument of a call."""
     return int(np.float64(factor).view(np.int64))
 
 
@@ -134,11 +135,14 @@ class EpilogueMatcher:
         self.call = call
         self.dtype = nest.operands[number].dtype
         self.suffix = short_name(dtypes.compute_dtype(self.dtype))
+        """The end of the names of functions in the compute dtype, such as ``f32``."""
         self.product_operand = nest.operands[number]
         self.definitions = {
             s.result: s for s in nest.statements if not isinstance(s, Store)
         }
+        """The statement that computes each value."""
         self.users: dict[Value, list[Statement]] = {}
+        """The statements that read each value."""
         for s in nest.statements:
             for value in dict.fromkeys(uses(s)):
                 self.users.setdefault(value, []).append(s)
@@ -147,17 +151,17 @@ class EpilogueMatcher:
         ]
 
     def matches(self) -> list[tuple[Epilogue, Value]]:
-        """The epilogues that the nest's first statements form, shortest first.
+        """Return the epilogues that the nest's first statements form, shortest first.
 
         Each comes with the value of the nest that it computes. For ``relu(0.1 * product
         + c)`` they are the scaled product, the sum, and the activation.
         """
-        found: list[tuple[Epilogue, Value]] = []
+        matched: list[tuple[Epilogue, Value]] = []
         if self.dtype not in dtypes.INEXACT or len(self.loads) != 1:
-            return found
+            return matched
         (load,) = self.loads
         if load.indices or load.level != "element" or not self.is_whole():
-            return found
+            return matched
         value, epilogue = load.result, Epilogue()
         while True:
             following = self.users.get(value, [])
@@ -165,22 +169,23 @@ class EpilogueMatcher:
                 rectified = self.rectified(value, following)
                 if rectified is not None:
                     epilogue = replace(epilogue, activation="relu")
-                    return [*found, (epilogue, rectified)]
+                    return [*matched, (epilogue, rectified)]
             if len(following) != 1 or not isinstance(following[0], Compute):
-                return found
+                return matched
             s = following[0]
             is_rounding = s.function == f"round_{self.suffix}_{short_name(self.dtype)}"
             changed = epilogue if is_rounding else self.extended(s, value, epilogue)
             if changed is None:
-                return found
+                return matched
             value, epilogue = s.result, changed
             if epilogue != Epilogue():
-                found.append((epilogue, value))
+                matched.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
-        """The value ``select(value <= 0, 0, value)``, if only it reads ``value``.
+        """Return the value ``select(value <= 0, 0, value)``; None if there is none.
 
-        ``following`` are the statements that read ``value``.
+        Its two statements must be the only readers of ``value``. ``following`` are the
+        statements that read ``value``.
         """
         kinds = {s.function: s for s in following if isinstance(s, Compute)}
         below = kinds.get(f"le_{self.suffix}")
@@ -196,7 +201,8 @@ class EpilogueMatcher:
     def extended(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
         """Extend the epilogue ``e``, whose result is ``value``, by the operation ``s``.
 
-        None if cuBLASLt has no such epilogue.
+        None if cuBLASLt has no such epilogue. Factors must come before an added array
+        or a bias, and an activation must be last.
         """
         operation = s.function.removesuffix(f"_{self.suffix}")
         if s.function == operation or e.activation:
@@ -221,7 +227,9 @@ class EpilogueMatcher:
     def times(self, other: Scalar, e: Epilogue) -> Epilogue | None:
         """Multiply the epilogue ``e``, which adds nothing yet, by ``other``.
 
-        None unless ``other`` is a constant or the same for all elements.
+        A constant becomes a part of ``alpha``, and a value that is the same for all
+        elements becomes ``times``. None if ``other`` is neither, or if there is such a
+        value already.
         """
         if isinstance(other, Constant):
             factor = _factor(other)
@@ -254,10 +262,10 @@ class EpilogueMatcher:
         ``other`` must be loaded, perhaps scaled by a constant: a row becomes the bias,
         an array of the product's shape the added array.
         """
-        found = self.scaled_load(other)
-        if found is None:
+        load_and_scale = self.scaled_load(other)
+        if load_and_scale is None:
             return None
-        load, scale = found
+        load, scale = load_and_scale
         operand = self.nest.operands[load.operand]
         axes = zip(self.nest.axes, operand.strides, strict=True)
         is_of_row = load.level == "outer" and any(a.reduced and n for a, n in axes)
@@ -279,10 +287,10 @@ class EpilogueMatcher:
         return replace(e, added=Added(pointer, leading, batch), beta=factor)
 
     def scaled_load(self, x: Scalar) -> tuple[Load, float] | None:
-        """The load and the constant factor that ``x`` is the product of.
+        """Return the load and the constant factor whose product is ``x``.
 
-        The factor is 1 for a plain load; parameters are scaled by their decay, for
-        example. None if ``x`` is something else, or is loaded at computed indices.
+        The factor is 1 for a plain load. None if ``x`` is something else, or is loaded
+        at computed indices. An example are parameters, scaled by their decay.
         """
         producer = self.definitions.get(x) if isinstance(x, Value) else None
         scale: float | None = 1.0
@@ -297,7 +305,7 @@ class EpilogueMatcher:
         return producer, scale
 
     def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
-        """The nest's axes: extents, strides in the product, and these ``strides``."""
+        """Return the nest's axes: extents, strides in the product, and ``strides``."""
         extents = [axis.extent for axis in self.nest.axes]
         return list(map(AxisStrides, extents, self.product_operand.strides, strides))
 
@@ -310,9 +318,10 @@ class EpilogueMatcher:
         )
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...] | None:
-        """An operand's strides along the product's [batch, m, n]; None if it has none.
+        """Return an operand's strides along the product's axes [batch, m, n].
 
-        ``strides`` are those along the nest's axes.
+        ``strides`` are those along the nest's axes. None if the operand has no single
+        stride along one of the product's axes.
         """
         p = self.call.integers
         return strides_along(self.axes(strides), (p["batch"], p["m"], p["n"]))
@@ -324,6 +333,6 @@ def _is_zero(x: Scalar) -> bool:
 
 
 def _factor(constant: Constant) -> float | None:
-    """The value of a constant factor; None if it is not real and finite."""
+    """Return the value of a constant factor; None if it is not real and finite."""
     value = complex(constant.value)
     return value.real if np.isfinite(value) and not value.imag else None

@@ -6,8 +6,8 @@ the first of these, is folded into the product:
     activation(alpha * product + beta * added + bias)
 
 All of it is computed as the product is summed, and rounded once. The product itself is
-never written: a residual stream is added to where it is computed, and parameters take
-their descent step where their gradient is computed.
+never written. For example, a residual stream is added where the product is computed,
+and parameters take their descent step where their gradient is computed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,18 @@ class EpilogueFolding(StepRewrite):
 
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
-        """The steps with epilogues folded into products, and the changed products."""
+        """Return the steps with epilogues folded in, and the changed products.
+
+        Products that move come before the first nest that read them. Nests that compute
+        factors are inserted.
+        """
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and call of each product that changes, by its position."""
         self.factor_arrays: dict[tuple[str, float, DType], Var] = {}
         """Scalars that products are multiplied by, which ``inserted`` nests compute.
 
-        By the name of ``times``, ``alpha`` and the dtype: see ``factor_array``.
+        The keys are the name of ``times``, ``alpha`` and the dtype: see
+        ``factor_array``.
         """
         self.inserted: dict[int, list[NestStep]] = {}
         """New nests, by the position of the step that they precede."""
@@ -89,17 +94,21 @@ class EpilogueFolding(StepRewrite):
             for n in nests
             if n is not None
         ]
+        # Each element has the same epilogue of all nests, with its value in each nest.
         common = takewhile(
             lambda matches: all(epilogue == matches[0][0] for epilogue, _ in matches),
             zip(*chains, strict=False),
         )
-        for matches in reversed([*common]):
+        for matches in reversed([*common]):  # the longest epilogue first
             values = [value for _, value in matches]
             if self.fold_values(position, call, matches[0][0], readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
-        """The nest at ``position``, if it reads ``product`` as one of its operands."""
+        """Return the nest at ``position``, if it reads ``product`` as one operand.
+
+        None if the step is no nest, was dropped, or also writes the product's memory.
+        """
         step = self.steps[position]
         if not isinstance(step, NestStep) or step.partials or position in self.dropped:
             return None
@@ -117,18 +126,21 @@ class EpilogueFolding(StepRewrite):
     ) -> bool:
         """Have the product compute the nests' ``values``, if that saves memory traffic.
 
-        ``values`` are the same value in each of the nests. It saves traffic if one of
-        the nests stores it, or if it is a sum with an array that otherwise each nest
-        would read. Returns whether it was done.
+        ``values`` are the same value in each of the nests. Traffic is saved if one of
+        the nests stores the value, or if the value is a sum with an array that
+        otherwise each nest would read. The product moves before its first reader, so no
+        step in between may write what the product reads, or use the array of the
+        result. Returns whether the product was changed.
 
         Args:
             position: The product's position.
-            call: Its call.
+            call: The product's call.
             epilogue: What computes the values from the product.
             readers: The positions of the nests that read the product.
-            values: The value in each of them.
+            values: The value in each of these nests.
         """
         product = call.writes["c"].array
+        # The nests that store the value where the product could store it instead.
         stores = [
             (reader, store)
             for reader, value in zip(readers, values, strict=True)
@@ -160,10 +172,10 @@ class EpilogueFolding(StepRewrite):
     def factor_array(
         self, position: int, times: Value, alpha: float, product: Var
     ) -> Var:
-        """The array of the scalar ``alpha * times`` that the product is multiplied by.
+        """Return the array of the scalar ``alpha * times`` that scales the product.
 
         A new nest computes it, as soon as the arrays that ``times`` is computed from
-        are written.
+        are written. Products with the same factor share the array.
 
         Args:
             position: The position of the nest that has ``times``.
@@ -192,22 +204,23 @@ class EpilogueFolding(StepRewrite):
         return scalar
 
     def operand_of(self, nest: Nest, array: Var) -> int:
-        """The number of the operand of ``nest`` that has the memory of ``array``."""
+        """Return the number of the operand of ``nest`` with the memory of ``array``."""
         return next(
             k for k, o in enumerate(nest.operands) if self.root_of(o.array) is array
         )
 
     def nest(self, position: int) -> Nest:
-        """The nest of the step at ``position``."""
+        """Return the nest of the step at ``position``."""
         step = self.steps[position]
         assert isinstance(step, NestStep)
         return step.nest
 
     def store_of(self, position: int, value: Value, product: Var) -> Store | None:
-        """The store of ``value`` in the nest at ``position``, if a product can do it.
+        """Return the store of ``value`` in the nest at ``position``, for the product.
 
-        It must be unconditional, without computed indices, to an array with the layout
-        and dtype of ``product``. None if there is no such store.
+        The product can store instead of the nest if the store is unconditional, without
+        computed indices, to an array with the layout and dtype of ``product``. None if
+        there is no such store.
         """
         nest = self.nest(position)
         product_operand = nest.operands[self.operand_of(nest, product)]
@@ -236,9 +249,9 @@ class EpilogueFolding(StepRewrite):
     ) -> None:
         """Have the nest at ``position`` load ``value`` from ``output``.
 
-        The nest computed ``value`` from ``product``; now the product's epilogue writes
-        it to ``output``. The nest no longer computes or stores it, and is dropped if it
-        stores nothing else.
+        The nest computed ``value`` from ``product``, which the product's epilogue does
+        instead, and writes to ``output``. The nest's statements that compute or store
+        it are dropped, and so is the whole nest if it stores nothing else.
         """
         nest = self.nest(position)
         number = self.operand_of(nest, product)
@@ -263,7 +276,7 @@ class EpilogueFolding(StepRewrite):
 
 
 def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
-    """The nest that stores ``alpha * times`` in the scalar array ``result``.
+    """Return the nest that stores ``alpha * times`` in the scalar array ``result``.
 
     ``times`` is a value of ``nest`` that is the same for all elements.
     """
@@ -280,14 +293,15 @@ def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
     store = Store(len(nest.operands), number, "element", 0)
     statements += [Compute(number, function, factors, "element", 0, 1), store]
     operands = (*nest.operands, ArrayOperand(result, dtype, (), 0, written=True))
-    alone = restrict(replace(nest, operands=operands), statements)
+    restricted = restrict(replace(nest, operands=operands), statements)
+    # The factor is one number: the nest has no axes.
     return replace(
-        alone,
+        restricted,
         axes=(),
-        operands=tuple(replace(o, strides=()) for o in alone.operands),
+        operands=tuple(replace(o, strides=()) for o in restricted.operands),
         statements=tuple(
             s if isinstance(s, Reduce) else replace(s, level="element", stage=0)
-            for s in alone.statements
+            for s in restricted.statements
         ),
         primitives=("mul",),
         reason="a number that a product is multiplied by",

@@ -27,10 +27,11 @@ _MIN_SIDE: Final = 256
 
 
 def contracts_contiguously(equation: Equation) -> bool:
-    """Whether to lay out both operands contiguous along the contracted axis.
+    """Return whether to lay out both operands contiguous along the contracted axis.
 
-    For int8, tensor cores accept no other layout. Without them a product takes eight
-    times as long; for a large one that is more than copying the operands as well.
+    Tensor cores accept no other layout for int8. Without tensor cores a product takes
+    eight times as long; for a large product that is more than copying the operands as
+    well.
     """
     x, y = (a.type for a in equation.inputs)
     if x.dtype != dtypes.int8:
@@ -46,7 +47,10 @@ def contracts_contiguously(equation: Equation) -> bool:
 
 
 def provider_of(equation: Equation) -> str:
-    """The name of the library's product for ``equation``, by its dtypes."""
+    """Return the name of the library's product for ``equation``, by its dtypes.
+
+    For example ``gemm_f32``, ``gemm_f16_f32`` (operands and result), ``gemm_f32_tf32``.
+    """
     operand = equation.inputs[0].type.dtype
     result = equation.outputs[0].type.dtype
     name = f"gemm_{short_name(operand)}"

@@ -64,10 +64,10 @@ def half_kernel(tile: HalfTile) -> Handwritten:
     """Write the kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
     A warp multiplies fragments of 16 rows of a and 16 columns of b. ``ldmatrix`` needs
-    from each lane the address of a piece of a line: ``row_at`` and ``side_at`` are the
-    lane's line and piece in a fragment of a, ``line_at`` and ``column_piece`` in one of
-    b. ``sums`` are the accumulators in registers, ``held`` those of all warps in shared
-    memory.
+    from each lane the address of a piece of a line. ``row_at`` and ``side_at`` are the
+    lane's line and piece in a fragment of a; ``line_at`` and ``column_piece`` are those
+    in a fragment of b. ``sums`` are the accumulators in registers, ``held`` the
+    accumulators of all warps in shared memory.
     """
     b_lines, b_length = (
         (tile.width, tile.k_tile) if tile.transposed else (tile.k_tile, tile.width)
@@ -115,9 +115,9 @@ for i in unrolled({tile.columns // 2}):
 
 
 def _swizzled(line: str, piece: str, length: int) -> str:
-    """The expression of the swizzled index of a piece in its line in shared memory.
+    """Return the expression of the index of a piece in its line in shared memory.
 
-    For a line of 64 elements it is ``piece ^ remainder(row, 8)``: so piece i of eight
+    For a line of 64 elements it is ``piece ^ remainder(line, 8)``: so piece i of eight
     successive lines lies in eight different groups of banks.
 
     Args:
@@ -132,9 +132,9 @@ def _swizzled(line: str, piece: str, length: int) -> str:
 
 
 def _copies(tile: HalfTile, b_lines: int, b_length: int) -> str:
-    """Lines that begin to copy the tiles from ``begin`` along k to ``place``.
+    """Return lines that begin to copy tiles from ``begin`` along k to ``place``.
 
-    For a transposed b, in lines of 64 k's (the tile of a likewise before it):
+    For a transposed b, in lines of 64 k's (the tile of a is copied likewise before it):
 
         for iteration in unrolled(8):
             at = iteration * 32 + lane

@@ -29,12 +29,11 @@ _PROVIDERS: Final = (
     *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
 )
 _MIN_ROWS: Final = 2
-"""Rows of float32 from which on a kernel is faster; with one, cuBLASLt reads as fast.
-"""
+"""The fewest rows of float32 for which a kernel is faster than cuBLASLt."""
 _STAGES: Final = 5
 """Tiles of a warp that are copied at the same time."""
 _GROUPS: Final = 1, 2, 4
-"""Numbers of groups of lanes in a warp, to choose from."""
+"""Numbers of groups of lanes in a warp that float32 kernels may have."""
 _TRANSPOSED_GROUPS: Final = (8,)
 """The same for a transposed matrix: 128 bytes of each of its lines are contiguous."""
 _HALF_TILE: Final = 2048
@@ -46,12 +45,14 @@ _TRANSPOSED: Final = 32
 _STEP: Final = 8
 """What k must be a multiple of."""
 
-# The cost model, fitted to times on an H200. A fraction of the multiprocessors reads as
-# fast as all of them: the larger of a constant and rows / a number of rows.
+# The cost model, fitted to times on an H200.
 _SATURATING: Final = 0.5, 24
-"""That constant, and that number of rows, for float32."""
+"""The multiprocessors that read as fast as all of them, for float32.
+
+They are a fraction of all: ``max(0.5, rows / 24)``.
+"""
 _SATURATING_HALF_PRECISION: Final = 0.3, 16
-"""The same for tensor cores."""
+"""The same for tensor cores: ``max(0.3, rows / 16)``."""
 _BLOCK_BYTES: Final = 6 << 20
 """Bytes that could be read while a wave of blocks begins and ends."""
 _CLUSTER_BYTES: Final = 20 << 20
@@ -64,9 +65,9 @@ _PAIR: Final = 2
 class SkinnyProduct:
     """``c[m, n] = a[m, k] @ b[k, n]`` with few rows ``m``, and strides in elements.
 
-    ``a_row`` and ``a_step`` are the strides of a along m and k, ``c_row`` and
-    ``c_column`` those of c. ``ldb`` is the stride of b's rows or, if it is
-    ``transposed``, of its columns; the other stride is 1.
+    ``a_row`` and ``a_step`` are the strides of a along m and k; ``c_row`` and
+    ``c_column`` are the strides of c. ``ldb`` is the stride of b's rows or, if b is
+    ``transposed`` in memory, of its columns; the other stride of b is 1.
     """
 
     m: int
@@ -83,7 +84,10 @@ class SkinnyProduct:
     c_column: int
 
     def fits(self, gpu: GpuConfig) -> bool:
-        """Whether to compute it by a kernel: m is small, b large, vectors aligned."""
+        """Return whether a kernel should compute the product.
+
+        It should if m is small, b is large, and vectors of both are aligned.
+        """
         fewest, largest = _MIN_ROWS, gpu.skinny_rows
         if self.is_half:
             is_faster = self.transposed or self.nbytes < _MAX_HALF_BYTES
@@ -93,6 +97,7 @@ class SkinnyProduct:
         last = self.k if self.transposed else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *a_starts)
         lanes = PIECE if self.is_half else LANES
+        # Rows and columns begin and end at vectors.
         aligned = not any(start % lanes for start in starts) and not self.k % _STEP
         return is_skinny and aligned and self.nbytes >= gpu.skinny_bytes
 
@@ -107,7 +112,7 @@ class SkinnyProduct:
         return short_name(self.b.array.type.dtype) in HALF_PRECISION
 
     def call(self, gpu: GpuConfig) -> HandwrittenCall:
-        """The call of the product's kernel, with the fastest tile by ``_cost``."""
+        """Return the call of the product's kernel, whose tile has the smallest cost."""
         tile: SkinnyTile
         if self.is_half:
             tile = half_tile(self, gpu)
@@ -131,7 +136,10 @@ class SkinnyProduct:
 
 
 def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
-    """The kernel call for the product ``call``; None if the library computes it."""
+    """Return the kernel call for the product ``call``.
+
+    The product or its transpose must be skinny. None if the library computes it.
+    """
     p = call.integers
     if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.max_cluster:
         return None
@@ -141,6 +149,7 @@ def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
     transposed_a, transposed_b = bool(p["transpose_a"]), bool(p["transpose_b"])
     a_strides = (1, lda) if transposed_a else (lda, 1)
     b_strides = (ldb, 1) if transposed_b else (1, ldb)  # as rows of b.T
+    # The product, and its transpose: c.T = b.T @ a.T.
     for product in (
         SkinnyProduct(m, n, k, a, *a_strides, b, ldb, transposed_b, c, ldc, 1),
         SkinnyProduct(n, m, k, b, *b_strides, a, lda, not transposed_a, c, 1, ldc),
@@ -201,7 +210,7 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
 
 
 def _clusters(gpu: GpuConfig) -> list[int]:
-    """The sizes of clusters, in blocks, to choose from."""
+    """Return the sizes of clusters, in blocks, to choose from."""
     return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.max_cluster)]
 
 

@@ -32,12 +32,12 @@ class SingleTile(SkinnyTile):
     Args:
         k_vectors: The extent along k that a group of lanes multiplies at a time.
         groups: Groups of lanes of a warp, which split k.
-        vectors: Vectors of four columns for each lane. With more of them it reads ``a``
-            less often.
-        contiguous: Whether ``a`` is contiguous along k. Otherwise it is along its rows,
-            of which there are four or more.
-        unaligned: Whether rows of such an ``a`` are copied one by one, not four at a
-            time.
+        vectors: Vectors of four columns for each lane. With more vectors, a lane reads
+            ``a`` less often.
+        contiguous: Whether ``a`` is contiguous along k. Otherwise its tile has four
+            rows or more, and is copied along m.
+        unaligned: Whether such an ``a`` is copied one element at a time, not four,
+            because it is not contiguous and aligned along m.
     """
 
     itemsize = 4
@@ -86,7 +86,7 @@ class SingleTile(SkinnyTile):
 
     @property
     def words(self) -> int:
-        """Words of shared memory: for the ring of copies, and later for the sums."""
+        """Words of shared memory: for the ring of copies, later for warps' sums."""
         return max(self.ring_elements, self.warps * self.accumulators)
 
 
@@ -94,8 +94,9 @@ def single_kernel(tile: SingleTile) -> Handwritten:
     """Write the kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
 
     ``group`` is four times the number of the lane's group, ``within`` the lane's first
-    column in the block. ``buffer`` is the shared memory of all stages, ``held`` has the
-    lane's vectors of b, ``near`` its vector of a, and ``sums`` its sums, [row, column].
+    column in the block. ``buffer`` is the shared memory of all stages. In registers,
+    ``held`` has the lane's vectors of b, ``near`` its vector of a, and ``sums`` its
+    sums, [row, column].
     """
     rows, columns = tile.rows, tile.lane_columns
     group, within = (
@@ -123,7 +124,7 @@ place = warp * {tile.accumulators} + within
 
 
 def _multiply(tile: SingleTile) -> str:
-    """Lines that add the products of a warp's tiles of a and b to ``sums``.
+    """Return lines that add the products of a warp's tiles of a and b to ``sums``.
 
     For tiles of a of 64 words, 8 columns a lane and 8 k's at a time:
 
@@ -134,9 +135,9 @@ def _multiply(tile: SingleTile) -> str:
                 load_f32x4(buffer, at, held, j * 4)
             (_accumulate)
 
-    The tiles are at ``place`` in shared memory: first that of a, then that of b, in
-    which neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that
-    it copied itself, for four k's at a time.
+    At ``place`` in shared memory is the tile of a, and after it the tile of b, in which
+    neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that it
+    copied itself, for four k's at a time.
     """
     columns = tile.lane_columns
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
@@ -148,7 +149,7 @@ for i in unrolled({tile.k_vectors // LANES}):
 
 
 def _accumulate(tile: SingleTile) -> str:
-    """Lines that add to ``sums`` the products of a by the four k's of b in ``held``.
+    """Return lines that multiply a by the four k's of b in ``held``, into ``sums``.
 
     For four rows of a that are contiguous along k:
 
@@ -186,9 +187,9 @@ for k in unrolled({LANES}):
 
 
 def _copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tiles of a and b, from ``begin`` along k on.
+    """Return lines that begin to copy a warp's tiles, from ``begin`` along k on.
 
-    They go to ``place`` and are one commit group:
+    The tiles of a and b go to ``place`` and are one commit group:
 
         (_a_copies)
         for i in unrolled(2):
@@ -209,7 +210,7 @@ cp_async_commit()"""
 
 
 def _a_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a warp's tile of a, from ``begin`` along k on.
+    """Return lines that begin to copy a warp's tile of a, from ``begin`` along k on.
 
     For 8 rows that are contiguous along k, and a tile of 16 k's:
 
@@ -245,7 +246,7 @@ def _a_copies(tile: SingleTile) -> str:
 
 
 def _b_copies(tile: SingleTile) -> str:
-    """Lines that begin to copy a lane's elements of b, four k's from ``k`` on.
+    """Return lines that begin to copy a lane's elements of b, four k's from ``k`` on.
 
     They go to ``target``. For a transposed b and 8 columns a lane, each with a vector
     along k:
@@ -274,7 +275,7 @@ for j in unrolled({tile.lane_columns}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups of lanes, and store them in ``buffer``.
+    """Return lines that add the sums of all groups of lanes, into ``buffer``.
 
     Lanes of different groups have sums of the same elements of c, over other parts of
     k. They are added by a butterfly: of two lanes with the same vectors of sums, each
@@ -312,7 +313,8 @@ for i in unrolled({half}):
     sums[i] = mine + shuffle_xor_f32(given, {apart})
 """
         apart //= 2
-    # Of so many neighbouring lanes the first ``nearest`` have all different totals.
+    # Where lanes add without halving, several have the same totals: of each ``alike``
+    # neighbouring lanes, the first ``nearest`` have all different totals.
     alike = max(1, 2 * apart // nearest) * nearest
     while apart >= nearest:
         text += f"""for i in unrolled({vectors * LANES}):

@@ -98,14 +98,14 @@ class SkinnyTile(ABC):
         return self.accumulators // self.cluster
 
     def k_per_block(self, k: int) -> int:
-        """The extent along k of a block's part, a multiple of ``k_step``.
+        """Return the extent along k of a block's part, a multiple of ``k_step``.
 
         ``k`` is the whole extent, which the blocks of a cluster split.
         """
         return -(-k // (self.cluster * self.k_step)) * self.k_step
 
     def blocks(self, n: int) -> int:
-        """Blocks of a launch for ``n`` columns."""
+        """Return the number of blocks of a launch for ``n`` columns."""
         return -(-n // self.columns) * self.cluster
 
     @property
@@ -146,7 +146,7 @@ cluster_arrive()
 received = shared_f32({self.accumulators})"""
 
     def pipelined(self, copies: str, multiply: str) -> str:
-        """Lines of a warp's software pipeline over its tiles along k.
+        """Return lines of a warp's software pipeline over its tiles along k.
 
         For 5 stages of 1280 elements and tiles of 64 along k, of 8 warps:
 
@@ -192,8 +192,9 @@ for now in range(from_step, end, {self.k_step}):
 cp_async_wait(0)"""
 
     def reduction(self, sums: str) -> str:
-        """Lines that add the warps' sums in order, then the cluster's, and store them.
+        """Return lines that add up the sums of warps and blocks, and store results.
 
+        The warps' sums are added in order, and then the sums of the cluster's blocks.
         For 8 warps with 64 results, without clusters:
 
             barrier()
@@ -292,9 +293,9 @@ if m < rows and column < n:
 
 
 def lane_loop(count: int) -> str:
-    """Lines that open a warp's loop: a lane has every 32nd ``at`` below ``count``.
+    """Return lines that open a warp's loop over ``at`` from 0 to ``count - 1``.
 
-    For 64:
+    A lane has every 32nd index. For 64:
 
         for iteration in unrolled(2):
             at = iteration * 32 + lane

@@ -38,14 +38,15 @@ VECTOR_BYTES: Final = 16
 
 
 def is_small(dtype: DType, n: int) -> bool:
-    """Whether matrices of ``n`` rows are small enough for one block each."""
+    """Return whether one block factors a whole matrix of ``n`` rows."""
     return 0 < n <= MAX_SMALL.get(dtype, 0)
 
 
 def small_factors(matrices: Var) -> HandwrittenCall:
-    """The call that factors ``matrices`` [..., n, n] in place, into lower triangles.
+    """Return the call that factors ``matrices`` [..., n, n] in place.
 
-    A matrix that is not positive definite becomes NaN.
+    They become lower triangles, with zeros above. A matrix that is not positive
+    definite becomes NaN.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     size = max(MIN_TILE, power_of_two(n))
@@ -57,6 +58,7 @@ def small_factors(matrices: Var) -> HandwrittenCall:
 
 def _kernel(dtype: DType, size: int) -> Handwritten:
     """Write the kernel for matrices of up to ``size`` rows, a power of two."""
+    # Rows of the tile are padded by an element, against bank conflicts.
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
 thread = thread_index()
@@ -91,9 +93,9 @@ for at in range(thread, n * n, {threads}):
 
 
 def memory(dtype: DType, size: int) -> str:
-    """Lines that declare the arrays that ``factoring`` needs besides the tile.
+    """Return lines that declare the arrays that ``factoring`` needs.
 
-    The tile has ``size`` rows.
+    The tile itself is declared elsewhere. It has ``size`` rows.
     """
     t = short_name(dtype)
     return f"""raw = shared_{t}({size * _pitch(dtype)})
@@ -105,38 +107,44 @@ mine = registers_{t}({PANEL})"""
 
 
 def _pitch(dtype: DType) -> int:
-    """Elements from one row of a panel to the next, padded against bank conflicts."""
+    """Return the elements from one row of a panel to the next in shared memory.
+
+    There is a vector of padding, against bank conflicts.
+    """
     return PANEL + VECTOR_BYTES // dtype.itemsize
 
 
 def _vector(dtype: DType, size: int) -> int:
-    """Elements of a column in one vector load; the tile has ``size`` rows."""
+    """Return how many elements of a column a lane loads as one vector.
+
+    The tile has ``size`` rows.
+    """
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
 def group_pitch(dtype: DType, size: int) -> int:
-    """Elements of a column that one lane reads, padded against bank conflicts.
+    """Return the elements of a column that one lane reads, with padding.
 
-    The tile has ``size`` rows.
+    The padding is against bank conflicts. The tile has ``size`` rows.
     """
     return size // LANES + _vector(dtype, size)
 
 
 def factoring(dtype: DType, size: int, count: str) -> str:
-    """Lines that factor a tile: they write ``count`` columns of its factor to ``tile``.
+    """Return lines that write ``count`` columns of a matrix's factor to ``tile``.
 
     ``tile`` has ``size`` rows, ``size`` + 1 elements apart; ``count`` is an expression.
     The lines share these variables:
 
-    * ``own``: the lane's elements of its row of the matrix, from the panel on. *
-    ``raw`` (shared memory): the panel's columns before they are factored; ``panel``:
-    the
-      same in the factor, each lane's elements side by side.
+    * ``own``: the lane's elements of its row of the matrix, from the panel on.
+    * ``raw`` (shared memory): the panel's columns before they are factored; ``panel``:
+      the columns of the factor, each lane's elements side by side.
     * ``corner``: the rows in which the panel meets the diagonal; ``mine``: the panel's
       elements of the thread's row.
     * ``failed``: whether there is no factor.
     """
     t, each = short_name(dtype), size // LANES
+    # The last element of the diagonal is NaN if any pivot was not positive.
     return f"""for j in unrolled({_PANEL_SHARE}):
     own[{each} + j] = {t}(0)
 for first in range(quotient({count} + {PANEL - 1}, {PANEL})):
@@ -149,7 +157,10 @@ failed = isnan_{t}(tile[({count} - 1) * {size + 2}])"""
 
 
 def _load_panel(dtype: DType) -> str:
-    """Lines that exchange the panel's elements, to fill ``corner`` and ``mine``."""
+    """Return lines that exchange a panel's elements through shared memory.
+
+    They fill ``corner`` and ``mine``, which each thread needs.
+    """
     t, pitch, wide = short_name(dtype), _pitch(dtype), VECTOR_BYTES // dtype.itemsize
     return f"""for j in unrolled({_PANEL_SHARE}):
     raw[row * {pitch} + j * {LANES} + lane] = own[j]
@@ -162,7 +173,11 @@ for part in unrolled({PANEL // wide}):
 
 
 def _factor_panel(dtype: DType) -> str:
-    """Lines that factor ``corner``, and eliminate its columns from ``mine`` in turn."""
+    """Return lines that factor ``corner``, and ``mine`` with it.
+
+    Column after column of the corner is scaled by its pivot and eliminated from the
+    rest of ``corner`` and of the thread's row, ``mine``.
+    """
     t = short_name(dtype)
     return f"""for k in unrolled({PANEL}):
     pivot = corner[k * {PANEL} + k]
@@ -181,7 +196,10 @@ def _factor_panel(dtype: DType) -> str:
 
 
 def _store_panel(dtype: DType, size: int) -> str:
-    """Lines that store ``mine`` in ``tile``, and in ``panel`` for the rows below."""
+    """Return lines that store ``mine`` in ``tile``, and also in ``panel``.
+
+    ``panel`` has the rows below the corner, which ``_update_columns`` reads.
+    """
     group = group_pitch(dtype, size)
     return f"""ahead = quotient(row, {LANES}) - (first + 1) * {_PANEL_SHARE}
 spot = remainder(row, {LANES}) * {group} + ahead
@@ -195,7 +213,10 @@ barrier()"""
 
 
 def _update_columns(dtype: DType, size: int) -> str:
-    """Lines that move ``own`` on by a panel, and subtract the panel's products."""
+    """Return lines that subtract a panel's products from the columns after it.
+
+    Before, ``own`` moves on by a panel: its first elements are those of the next panel.
+    """
     t, each, vector = short_name(dtype), size // LANES, _vector(dtype, size)
     group = group_pitch(dtype, size)
     return f"""for j in unrolled({each}):
@@ -211,7 +232,7 @@ for part in unrolled({each // vector}):
 
 
 def select_lane_element(dtype: DType) -> str:
-    """Lines that define ``value`` as ``mine[part * 4 + lane]``.
+    """Return lines that define ``value`` as ``mine[part * 4 + lane]``.
 
     The lane's number is not known when the kernel is compiled, and registers cannot be
     indexed at run time: so selects go through all four.
@@ -223,7 +244,11 @@ for k in unrolled({LANES}):
 
 
 def _inverse_root(dtype: DType) -> str:
-    """Lines that define ``root``, 1 / sqrt(``pivot``); NaN of a negative pivot."""
+    """Return lines that define ``root`` as 1 / sqrt(``pivot``).
+
+    It is NaN for a negative pivot. For float32 an approximation is improved by one
+    Newton step.
+    """
     if dtype != dtypes.float32:
         t = short_name(dtype)
         return f"root = {t}(1) / sqrt_{t}(pivot)"

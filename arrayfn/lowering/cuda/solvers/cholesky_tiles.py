@@ -36,8 +36,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_ROWS: Final = 2048
-"""Rows of the largest matrix. Above, cuSOLVER is faster, by products of larger tiles.
-"""
+"""Rows of the largest matrix. For larger ones cuSOLVER is faster."""
 SIZE: Final = 64
 """Rows and columns of a tile."""
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
@@ -47,20 +46,20 @@ _UNROLLED: Final = 4
 
 
 def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
-    """Whether to factor ``matrices`` matrices of ``n`` rows by this kernel.
+    """Return whether this kernel should factor ``matrices`` matrices of ``n`` rows.
 
-    Not a single one in float64: square roots and divisions, which depend on each other,
-    are too slow there.
+    It should not factor a single matrix in float64: square roots and divisions, which
+    depend on each other, are too slow there.
     """
     is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
     return is_known and n <= MAX_ROWS
 
 
 def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
-    """The call that factors ``matrices`` [..., n, n] over their lower triangles.
+    """Return the call that factors ``matrices`` [..., n, n] in place.
 
-    ``status`` [matrices] becomes 1 for a matrix that has no factor; what is written for
-    such a matrix has no meaning.
+    Only their lower triangles are read and written. ``status`` [matrices] becomes 1 for
+    a matrix that has no factor; what is written for such a matrix has no meaning.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     count = math.prod(matrices.type.shape[:-2])
@@ -83,14 +82,16 @@ class _Tiles:
     Besides the variables of ``cholesky.factoring``, its parts share these:
 
     * ``line`` and ``column``: the row and column of the block's tile among the tiles.
-    * ``row`` and ``lane``: the thread's row of a tile, and its lane among the row's.
-    * ``down`` and ``along``: its first row and column of a product of tiles.
-    * ``down_tile`` and ``along_tile``: the first element that it copies of a tile; the
-      others are further down. ``start`` is that element's offset in the matrix,
-      ``own_rows`` and ``top_rows`` those of the rows of tiles ``line`` and ``column``.
-    * ``tile`` (shared memory): the block's tile, or one to its left. ``beside``: the
-      tile to multiply that by, later the factor of the diagonal tile.
-    * ``sums``: the thread's elements of the tile less the products.
+    * ``row`` and ``lane``: the thread's row of a tile, and its lane among the row's
+      lanes.
+    * ``down`` and ``along``: the thread's first row and column of a product of tiles.
+    * ``down_tile`` and ``along_tile``: the row and column in a tile of the first
+      element that the thread copies; its other elements are further down. ``start`` is
+      the offset of that element in the matrix. ``own_rows`` and ``top_rows`` are the
+      offsets of the rows of tiles ``line`` and ``column``.
+    * ``tile`` (shared memory): the block's tile, or a tile to its left. ``beside``: the
+      tile by which that is multiplied, later the factor of the diagonal tile.
+    * ``sums``: the thread's elements of the block's tile less the products.
     """
 
     dtype: DType
@@ -135,7 +136,11 @@ class _Tiles:
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _load_tile(self) -> str:
-        """Lines that find a block's tile, declare memory and load the tile."""
+        """Return lines that find the block's tile, declare memory and load the tile.
+
+        Tiles are numbered column by column, from the diagonal down, and matrix by
+        matrix within a number. Outside of the matrix, a tile continues as the identity.
+        """
         t, size = short_name(self.dtype), self.size
         m, k = _PARTS[size]
         return f"""
@@ -179,7 +184,11 @@ for part in unrolled({m * k}):
     sums[part] = value"""
 
     def _products(self) -> str:
-        """Lines that subtract the products of the tiles to its left from a tile."""
+        """Return lines that subtract from the block's tile the products to its left.
+
+        They are the products of the tiles left of it and of the tiles left of the
+        diagonal. The difference goes to ``tile``.
+        """
         size = self.size
         m, k = _PARTS[size]
         return f"""
@@ -193,10 +202,11 @@ for part in unrolled({m * k}):
 barrier()"""
 
     def _load_operands(self) -> str:
-        """Lines that wait for the two tiles of a product, and load them.
+        """Return lines that wait for the two tiles of a product, and load them.
 
-        They are the tiles ``before`` of the rows of tiles ``line`` and ``column``, and
-        go to ``tile`` and ``beside``. Elements below the matrix become 0.
+        They are the tiles in column ``before`` of the rows of tiles ``line`` and
+        ``column``, and go to ``tile`` and ``beside``. Elements below the matrix become
+        0.
         """
         t, size, pitch = short_name(self.dtype), self.size, self._pitch
         return f"""# A lane of each of two warps waits for one of the two tiles.
@@ -228,7 +238,7 @@ for part in unrolled({size // LANES}):
 barrier()"""
 
     def _multiply(self) -> str:
-        """Lines that subtract ``tile`` times the transpose of ``beside`` from ``sums``.
+        """Return lines that subtract ``tile @ beside.T`` from ``sums``.
 
         A thread computes a grid of elements at equal distances, of the extents in
         ``_PARTS``.
@@ -252,12 +262,16 @@ barrier()"""
                     sums[part * {k} + y] = fma_{t}(less, right[e], old)"""
 
     def _load_row_elements(self) -> str:
-        """Lines that load ``own``: a lane's elements of its row of the tile."""
+        """Return lines that load ``own``: a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
 
     def _diagonal(self) -> str:
-        """Lines that factor a diagonal tile; the last one stores the status of all."""
+        """Return lines that factor the block's tile if it is on the diagonal.
+
+        The factor is stored in the matrix. The block of the last diagonal tile stores
+        the matrix's status.
+        """
         size = self.size
         factor = f"""{self._load_row_elements()}
 {factoring(self.dtype, size, str(size))}
@@ -271,9 +285,10 @@ if (line == rows - 1) and (thread == 0):
         return f"if line == column:\n{indented(factor, 1)}"
 
     def _below(self) -> str:
-        """Lines that solve a tile below the diagonal by the diagonal tile's factor.
+        """Return lines that solve the block's tile if it is below the diagonal.
 
-        They store the tile, and publish that it is stored.
+        They multiply it by the inverse of the diagonal tile's factor, and store it. All
+        blocks then publish that their tile is stored.
         """
         size, each = self.size, self.size // LANES
         solve = f"""{self._load_factor()}
@@ -297,10 +312,10 @@ if thread == 0:
     publish_i32(flag_buffer, flags + line * rows + column, i32(1))"""
 
     def _load_factor(self) -> str:
-        """Lines that wait for the diagonal tile's factor and load it to ``beside``.
+        """Return lines that load the diagonal tile's factor to ``beside``.
 
-        It lies there by columns, in which each lane's elements are side by side.
-        ``pivots`` become the reciprocals of its diagonal.
+        They wait until it is published. It lies there by columns, in which each lane's
+        elements are side by side. ``pivots`` become the reciprocals of its diagonal.
         """
         t, size, each = short_name(self.dtype), self.size, self.size // LANES
         group, triangle = group_pitch(self.dtype, size), self._triangle
@@ -322,7 +337,7 @@ if thread < {size}:
 barrier()"""
 
     def _solve_panel(self) -> str:
-        """Lines that solve the columns of a panel, which begins at ``before``.
+        """Return lines that solve the columns of a panel, which begins at ``before``.
 
         The lanes of a row first exchange their elements of the panel, into ``mine``.
         Then each subtracts the panel's products from the rest of its row, ``own``.

@@ -32,7 +32,7 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 128
-"""Matrices of up to this many rows, times the size of the batch, are one call."""
+"""A batch of m matrices of up to ``BATCHED * m`` rows is factored by a batched call."""
 TRANSPOSED: Final = 128
 """A single matrix of at least so many rows is transposed before cuSOLVER factors it."""
 SMALL_SVD: Final = 32
@@ -59,10 +59,10 @@ def _call(
     library: str = "cuSOLVER",
     **integers: int,
 ) -> LibraryCall:
-    """A call of the library's function ``form`` for the dtype of ``type``, in place.
+    """Return a call of the library's function ``form``, in place.
 
-    ``writes`` are its arrays and ``integers`` its sizes, by name; ``library`` is what
-    the plan's text names.
+    It is the form for the dtype of ``type``: ``potrf_f32``. ``writes`` are its arrays
+    and ``integers`` its sizes, by name; ``library`` is what the plan's text names.
     """
     provider = f"{form}_{short_name(type.dtype)}"
     return LibraryCall(provider, {}, writes, integers, items=1, library=library)
@@ -74,11 +74,12 @@ def _status(matrices: int) -> Var:
 
 
 def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a Cholesky factorization: a kernel, or potrf.
+    """Yield the steps of a Cholesky factorization: a kernel, or potrf.
 
-    The lower triangle is an upper one in column-major order, which LAPACK reads.
-    cuSOLVER factors the lower triangle of a large matrix by columns in less than half
-    the time, so the matrix is transposed before and after.
+    One kernel factors small matrices, and another most larger ones by tiles. For potrf,
+    the lower triangle is an upper one in column-major order. cuSOLVER factors the lower
+    triangle of a large matrix by columns in less than half the time, so such a matrix
+    is transposed before and after. The last step stores NaN where there is no factor.
     """
     output = op.equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
@@ -107,7 +108,7 @@ def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def triangular_solve(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a triangular solve, in place: trsm, or a kernel."""
+    """Return the steps of a triangular solve, in place: trsm, or a kernel."""
     params, output = op.equation.params, op.equation.outputs[0]
     return solved(
         op,
@@ -124,9 +125,10 @@ def triangular_solve(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def lu(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of an LU factorization of a column-major operand, in place: getrf.
+    """Yield the steps of an LU factorization of a column-major operand, in place.
 
-    A singular U does not count as a failure.
+    They are a call of getrf, the conversion of its pivots to numbers from 0, and the
+    permutation. A singular U does not count as a failure, so the status is not read.
     """
     factors, pivots, permutation = op.equation.outputs
     columns, rows = factors.type.shape[-2:]
@@ -141,15 +143,16 @@ def lu(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def pivots_to_permutation(op: MatrixEquation) -> Iterable[Lowered]:
-    """The kernel that applies swaps of rows to the identity permutation."""
+    """Yield the kernel that applies swaps of rows to the identity permutation."""
     yield permuted(op.operand(), op.equation.outputs[0])
 
 
 def eigh(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of eigenvalues and eigenvectors of Hermitian matrices: syevd or heevd.
+    """Yield the steps of eigenvalues and eigenvectors of Hermitian matrices.
 
-    They overwrite the operand. In column-major order a Hermitian matrix is its
-    conjugate.
+    A kernel computes small matrices, syevd or heevd others, both in place of the
+    operand. The library reads by columns, so it sees the conjugate of the matrix; its
+    eigenvectors as columns are V^H as rows. Nests store NaN where a matrix failed.
     """
     vectors, values = op.equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):
@@ -162,7 +165,11 @@ def eigh(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def eigvalsh(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of eigenvalues of Hermitian matrices: syevd or heevd of a copy."""
+    """Yield the steps of eigenvalues of Hermitian matrices.
+
+    A kernel computes small matrices. For others it is syevd or heevd of a copy, which
+    is overwritten, and a nest that stores NaN where a matrix failed.
+    """
     (values,) = op.equation.outputs
     copy, nest = _copy_of_operand(op)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
@@ -175,15 +182,15 @@ def eigvalsh(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def _of_matrices(op: MatrixEquation) -> tuple[Shape, DType]:
-    """The operand's shape with all batch axes as one, and its dtype."""
+    """Return the operand's shape with all batch axes as one, and its dtype."""
     x = op.equation.inputs[0].type
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
 def _copy_of_operand(op: MatrixEquation) -> tuple[Var, Nest]:
-    """A new array for a copy of the operand, and the nest that makes the copy.
+    """Return a new array for a copy of the operand, and the nest that copies.
 
-    The copy is for the library to overwrite.
+    The library may overwrite the copy.
     """
     copy = Var(ArrayType(*_of_matrices(op)))
     source = matrices_at(op.operand(), copy.type)
@@ -193,10 +200,11 @@ def _copy_of_operand(op: MatrixEquation) -> tuple[Var, Nest]:
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
-    """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
+    """Return the call for eigenvalues of symmetric or Hermitian matrices ``a``.
 
     ``a`` is overwritten, with eigenvectors if ``vectors``. The eigenvalues go to
-    ``values``, and ``status`` says which matrices failed.
+    ``values``, and ``status`` says which matrices failed. Many small matrices are
+    solved by Jacobi's method.
     """
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
@@ -205,10 +213,10 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
 
 
 def eig(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of general eigenvalues and eigenvectors: geev of a copy.
+    """Yield the steps of general eigenvalues and eigenvectors: geev of a copy.
 
     For real matrices geev stores a complex vector as two real ones, which a nest
-    combines.
+    combines. Nests store NaN where a matrix failed.
     """
     vectors, values = op.equation.outputs
     copy, nest = _copy_of_operand(op)
@@ -219,7 +227,7 @@ def eig(op: MatrixEquation) -> Iterable[Lowered]:
         yield _geev(copy, values, status, Pointer(vectors))
         yield op.or_nan(vectors, status, "vectors, or NaN")
     else:
-        # With a vector more at either end, so that each has two neighbours.
+        # One more vector at either end, so that each vector has two neighbours.
         raw = Var(ArrayType((matrices * n + 2, n), copy.type.dtype))
         yield _geev(copy, values, status, Pointer(raw, n))
         yield op.conjugate_pairs(raw, values, status, vectors)
@@ -227,7 +235,7 @@ def eig(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of general eigenvalues: geev of a copy, without vectors."""
+    """Yield the steps of general eigenvalues: geev of a copy, without vectors."""
     (values,) = op.equation.outputs
     copy, nest = _copy_of_operand(op)
     yield nest
@@ -237,10 +245,10 @@ def eigvals(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
-    """The call for eigenvalues of general matrices ``a``, which is overwritten.
+    """Return the call for eigenvalues of general matrices ``a``.
 
-    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given, and
-    ``status`` says which matrices failed.
+    ``a`` is overwritten. The eigenvalues go to ``values``, eigenvectors to ``vectors``
+    if that is not None, and ``status`` says which matrices failed.
     """
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
@@ -251,9 +259,10 @@ def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryC
 
 @dataclass(frozen=True)
 class _Svd:
-    """A call of a form of gesvd, and the arrays of singular vectors.
+    """A call of a form of gesvd, and the arrays that it writes.
 
-    ``left`` (U) and ``right`` (V) are column-major, as is the operand.
+    The singular vectors ``left`` (U) and ``right`` (V) are column-major, as is the
+    operand. ``status`` says which matrices failed.
     """
 
     call: LibraryCall
@@ -263,20 +272,21 @@ class _Svd:
 
 
 def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
-    """The call for singular values ``s`` of the matrices ``copy``.
+    """Return the call for singular values ``s`` of the matrices ``copy``.
 
     ``copy`` [matrices, columns, rows] is overwritten. With ``full`` the vectors are
-    whole bases, with ``vectors`` there are any.
+    whole bases. Without ``vectors`` only the values are computed. The form is Jacobi's
+    method for small matrices and for batches, else the polar decomposition.
     """
     matrices, columns, rows = copy.type.shape
     small, large = min(rows, columns), max(rows, columns)
     form = "gesvdj" if large <= JACOBI or matrices > 1 else "gesvdp"
     if matrices > 1 and large <= SMALL_SVD:
         form, full = "gesvdjbatched", True
-    # Some forms write them where only values are asked for, too.
+    # Some forms write vectors even if only values are asked for.
     left = Var(ArrayType((matrices, rows if full else small, rows), copy.type.dtype))
-    kept = columns if full else small
-    right = Var(ArrayType((matrices, kept, columns), copy.type.dtype))
+    right_count = columns if full else small
+    right = Var(ArrayType((matrices, right_count, columns), copy.type.dtype))
     status = _status(matrices)
     arrays = {"a": copy, "s": s, "status": status, "u": left, "v": right}
     call = _call(
@@ -293,7 +303,7 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
 
 
 def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
-    """The operand of the small-matrix kernel; None if the library computes the SVD."""
+    """Return the small-matrix kernel's operand; None if the library computes."""
     (matrices, columns, rows), dtype = _of_matrices(op)
     if not small_svd.is_small(dtype, rows, columns):
         return None
@@ -301,7 +311,11 @@ def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
 
 
 def svd(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a singular value decomposition: a form of gesvd, of a copy."""
+    """Yield the steps of a singular value decomposition.
+
+    A kernel computes small matrices. For others it is a form of gesvd of a copy, and
+    nests that transpose the vectors, and store NaN where a matrix failed.
+    """
     u, s, vh = op.equation.outputs
     operand = _small_operand(op)
     if operand is not None:
@@ -328,7 +342,10 @@ def svd(op: MatrixEquation) -> Iterable[Lowered]:
 
 
 def svdvals(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of singular values: gesvd of a copy, whose transpose has the same."""
+    """Yield the steps of singular values: a kernel, or gesvd of a copy.
+
+    The copy's memory is read by columns, as its transpose, which has the same values.
+    """
     (s,) = op.equation.outputs
     operand = _small_operand(op)
     if operand is not None:

@@ -26,7 +26,7 @@ from arrayfn.primitives.linalg_spectral import eig, eigh, eigvals, eigvalsh
 from arrayfn.primitives.linalg_svd import svd, svdvals
 from arrayfn.primitives.reductions import reduce_and
 
-_OF_TRIANGLES: Final = (eigh, eigvalsh)  # which read the lower one alone
+_OF_TRIANGLES: Final = (eigh, eigvalsh)  # they read only the lower triangle
 _ITERATIONS: Final = (eig, eigvals, svd, svdvals, *_OF_TRIANGLES)
 _SOLVERS: Final = (lu, solve)
 _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
@@ -42,13 +42,16 @@ def with_lapack_guards(program: Program) -> Program:
 def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
     """Compute ``equation`` with guards; None if it needs none.
 
-    ``operands`` are its operands in the new Program. Returns the results.
+    ``operands`` are its operands in the new Program. Returns the results. A matrix with
+    a NaN becomes all NaN before it is factored (LU); iterations are guarded by
+    ``_of_finite``.
     """
     primitive = primitive_of(equation)
     if primitive not in _GUARDED or not operands[0].type.size:
         return None
     if primitive not in _SOLVERS:
         return _of_finite(primitive, operands[0], equation)
+    # ``solve`` has right-hand sides before its matrix.
     *sides, a = operands
     results = primitive(*sides, _where(_without_nan(a), a), **equation.params)
     return results if isinstance(results, tuple) else (results,)
@@ -57,7 +60,9 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
     """Compute an iteration, with NaN as the results of matrices that are not finite.
 
-    ``x`` is the operand of ``equation``, whose primitive is ``primitive``.
+    ``x`` is the operand of ``equation``, whose primitive is ``primitive``. Elements
+    that are not finite are replaced by 0. A matrix counts as finite if the elements
+    that the primitive reads are.
     """
     finite = discrete.isfinite(x)
     ndim = x.type.ndim
@@ -71,7 +76,7 @@ def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
 
 
 def _without_nan(x: Atom) -> Atom:
-    """For each matrix of ``x`` [..., rows, columns]: whether it has no NaN."""
+    """Return whether each matrix of ``x`` [..., rows, columns] has no NaN."""
     ndim = x.type.ndim
     numbers = discrete.bitwise_not(discrete.isnan(x))
     return reduce_and(numbers, axes=(ndim - 2, ndim - 1))

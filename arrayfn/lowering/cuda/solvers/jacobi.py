@@ -30,7 +30,7 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
-    """The call that replaces matrices by their eigenvectors, as rows, in place.
+    """Return the call that replaces matrices by their eigenvectors, as rows.
 
     ``vectors`` has the matrices [..., n, n]; the eigenvalues go to ``values``, in
     ascending order.
@@ -40,7 +40,7 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
 
 
 def eigenvalues(matrices: Var, source: Pointer, values: Var) -> HandwrittenCall:
-    """The call that computes only eigenvalues; the matrices are not changed.
+    """Return the call that computes only eigenvalues; the matrices are not changed.
 
     The matrices are at ``source``, with the shape of ``matrices``. Eigenvalues go to
     ``values``.
@@ -57,9 +57,9 @@ def _call(
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:
-    """The call for matrices of the shape of ``matrices``.
+    """Return the call of the kernel for matrices of the shape of ``matrices``.
 
-    ``reads`` and ``writes`` are its arrays by name; ``with_vectors`` asks for
+    ``reads`` and ``writes`` are the kernel's arrays by name; ``with_vectors`` asks for
     eigenvectors.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
@@ -84,9 +84,10 @@ def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
 
 
 def _begin(layout: ColumnLayout, a: str) -> str:
-    """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4.
+    """Return lines that load the matrix, scaled and shifted.
 
-    ``a`` is the name of its array, ``layout`` how columns are spread over the block.
+    Its eigenvalues are then between 1/4 and 9/4. ``a`` is the name of its array,
+    ``layout`` how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""
@@ -113,7 +114,7 @@ barrier()"""
 
 
 def _values(layout: ColumnLayout, a: str) -> str:
-    """Lines that store the eigenvalues in ascending order.
+    """Return lines that store the eigenvalues in ascending order.
 
     The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
     quotients with the matrix itself, which is loaded again to the other half of
@@ -148,10 +149,10 @@ if live and (lane == 0):
 
 
 def _quotients(layout: ColumnLayout) -> str:
-    """Lines that set ``xx`` and ``yy`` to Rayleigh's quotients of a pair of vectors.
+    """Return lines that compute Rayleigh's quotients of a pair of vectors.
 
-    They are x^T A x and y^T A y for unit vectors; A begins at ``spare`` of ``columns``.
-    ``layout`` says how columns are spread over the block.
+    ``xx`` and ``yy`` become x^T A x and y^T A y for unit vectors; A begins at ``spare``
+    of ``columns``. ``layout`` says how columns are spread over the block.
     """
     t, vector = short_name(layout.dtype), layout.vector
     return f"""
@@ -174,7 +175,7 @@ for i in range(n):
 
 
 def _vectors(layout: ColumnLayout) -> str:
-    """Lines that store the eigenvectors as rows, in the order of eigenvalues.
+    """Return lines that store the eigenvectors as rows, in the order of eigenvalues.
 
     ``layout`` says how columns are spread over the block.
     """
@@ -195,7 +196,7 @@ for k in unrolled({own // vector}):
 
 
 def _load_matrix(layout: ColumnLayout, a: str, start: str) -> str:
-    """Lines that copy the matrix to ``columns``, and fill in its upper triangle.
+    """Return lines that copy the matrix to ``columns``, and fill in its upper triangle.
 
     ``a`` is the name of its array, ``start`` the expression of the index in
     ``columns``, and ``layout`` says how columns are spread over the block.

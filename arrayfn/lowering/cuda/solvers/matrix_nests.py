@@ -33,7 +33,7 @@ class LibraryEquation:
     names: Names
 
     def operand(self, number: int = 0) -> Pointer:
-        """Where operand ``number`` of the equation lies; the operand is row-major."""
+        """Return where operand ``number`` lies; the operand is row-major."""
         return pointer_of(self.equation.inputs[number], self.reads)
 
     def builder(self) -> NestBuilder:
@@ -59,8 +59,8 @@ class MatrixEquation(LibraryEquation):
         """Build the nest that copies matrices from ``source`` to ``target``.
 
         Args:
-            source: Where they are, with strides of matrices, rows and columns.
-            target: Where they go, with such strides.
+            source: Where the matrices are, with strides of matrices, rows and columns.
+            target: Where the matrices go, with strides of the same axes.
             extents: The number of matrices, rows and columns.
             reason: What the nest is for, for the plan's text.
             status: Matrices whose status is not 0 become NaN.
@@ -75,6 +75,8 @@ class MatrixEquation(LibraryEquation):
         if conjugate and dtype in dtypes.COMPLEX:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
+            # Axes of the nest: row >= column in a lower triangle, column >= row in an
+            # upper one.
             first, second = (1, 2) if triangle == "lower" else (2, 1)
             row, column = b.count("row", first), b.count("at", second)
             inside = b.compute(
@@ -141,6 +143,8 @@ class MatrixEquation(LibraryEquation):
         imaginary = b.compute("imaginary", "imag", value, dtype=real, of=dtype)
         zero = Constant(0.0, real)
         bools = {"dtype": dtypes.bool_, "of": real}
+        # The first of a pair has a positive imaginary part: its vector is own + i *
+        # after. That of the second is before - i * own.
         first = b.compute("is_first", "gt", imaginary, zero, **bools)
         second = b.compute("is_second", "lt", imaginary, zero, **bools)
         minus = b.compute("minus", "neg", vector, **kinds)
@@ -158,7 +162,7 @@ class MatrixEquation(LibraryEquation):
         """Append a select: ``value``, or NaN where the matrix's ``status`` is not 0.
 
         ``b`` builds the nest, which has ``ndim`` axes, matrices first; ``dtype`` is
-        that of the value.
+        the dtype of the value. Returns the result.
         """
         strides = (1,) + (0,) * (ndim - 1)
         kind = dtypes.int32
@@ -185,7 +189,10 @@ def matrices_of(array: Var) -> StridedArray:
 
 
 def matrices_at(pointer: Pointer, type: ArrayType) -> StridedArray:
-    """The row-major matrices of the array of ``type`` that begins at ``pointer``."""
+    """Return the row-major matrices of the array of ``type`` at ``pointer``.
+
+    ``type`` is [..., rows, columns]; the result has one batch axis.
+    """
     rows, columns = type.shape[-2:]
     strides = (rows * columns, columns, 1)
     return StridedArray(pointer.array, type.dtype, strides, pointer.offset)

@@ -27,6 +27,7 @@ REAL: Final = (dtypes.float32, dtypes.float64)
 MAX_ROWS: Final = 64
 """Rows of the largest matrix: two copies of all columns fit into shared memory."""
 _MIN_ROWS: Final = 8
+"""Rows of the smallest kernel."""
 _MAX_SWEEPS: Final = 40
 """Sweeps after which a matrix has not converged, and becomes NaN; ten are many."""
 _MAX_LANES: Final = 8
@@ -41,7 +42,7 @@ _VECTOR_BYTES: Final = 16
 
 
 def rows_of(n: int) -> int:
-    """The rows of the kernel that computes matrices of ``n`` rows or columns."""
+    """Return the rows of the kernel for matrices of ``n`` rows or columns."""
     return max(_MIN_ROWS, power_of_two(n))
 
 
@@ -49,14 +50,14 @@ def rows_of(n: int) -> int:
 class ColumnLayout:
     """How up to ``rows`` columns lie in a block's threads; writes their rotations.
 
-    The first ``rows`` elements of each are made orthogonal. A column may have ``more``
-    elements, which are rotated with them. The lines share these variables:
+    The first ``rows`` elements of each column are made orthogonal. A column may have
+    ``more`` elements, which are rotated with them. The lines share these variables:
 
-    * ``group`` and ``lane``: the number of the lanes that share a pair of columns, and
-      of the lane among them. There are ``pairs``, and ``live`` says whether the group
-      has one: columns ``group`` and ``pairs + group``, if that is a column.
+    * ``group`` and ``lane``: the number of the group of lanes that share a pair of
+      columns, and of the lane in it. There are ``pairs``, and ``live`` says whether the
+      group has one: columns ``group`` and ``pairs + group``, if there is such a column.
     * ``columns``: shared memory for two copies of all columns. One is read and the
-      other written, alternately; ``here`` is where the one to read begins.
+      other written, alternately; ``here`` is where the copy to read begins.
     * ``first`` and ``second``: where the lane's elements of the pair begin in a copy.
     * ``x`` and ``y``: registers for these elements.
     * ``xx``, ``yy`` and ``xy``: inner products of the pair's columns.
@@ -94,7 +95,7 @@ class ColumnLayout:
 
     @property
     def compared(self) -> int:
-        """Of a lane's elements of a column, those that are made orthogonal."""
+        """How many of a lane's elements of a column are made orthogonal."""
         return self.rows // self.lanes
 
     @property
@@ -118,7 +119,7 @@ class ColumnLayout:
         return 2 * self.size * self.dtype.itemsize
 
     def begin(self, count: str) -> str:
-        """Lines that assign a pair of columns to each group of lanes.
+        """Return lines that assign a pair of columns to each group of lanes.
 
         ``count`` is the expression of the number of columns.
         """
@@ -138,9 +139,9 @@ first = select_i64(live, group, 0) * {self.height} + lane * {vector}
 second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
 
     def maximum(self) -> str:
-        """Lines that make ``scale`` the maximum of all threads' ``scale``.
+        """Return lines that make ``scale`` the maximum of all threads' ``scale``.
 
-        It becomes NaN if that is not finite, and 1 if it is 0.
+        A maximum that is not finite becomes NaN, and a maximum of 0 becomes 1.
         """
         t = short_name(self.dtype)
         return f"""for step in unrolled(5):
@@ -156,7 +157,7 @@ if not (scale < {t.upper()}_INF):
     scale = {t.upper()}_NAN"""
 
     def sweeps(self, shortest: float | None = None) -> str:
-        """Lines that rotate pairs of columns until all are orthogonal.
+        """Return lines that rotate pairs of columns until all are orthogonal.
 
         The lengths of columns must be about 1, unless ``shortest`` is given: then
         lengths may be any, and columns of at most that length are left alone.
@@ -179,10 +180,11 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 """
 
     def _next_columns(self) -> str:
-        """Lines that define ``to_x`` and ``to_y``, where a pair's columns go next.
+        """Return lines that define where a pair's columns go next.
 
-        As in a tournament, all columns but the first move on by one place. So each
-        meets each other one in ``2 * pairs - 1`` rounds.
+        ``to_x`` and ``to_y`` are the places in the other copy. As in a tournament, all
+        columns but the first move on by one place. So each column meets every other
+        column in ``2 * pairs - 1`` rounds.
         """
         return f"""
 after_x = group + 1
@@ -197,12 +199,14 @@ to_y = after_y * {self.height} + lane * {self.vector}
 """
 
     def inner_products(self, *names: str) -> str:
-        """Lines that compute those of ``xx``, ``yy`` and ``xy`` that ``names`` lists.
+        """Return lines that compute the inner products ``names``.
 
-        Only the elements that are made orthogonal count.
+        They are some of ``xx``, ``yy`` and ``xy``. Only the elements that are made
+        orthogonal count.
         """
         t = short_name(self.dtype)
         zeros = [f"{name} = {t}(0)" for name in names]
+        # The letters of a name are its two factors.
         adds = [
             f"{name} = fma_{t}({name[0]}[k], {name[1]}[k], {name})" for name in names
         ]
@@ -211,7 +215,7 @@ to_y = after_y * {self.height} + lane * {self.vector}
         return "\n".join([*zeros, loop, indented(adds, 1), *sums])
 
     def _angle(self, shortest: float | None) -> str:
-        """Lines that compute the rotation which makes a pair orthogonal.
+        """Return lines that compute the rotation which makes a pair orthogonal.
 
         ``sine`` and ``half``, the tangent of half the angle, are 0 for a pair that is
         orthogonal up to rounding errors, or that has a column of length ``shortest`` or
@@ -222,7 +226,7 @@ to_y = after_y * {self.height} + lane * {self.vector}
         tolerance = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
         are_longer = relative = size = ""
         if shortest is not None:
-            # Squares of what is far from 1 may be none in float32.
+            # Squares of numbers far from 1 may overflow or vanish in float32.
             are_longer = f" and (min_{t}(xx, yy) > {t}({shortest**2!r}))"
             inverse = f"inverse_f32({self._to_f32('xx + yy')})"
             size = f"size = {self._from_f32(inverse)}"
@@ -248,9 +252,10 @@ if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{are_longer}:
 """
 
     def _rotate(self) -> str:
-        """Lines that rotate a pair, and store it in the other copy at its next place.
+        """Return lines that rotate a pair, and store it in the other copy.
 
-        x' = x - sine (y + half x) and y' = y + sine (x - half y).
+        The columns go to the places ``to_x`` and ``to_y``: x' = x - sine (y + half x)
+        and y' = y + sine (x - half y).
         """
         t = short_name(self.dtype)
         return f"""
@@ -265,23 +270,29 @@ if live:
 """
 
     def _to_f32(self, value: str) -> str:
-        """The expression of ``value`` in float32, precise enough for an angle."""
+        """Return the expression of ``value`` in float32.
+
+        It is precise enough for an angle: see ``_FIFTH_ORDER``.
+        """
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_{t}_f32({value})"
 
     def _from_f32(self, value: str) -> str:
-        """The expression of a float32 ``value`` in the dtype of the matrix."""
+        """Return the expression of a float32 ``value`` in the dtype of the matrix."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_f32_{t}({value})"
 
     def _quotient(self, value: str, divisor: str) -> str:
-        """The expression of ``value`` over ``divisor``, which lies between 1 and 2."""
+        """Return the expression of ``value`` over ``divisor``, between 1 and 2.
+
+        In float32 it is a product with the inverse.
+        """
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"
         return f"{value} / ({divisor})"
 
     def _agree(self) -> str:
-        """Lines that make ``rotated`` positive in all threads if it is in any."""
+        """Return lines that make ``rotated`` positive in all threads, if in any."""
         t = short_name(self.dtype)
         if self.warps == 1:
             return """some = popcount_i32(ballot((rotated > 0) and live))
@@ -297,7 +308,7 @@ for warp in unrolled({self.warps}):
 barrier()"""
 
     def ranked(self, count: str, before: str, after: str) -> str:
-        """Lines that rank a pair's numbers ``xx`` and ``yy`` among those of all pairs.
+        """Return lines that rank ``xx`` and ``yy`` among the numbers of all pairs.
 
         ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Equal
         numbers, and NaNs, rank in the order of columns.
@@ -323,9 +334,9 @@ for k in range({count}):
         y_place = y_place + 1"""
 
     def store_pair(self, x: str, y: str) -> str:
-        """Lines that store a pair's columns in the copy that begins at ``here``.
+        """Return lines that store a pair's columns in the copy at ``here``.
 
-        ``x`` and ``y`` are the expressions of their places in it.
+        ``x`` and ``y`` are the expressions of the columns' places in the copy.
         """
         t, vector, step = short_name(self.dtype), self.vector, self.step
         return f"""for k in unrolled({self.own // vector}):
@@ -334,7 +345,7 @@ for k in range({count}):
     store_{t}x{vector}(columns, at + {y}, y, k * {vector})"""
 
     def load_pair(self, here: str) -> str:
-        """Lines that load a pair's columns from the copy that begins at ``here``."""
+        """Return lines that load a pair's columns from the copy at ``here``."""
         t, step = short_name(self.dtype), self.step
         return f"""for k in unrolled({self.own // self.vector}):
     at = {here} + k * {step}
@@ -342,7 +353,7 @@ for k in range({count}):
     load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
 
     def over_lanes(self, name: str) -> str:
-        """Lines that sum the variable ``name`` over the lanes of a group.
+        """Return lines that sum the variable ``name`` over the lanes of a group.
 
         Gives, for eight lanes:
 

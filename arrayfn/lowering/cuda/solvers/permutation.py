@@ -17,6 +17,7 @@ from arrayfn.lowering.libraries.calls import Pointer
 NEAREST: Final = 8192
 """Elements of the longest permutation that is computed in shared memory."""
 _THREADS: Final = 128
+"""Threads of a block; they copy, and one of them swaps."""
 
 _NEAR: Final = """
 thread = thread_index()
@@ -56,10 +57,11 @@ if thread_index() == 0:
 
 
 def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
-    """The call that swaps elements of the identity permutation by ``pivots``.
+    """Return the call that swaps elements of the identity by ``pivots``.
 
     For each i in order, elements i and ``pivots[i]`` of each row of ``permutation``
-    [..., n] are swapped.
+    [..., n] are swapped. Rows of up to ``NEAREST`` elements are swapped in shared
+    memory.
     """
     *batch, n = permutation.type.shape
     size = max(32, power_of_two(n)) if n <= NEAREST else 0

@@ -30,7 +30,10 @@ from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 
 
 def qr(op: MatrixEquation) -> Iterable[Lowered]:
-    """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
+    """Yield the steps of a QR factorization: geqrf, R's triangle, Q's product.
+
+    geqrf is column-major, so a nest transposes the operand first.
+    """
     x = op.equation.inputs[0].type
     reflections = _Reflections.of(op)
     rows, columns = x.shape[-2:]
@@ -68,8 +71,8 @@ def qr(op: MatrixEquation) -> Iterable[Lowered]:
 class _Reflections:
     """Reflections as geqrf stores them, and the steps that compute Q from them.
 
-    ``a`` [matrices, columns, rows] has their vectors below its diagonal, and ``tau``
-    [matrices, reflections] their scales.
+    ``a`` [matrices, columns, rows] has the reflections' vectors, below the diagonal in
+    column-major order, and ``tau`` [matrices, reflections] their scales.
     """
 
     op: MatrixEquation
@@ -94,9 +97,11 @@ class _Reflections:
     def product(self) -> Iterable[Lowered]:
         """Yield the steps that compute Q.
 
-        Their arrays are ``v``, which is V^T, ``gram``, (V^H V)^T, and ``t``: diag(tau)
-        V^H, then T V^H.
+        ``v`` is V^T, ``gram`` is (V^H V)^T. ``t`` is diag(tau) V^H, and then T V^H, the
+        solution of the triangular system. ``rest`` is V T V^H, which is subtracted from
+        1.
         """
+        # ``small`` is the number of reflections, ``inner`` the number of columns of Q.
         (q, _), dtype = self.op.equation.outputs, self.a.type.dtype
         rows, inner = q.type.shape[-2:]
         count, small = self.matrices, self.tau.type.shape[-1]
@@ -114,9 +119,10 @@ class _Reflections:
         yield self._less(rest, q)
 
     def _vectors(self, v: Var) -> Nest:
-        """The nest that stores reflections' vectors: 1 on the diagonal, 0 before it.
+        """Return the nest that stores the reflections' vectors in ``v``.
 
-        They go to ``v`` [matrices, reflections, rows].
+        ``v`` is [matrices, reflections, rows]. A vector is 1 on the diagonal, and 0
+        before it.
         """
         b, dtype = self.op.builder(), v.type.dtype
         raw = b.load("raw", b.operand(matrices_of(self.a)))
@@ -132,7 +138,7 @@ class _Reflections:
     def _scaled(
         self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
     ) -> Nest:
-        """Build the nest that multiplies rows of ``source`` by the reflections' scales.
+        """Build the nest that multiplies rows of ``source`` by the scales ``tau``.
 
         The products go to ``target``. With ``conjugate`` elements are conjugated;
         ``reason`` is for the plan's text.
@@ -159,9 +165,10 @@ class _Reflections:
         return b.nest(rest.type.shape, "Q")
 
     def _triangle_tests(self, b: NestBuilder) -> tuple[Value, Value]:
-        """Append two tests of an element: is it above the diagonal, is it on it.
+        """Append two tests: is an element above the diagonal, and is it on it.
 
-        Both are values of the nest that ``b`` builds.
+        Both are values of the nest that ``b`` builds: its row is less than its column,
+        or the same.
         """
         row, column = b.count("row", 1), b.count("at", 2)
         kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}
@@ -174,7 +181,7 @@ class _Reflections:
 def _product(
     x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
 ) -> LibraryCall:
-    """The call that stores products of the matrices of ``x`` and ``y`` in ``result``.
+    """Return the call that multiplies matrices of ``x`` and ``y`` into ``result``.
 
     All are row-major. ``transpose_a`` is 1 if the matrices of ``x`` are transposed,
     ``transpose_b`` likewise for ``y``, or 2 if they are also conjugated.

@@ -35,7 +35,8 @@ _INTEGERS: Final = (
 """The kernel's integer arguments.
 
 There are ``count`` vectors of ``length`` elements to rotate, ``total`` vectors to store
-on the far side. ``down`` is the stride along a vector, ``across`` from one to the next.
+on the far side. ``down`` is the stride along a vector of the operand, ``across`` the
+stride from one vector to the next. Results have such strides, too.
 """
 
 
@@ -46,7 +47,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Column-major matrices: an array [matrices, columns, rows]."""
+    """Column-major matrices: an array [matrices, columns, rows] from ``place`` on."""
 
     place: Pointer
     matrices: int
@@ -67,7 +68,10 @@ class Operand:
 
 
 def values(operand: Operand, s: Var) -> HandwrittenCall:
-    """The call that computes singular values ``s`` [..., count], largest first."""
+    """Return the call that computes singular values ``s``, largest first.
+
+    ``s`` is [..., count].
+    """
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
     text = _text(ColumnLayout(dtype, rows_of(length)), with_vectors=False)
@@ -77,18 +81,18 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
 
 
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
-    """The call for singular values ``s`` and vectors: ``u`` as rows, ``v`` as columns.
+    """Return the call for singular values ``s`` and singular vectors.
 
-    ``u`` are the left vectors, ``v`` the right ones. With ``full`` they are whole
-    bases. The kernel calls ``far`` the side whose vectors are the directions of the
-    rotated columns, of ``length`` elements, and ``near`` the other, which is the
-    product of rotations.
+    ``u`` has the left vectors as rows, ``v`` the right ones as columns. With ``full``
+    they are whole bases. The kernel calls ``far`` the side whose vectors are the
+    directions of the rotated columns, of ``length`` elements, and ``near`` the other
+    side, whose vectors are the product of rotations.
     """
     length, count, down, across = operand.integers
     rows = rows_of(length)
     text = _text(ColumnLayout(u.type.dtype, rows, rows), with_vectors=True)
     total = length if full else count
-    # Strides: from an element of a vector to the next, and to the next vector.
+    # Strides along a vector, and from vector to vector.
     of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)
@@ -123,8 +127,10 @@ def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:
 
 
 def _load_matrix_and_identity(layout: ColumnLayout) -> str:
-    """Lines that load the matrix, divided by its largest element, and the identity.
+    """Return lines that load the matrix, scaled, and the identity.
 
+    The matrix is divided by its largest element. The identity, which becomes the
+    product of the rotations, is there only if vectors are wanted (``layout.more``).
     ``layout`` says how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
@@ -159,12 +165,13 @@ for part in unrolled({parts}):
 
 
 def _values(layout: ColumnLayout, tolerance: float) -> str:
-    """Lines that store singular values in descending order.
+    """Return lines that store singular values in descending order.
 
-    ``known`` becomes the number of those above ``tolerance``, which exceed rounding
+    ``known`` becomes the number of values above ``tolerance``, which exceed rounding
     errors. ``layout`` says how columns are spread over the block.
     """
     t = short_name(layout.dtype)
+    # ``results`` has the squares of the values.
     return f"""
 if live:
 {indented(layout.load_pair("here"), 1)}
@@ -188,11 +195,11 @@ if live and (lane == 0):
 
 
 def _basis(layout: ColumnLayout) -> str:
-    """Lines that put the far side's vectors in order, and add missing ones.
+    """Return lines that put the far side's vectors in order, and add missing ones.
 
     They lie in the unused half of ``columns`` from ``spare`` on, each of ``rows``
-    elements. The first ``known`` are directions of rotated columns; those up to
-    ``total`` are made by Gram-Schmidt. ``layout`` says how columns are spread over the
+    elements. The first ``known`` are directions of rotated columns; the others, up to
+    ``total``, are made by Gram-Schmidt. ``layout`` says how columns are spread over the
     block.
     """
     rows, vector = layout.rows, layout.vector
@@ -215,7 +222,7 @@ for k in range(known, total):
 
 
 def _farthest_unit_vector(layout: ColumnLayout) -> str:
-    """Lines that make vector ``k``, orthogonal to those before it.
+    """Return lines that make vector ``k``, orthogonal to the vectors before it.
 
     It begins as the unit vector with the largest squared distance from their span;
     ``results`` has these distances. Each thread has one element of the vector, ``own``.
@@ -251,10 +258,10 @@ barrier()
 
 
 def _orthogonalize_again(layout: ColumnLayout) -> str:
-    """Lines that subtract from vector ``k`` its projections on the vectors before it.
+    """Return lines that make vector ``k`` orthogonal a second time.
 
-    ``results`` are its inner products with them. ``layout`` gives its dtype and the
-    number of rows.
+    They subtract its projections on the vectors before it. ``results`` has the inner
+    products with these. ``layout`` gives the dtype and the number of rows.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""# Once more: rounding errors weigh more in what is short.
@@ -275,7 +282,7 @@ barrier()
 
 
 def _normalize(layout: ColumnLayout) -> str:
-    """Lines that divide vector ``k``, of elements ``own``, by its length.
+    """Return lines that divide vector ``k``, of elements ``own``, by its length.
 
     ``layout`` gives its dtype and the number of rows.
     """
@@ -292,11 +299,11 @@ barrier()
 
 
 def _stored(layout: ColumnLayout) -> str:
-    """Lines that store the vectors of both sides, or NaN if the matrix ``failed``.
+    """Return lines that store the vectors of both sides.
 
-    Those of the far side are the basis. Those of the near side are the product of the
-    rotations, in ``x`` and ``y`` after the column's own elements. ``layout`` says how
-    columns are spread over the block.
+    If the matrix ``failed``, they are NaN. The vectors of the far side are the basis.
+    Those of the near side are the product of the rotations, in ``x`` and ``y`` after
+    the column's own elements. ``layout`` says how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     vector, step = layout.vector, layout.step

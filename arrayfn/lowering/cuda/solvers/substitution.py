@@ -44,7 +44,10 @@ _VECTOR_BYTES: Final = 16
 
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
-    """Whether the kernel is faster for ``n`` rows and ``sides`` right-hand sides."""
+    """Return whether the kernel is faster than cuBLAS for a system of this size.
+
+    The system has ``n`` rows and ``sides`` right-hand sides.
+    """
     return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
@@ -57,10 +60,10 @@ def substituted(
     *,
     unit: bool,
 ) -> HandwrittenCall:
-    """The call that solves ``matrix @ x = b`` for lower triangles, in place of ``b``.
+    """Return the call that solves ``matrix @ x = b`` in place of ``b``.
 
     Args:
-        matrix: The triangles, [matrix, row, column].
+        matrix: The lower triangles, [matrix, row, column].
         answers: How ``b`` is addressed as [matrix, row, side]. Strides of both may be
             negative: an upper triangle is a lower one backwards.
         b: The right-hand sides, which become x.
@@ -71,6 +74,7 @@ def substituted(
     dtype = b.type.dtype
     size = _ROWS[dtype]
     matrices = math.prod(b.type.shape[:-2])
+    # Blocks of rows of a matrix, and parts of its right-hand sides.
     blocks, parts = -(-n // size), -(-sides // _SIDES)
     _, down, across = matrix.strides
     _, row, side = answers.strides
@@ -111,12 +115,12 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
     With ``unit`` the diagonal is 1 and not read. The body's variables are:
 
     * ``chain``: the number of the matrix and of eight of its sides; ``step``: the
-    block's
-      number in its chain, from the top; ``line``: the thread's row of the matrix.
+      block's number in its chain, from the top; ``line``: the thread's row of the
+      matrix.
     * ``total``: the right-hand side of the thread's row and side, less the products
       with the unknowns so far.
     * ``inverse``: the lane's elements of its row of the inverse of the diagonal block;
-      ``own``: those of a row of a block to the left.
+      ``own``: the lane's elements of a row of a block to the left.
     * ``given`` (shared memory): two buffers, used alternately from ``here`` on, of the
       unknowns of a block above, or of ``total``; ``keep`` is the thread's index there.
     """
@@ -169,10 +173,10 @@ if mine:
 
 
 def _invert_diagonal(dtype: DType, size: int, unit: bool) -> str:
-    """Lines that load the block's triangle on the diagonal and compute ``inverse``.
+    """Return lines that invert the block's triangle on the diagonal, into ``inverse``.
 
-    That begins as the identity. Row after row is divided by its diagonal element and
-    passed through shared memory (``turned``) to the rows below, which eliminate it.
+    ``inverse`` begins as the identity. Row after row is divided by its diagonal element
+    and passed through shared memory (``turned``) to the rows below, which eliminate it.
     """
     t, pitch = short_name(dtype), size + 1
     each, vector = size // _SIDES, _VECTOR_BYTES // dtype.itemsize
@@ -205,19 +209,20 @@ for k in range({size}):
 
 
 def _group_pitch(dtype: DType, size: int) -> int:
-    """Elements in shared memory from those that a lane reads to the next lane's.
+    """Return the distance in shared memory of elements of neighbouring lanes.
 
-    They are padded by a vector, so that the lanes of a row read different banks.
+    It is padded by a vector, so that the lanes of a row read different banks.
     """
     return size + _VECTOR_BYTES // dtype.itemsize
 
 
 def _product(dtype: DType, size: int, row: str) -> str:
-    """Lines that make ``sums[0]`` the product of a row with the lane's right-hand side.
+    """Return lines that multiply a row by the lane's right-hand side.
 
-    ``row`` names the registers with the lane's elements of a row of ``size`` elements;
-    those of the sides are in ``given``, from ``here`` on. A lane sums its elements for
-    all eight sides; then lanes exchange sums until each has the whole sum of one side.
+    The product is ``sums[0]``. ``row`` names the registers with the lane's elements of
+    a row of ``size`` elements. The elements of all sides are in ``given``, from
+    ``here`` on. A lane sums the products of its elements for all eight sides; then
+    lanes exchange sums until each has the whole sum of one side.
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
@@ -235,10 +240,11 @@ for k in unrolled({each}):
 
 
 def _exchange(t: str, apart: int) -> str:
-    """Lines by which two lanes with ``2 * apart`` sums each get ``apart`` of them.
+    """Return lines by which two lanes add and share their sums.
 
-    The lanes are ``apart`` from each other; ``t`` is the short name of the dtype. A
-    lane keeps the sums of its own sides and sends the others.
+    Each lane has ``2 * apart`` sums before, and ``apart`` afterwards. The lanes are
+    ``apart`` from each other; ``t`` is the short name of the dtype. A lane keeps the
+    sums of its own sides and sends the other sums.
     """
     return f"""for k in unrolled({apart}):
     mine_now = sums[k]

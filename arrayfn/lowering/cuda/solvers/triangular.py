@@ -36,11 +36,11 @@ class System:
     """The system ``op(a) @ x = b``, or ``x @ op(a) = b`` unless ``left``.
 
     Args:
-        left: ``a`` is on the left of the unknowns.
-        lower: ``a`` is a lower triangle.
-        transpose: ``op`` transposes.
-        conjugate: ``op`` also conjugates.
-        unit: The diagonal of ``a`` is 1, and is not read.
+        left: Whether ``a`` is on the left of the unknowns.
+        lower: Whether ``a`` is a lower triangle.
+        transpose: Whether ``op`` transposes.
+        conjugate: Whether ``op`` also conjugates.
+        unit: Whether the diagonal of ``a`` is 1, and is not read.
     """
 
     left: bool
@@ -51,9 +51,11 @@ class System:
 
 
 def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[Lowered]:
-    """The steps that solve ``system`` in place: ``b`` [..., rows, columns] becomes x.
+    """Return the steps that solve ``system`` in place: ``b`` becomes x.
 
-    ``a`` is the triangle; ``op`` builds the nests around calls.
+    ``a`` is the triangle, ``b`` is [..., rows, columns]; ``op`` builds the nests around
+    calls. A batch of small matrices is one call of cuBLAS; others are solved by
+    columns.
     """
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -72,11 +74,18 @@ def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[L
 def _by_columns(
     op: MatrixEquation, a: Pointer, b: Var, system: System
 ) -> Iterable[Lowered]:
-    """The steps for large systems, by columns; parameters are as in ``solved``."""
+    """Yield the steps for large systems, by columns; parameters are as in ``solved``.
+
+    A kernel solves systems with few right-hand sides. For cuBLAS, nests bring the
+    triangle and the sides into the form that it is fast with, unless they have it, and
+    the answers back.
+    """
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
+    # The unknowns of one side are a column of b or, on the right, a row.
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
-    # What is on the left of its sides: the matrix as it is given, or its transpose.
+    # x @ op(a) = b is op(a).T @ x.T = b.T. So the matrix on the left of the unknowns is
+    # ``a`` or its transpose.
     is_transpose = left == system.transpose
     is_lower = system.lower != is_transpose
     matrix = StridedArray(a.array, dtype, (n * n, n, 1), a.offset)
@@ -84,11 +93,13 @@ def _by_columns(
     sides_of_b = matrices_of(b)
     answers = sides_of_b if left else transposed(sides_of_b)
     if not is_lower:
+        # An upper triangle is a lower one from the last row and column on.
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
     if is_substituted(dtype, n, sides):
         yield substituted(matrix, answers, b, n, sides, unit=system.unit)
         return
+    # The memory of ``a`` is a transposed matrix by columns, so that needs no copy.
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
@@ -116,9 +127,10 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
-    """The call of cuBLAS's ``form`` for ``matrices`` systems: ``b`` becomes x.
+    """Return the call of cuBLAS's ``form`` for ``matrices`` systems.
 
-    ``a`` are their triangles, ``system`` their kind, ``integers`` their sizes.
+    ``b`` becomes x. ``a`` are the triangles, ``system`` says their kind, ``integers``
+    their sizes.
     """
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",

@@ -33,11 +33,11 @@ class Keys:
 
     Args:
         dtype: The dtype of elements.
-        for_positions: Positions are sorted, so that equal elements such as 0.0 and -0.0
-            need equal keys.
-        descending: Sort in descending order.
-        part: The component of complex numbers to sort by; ``nans`` says which of real
-            and imaginary part are NaN.
+        for_positions: Whether positions are sorted, so that equal elements such as 0.0
+            and -0.0 need equal keys.
+        descending: Whether to sort in descending order.
+        component: The component of complex numbers to sort by; empty for other numbers.
+            ``nans`` says which of real and imaginary part are NaN.
     """
 
     dtype: DType
@@ -87,11 +87,13 @@ class Keys:
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that compute ``key`` of the element ``x``, an expression.
+        """Return lines that compute ``key`` of the element ``x``, an expression.
 
         Gives, for int32:
 
             key = (convert_i32_i64(x) ^ 2147483648) & 4294967295
+
+        A number is NaN if it differs from itself.
         """
         name = short_name(self.dtype)
         if self.component == "nans":
@@ -119,8 +121,12 @@ class Keys:
         return "\n".join(lines)
 
     def _encode_integer(self, x: str) -> str:
-        """The expression of the key of an integer or boolean ``x``."""
+        """Return the expression of the key of an integer or boolean ``x``.
+
+        Signed integers have the sign bit inverted.
+        """
         name = short_name(self.dtype)
+        # The bits are the key: the sort compares digits, which have no sign.
         if self.dtype == dtypes.uint64:
             return f"bitcast_u64_i64({x})"
         name = "u8" if self.dtype == dtypes.bool_ else name
@@ -130,7 +136,7 @@ class Keys:
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
-        """Lines that compute ``key`` of the float ``x``.
+        """Return lines that compute ``key`` of the float ``x``.
 
         Gives, for float32, to sort elements:
 
@@ -162,7 +168,7 @@ class Keys:
         ]
 
     def decode(self) -> str:
-        """Lines that compute ``x``, the element whose key is ``key``.
+        """Return lines that compute ``x``, the element whose key is ``key``.
 
         Gives, for int32: ``x = convert_i64_i32(key ^ 2147483648)``.
         """

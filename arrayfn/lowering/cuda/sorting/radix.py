@@ -4,10 +4,11 @@ Rows that fit into the shared memory of a block are sorted there by all their di
 (``row_sort``). Longer ones are cut into tiles, one for each block, and each digit takes
 three kernels:
 
-1. ``count_digits``: each tile counts its digits. 2. ``digit_offsets``: for each digit,
-a running sum over the tiles says where a tile's elements of that digit begin. If there
-are few tiles, the next kernel does that. 3. ``tile_sort``: each tile sorts its elements
-by the digit and writes them to these offsets.
+1. ``count_digits``: each tile counts its digits.
+2. ``digit_offsets``: for each digit, a running sum over the tiles says where a tile's
+   elements of that digit begin. If there are few tiles, the next kernel does that.
+3. ``tile_sort``: each tile sorts its elements by the digit and writes them to these
+   offsets.
 
 Equal digits keep their order, and nothing depends on which block runs first. Merrill
 and Grimshaw, "High performance and scalable radix sorting", 2011; Adinets and Merrill,
@@ -45,11 +46,12 @@ _RESIDENT: Final = 1024
 
 
 def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
-    """The kernel whose blocks each sort a tile of a row and write ``keep`` elements.
+    """Return the kernel whose blocks each sort a tile of a row in shared memory.
 
-    Elements beyond the row's end come last. The kernel's integers are ``n``, the length
-    of a row, ``tiles`` of it, ``keep``, ``length`` (see ``SortData.store``) and
-    ``bits``, the number of a key's low bits that differ.
+    The first ``keep`` elements of the tile are written. Elements beyond the row's end
+    come last. The kernel's integers are ``n``, the length of a row, ``tiles``, the
+    tiles of a row, ``keep``, ``length`` (see ``SortData.store``) and ``bits``, the
+    number of a key's low bits that differ.
 
     Args:
         data: What the kernel reads and writes.
@@ -95,7 +97,7 @@ for at in range(thread, keep, {tile.threads}):
 
 
 def _declare_keys(data: SortData, tile: Tile) -> str:
-    """Lines that declare the registers for a thread's keys and their ranks."""
+    """Return lines that declare the registers for a thread's keys and their ranks."""
     return f"""
 keys = registers_{data.keys.word}({tile.items})
 places = registers_i32({tile.items})
@@ -103,7 +105,10 @@ places = registers_i32({tile.items})
 
 
 def _load_values(data: SortData, tile: Tile) -> str:
-    """Lines that fill ``value_registers`` with the values of a thread's elements."""
+    """Return lines that fill ``value_registers`` with a thread's values.
+
+    Values that are not read are the elements' positions in their row.
+    """
     value = "values_in[source + at]"
     if not data.reads_values:
         value = "convert_i64_i32(source + at - row * n)"
@@ -116,11 +121,11 @@ for item in range({tile.items}):
 
 
 def _sort_in_shared(data: SortData, tile: Tile, bits: str, source: str) -> str:
-    """Lines that sort a tile by all digits of its keys, in shared memory.
+    """Return lines that sort a tile by all digits of its keys, in shared memory.
 
     After each digit the keys, and values, return to registers in their new order.
-    ``bits`` is the expression of the number of bits to sort by, ``source`` that of the
-    index of element ``at``.
+    ``bits`` is the expression of the number of bits to sort by, ``source`` the
+    expression of the index in ``keys_in`` of element ``at`` of the tile.
     """
     value = "value_registers[item]" if data.has_values else ""
     return f"""
@@ -139,7 +144,7 @@ while shift < {bits}:
 
 
 def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
-    """The kernel that counts how often each digit at ``shift`` occurs in each tile.
+    """Return the kernel that counts the digits at ``shift`` in each tile.
 
     The layout of ``counts_out`` is [row, digit, tile] if ``digit_offsets`` follows
     (``scanned``), else [row, tile, digit]. ``data`` says what is read.
@@ -178,10 +183,10 @@ for digit in range(thread, 256, {tile.threads}):
 
 
 def digit_offsets(threads: int) -> Handwritten:
-    """The kernel that replaces a digit's counts by their exclusive sums over tiles.
+    """Return the kernel that sums up a digit's counts over the tiles of a row.
 
-    A block of ``threads`` threads computes one digit of a row; it also writes the
-    total.
+    A count becomes the sum of the counts of the tiles before (an exclusive sum). A
+    block of ``threads`` threads computes one digit of a row; it also writes the total.
     """
     warps = threads // WARP
     body = f"""
@@ -217,11 +222,11 @@ if thread == 0:
 
 
 def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
-    """The kernel that sorts tiles by a digit, and writes each to offsets in its row.
+    """Return the kernel that sorts tiles by a digit, and writes them to their rows.
 
-    ``counts_in`` are the results of ``digit_offsets`` (``scanned``), or the counts of
-    all tiles. Only the first ``keep`` elements of a row are written. ``data`` says what
-    is read and written.
+    Each digit's elements go to their offset in the row. ``counts_in`` are the results
+    of ``digit_offsets`` (``scanned``), or the counts of all tiles. Only the first
+    ``keep`` elements of a row are written. ``data`` says what is read and written.
     """
     is_narrow = data.keys.word == "u32" and not data.has_values
     shared = tile_shared_arrays(data, tile, bases=True)
@@ -230,7 +235,7 @@ def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
         value = "values_in[source + at]"
     elif data.has_values:
         value = f"convert_i64_i32(tile * {tile.size} + at)"
-    # What waits for memory comes first.
+    # The loads from memory come first.
     body = f"""
 {THREAD_NUMBERS}
 {shared.text}

@@ -56,9 +56,10 @@ def can_sort(equation: Equation) -> bool:
 
 
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
-    """The calls for a sort, an argsort or a top_k along the last axis.
+    """Yield the calls for a sort, an argsort or a top_k along the last axis.
 
-    ``reads`` says where operands lie; ``gpu`` how large tiles are.
+    ``reads`` says where operands lie; ``gpu`` how large tiles are. An empty result
+    needs no calls.
     """
     x = equation.inputs[0]
     source = pointer_of(x, reads)
@@ -93,10 +94,11 @@ def sort_rows(
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
+    """Yield the calls that sort ``arrays``, keys and perhaps values, into ``outputs``.
 
-    ``data`` describes them. If ``bits`` is given, keys differ only in that many low
-    bits. ``gpu`` says how large tiles are.
+    Rows that fit into a block's shared memory take one call. ``data`` describes the
+    arrays. If ``bits`` is given, keys differ only in that many low bits. ``gpu`` says
+    how large tiles are.
     """
     keys = arrays[0]
     if rows.n <= _max_tile(gpu):
@@ -114,10 +116,10 @@ def _sort_complex(
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``elements``, or their positions, by each component.
+    """Yield the calls that sort complex ``elements``, or their positions.
 
-    ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
-    positions.
+    They are sorted by one component after the other. ``name`` is ``"sort"`` or
+    ``"argsort"``. ``output`` receives the elements or the positions.
     """
     parts = [
         Keys(dtype, for_positions=True, component=component) for component in COMPONENTS
@@ -129,6 +131,7 @@ def _sort_complex(
         tile = _tile_of(rows.n, gpu)
         yield _row_sort(rows, data, tile, [elements], elements, [output], parts=parts)
         return
+    # Each component sorts positions, in the order of the components before.
     arrays = [elements]
     for keys in parts:
         data = SortData(keys, key_output="nothing", output_values="i32")
@@ -155,7 +158,7 @@ def sort_digits(
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort rows of any length, digit by digit.
+    """Yield the calls that sort rows of any length, digit by digit.
 
     Args:
         rows: The rows.
@@ -169,6 +172,8 @@ def sort_digits(
     """
     keys, size = data.keys, rows.count * rows.n
     shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT_BITS)
+    # Between the first and the last digit, keys and values are in memory as they are
+    # sorted.
     between = replace(
         data,
         key_source="words",
@@ -209,7 +214,10 @@ def sort_by_digit(
     gpu: GpuConfig,
     totals: Pointer | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort rows by the digit that begins at bit ``shift``.
+    """Yield the calls that sort rows by the digit that begins at bit ``shift``.
+
+    Offsets of tiles are computed by a kernel of their own if there are many tiles, or
+    if ``totals`` are asked for.
 
     Args:
         rows: The rows.
@@ -259,10 +267,12 @@ def _top_k(
     outputs: list[Pointer],
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls for the first ``keep`` of each row: those of its tiles, then of these.
+    """Yield the calls for the first ``keep`` elements of each row.
 
-    This is repeated until a block holds all candidates of a row. ``outputs`` are the
-    elements and their positions.
+    First each tile of a row is sorted, and its first ``keep`` elements are candidates.
+    This is repeated with the candidates until a block holds all candidates of a row. If
+    ``keep`` is more than half of a tile, rows are sorted as a whole. ``outputs`` are
+    the elements and their positions.
     """
     max_tile = _max_tile(gpu)
     arrays, n = [elements], rows.n
@@ -298,7 +308,7 @@ def _row_sort(
     bits: int | None = None,
     parts: Sequence[Keys] = (),
 ) -> HandwrittenCall:
-    """The call that sorts each tile of rows in one kernel.
+    """Return the call that sorts each tile of rows in one kernel.
 
     Args:
         rows: The rows.
@@ -307,7 +317,7 @@ def _row_sort(
         arrays: The keys, and perhaps values.
         elements: The elements, of which ``data`` may gather some.
         outputs: The results.
-        length: The length of the rows of ``elements``; 0 if that of ``rows``.
+        length: The length of the rows of ``elements``; 0 if it is ``rows.n``.
         bits: The number of low bits in which keys differ, if not all.
         parts: The keys to sort by, if there are several.
     """
@@ -330,7 +340,7 @@ def _row_sort(
 
 
 def _max_tile(gpu: GpuConfig) -> int:
-    """Elements of the largest tile that a block sorts in shared memory."""
+    """Return the most elements that a block sorts in shared memory."""
     return gpu.sort_row_threads * gpu.sort_items
 
 

@@ -63,8 +63,10 @@ class SortData:
     Args:
         keys: How elements become keys.
         key_source: Keys are computed from ``elements`` in their order, or from the
-            elements at positions (``gathered``), or are read as they are (``words``).
-        reads_values: Values are read. Otherwise they are positions, counted from 0.
+            elements at the positions that are values (``gathered``), or are read as
+            they are (``words``).
+        reads_values: Whether values are read. Otherwise they are the elements'
+            positions, counted from 0.
         key_output: Keys are written as ``words`` or as ``elements``; or the elements at
             the sorted positions are written (``gathered``), or ``nothing``.
         output_values: The dtype in which values are written; empty if they are not.
@@ -103,7 +105,11 @@ class SortData:
         return (*names, "values_out") if self.output_values else names
 
     def load(self, at: str = "source + at") -> str:
-        """Lines that compute ``key`` of the element at index ``at`` of ``keys_in``."""
+        """Return lines that compute ``key`` of the tile's element at ``at``.
+
+        ``at`` is an index of ``keys_in`` or, if keys are gathered, of ``values_in``,
+        which has the position in the row.
+        """
         if self.key_source == "words":
             return f"key = {call_of(self.keys.from_word, f'keys_in[{at}]')}"
         if self.key_source == "gathered":
@@ -111,7 +117,7 @@ class SortData:
         return f"x = keys_in[{at}]\n{self.keys.encode()}"
 
     def store(self, length: str = "n") -> str:
-        """Lines that write the tile's element ``at`` to index ``target``.
+        """Return lines that write the tile's element ``at`` to index ``target``.
 
         They read ``words`` and ``values`` in shared memory. ``length`` is the
         expression of the length of the rows that elements are gathered from.
@@ -134,12 +140,15 @@ class SortData:
 
 
 def call_of(function: str, argument: str) -> str:
-    """The expression ``function(argument)``, or ``argument`` without a function."""
+    """Return the expression ``function(argument)``, or ``argument`` if no function."""
     return f"{function}({argument})" if function else argument
 
 
 class SharedArrays:
-    """Lays out arrays in dynamic shared memory, at multiples of 16 bytes."""
+    """Lays out arrays in dynamic shared memory, at multiples of 16 bytes.
+
+    ``lines`` declare the arrays, and ``size`` is their size in bytes.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -186,10 +195,10 @@ below = convert_i64_i32((1 << lane) - 1)
 
 
 def sum_up_warp(own: str) -> str:
-    """Lines that set ``before`` to the sum of ``own`` over the lanes up to this one.
+    """Return lines that set ``before`` to the sum of ``own`` over a warp's lanes.
 
-    ``own`` is a variable of each thread. The warps' totals go to the shared array
-    ``sums``; a barrier of the block follows.
+    The sum is over the lanes up to this one. ``own`` is a variable of each thread. The
+    warps' totals go to the shared array ``sums``; a barrier of the block follows.
     """
     return f"""
 before = {own}
@@ -204,7 +213,10 @@ barrier()
 
 
 def tile_of_block(tile: Tile) -> str:
-    """Lines that compute which tile of which row a block sorts, and where it lies."""
+    """Return lines that compute which tile of which row a block sorts.
+
+    They also define where the tile begins (``source``), and its length (``count``).
+    """
     return f"""
 row = quotient(block_index(), tiles)
 tile = remainder(block_index(), tiles)
@@ -214,7 +226,7 @@ count = min_i64(n - tile * {tile.size}, {tile.size})
 
 
 def load_keys(data: SortData, tile: Tile, source: str = "source + at") -> str:
-    """The phase *load*: lines that fill ``keys``.
+    """Return lines of the phase *load*, which fill ``keys``.
 
     Beyond the tile's last element, keys are the largest key. ``source`` is the
     expression of the index in ``keys_in`` of the tile's element ``at``.
@@ -232,7 +244,7 @@ for item in range({tile.items}):
 
 
 def rank_digits(keys: Keys, tile: Tile) -> str:
-    """The phase *rank*: lines that set ``places`` to ranks.
+    """Return lines of the phase *rank*, which set ``places`` to ranks.
 
     Each of ``keys`` is ranked among the warp's keys with the same digit, and
     ``counters`` become the number of each digit in each warp.
@@ -257,17 +269,17 @@ barrier()
 
 
 def digit_starts(tile: Tile) -> str:
-    """The phase *digit starts*, for a tile by itself: lines that fill ``starts``.
+    """Return lines of the phase *digit starts*, which fill ``starts``.
 
-    Each thread has some digits, and replaces each warp's counter by the sum of the
-    counters of the warps before. Running sums over threads, by shuffles and ``sums``,
-    give the starts.
+    They are for a tile by itself. Each thread has some digits, and replaces each warp's
+    counter by the sum of the counters of the warps before. Running sums over threads,
+    by shuffles and ``sums``, give the starts.
     """
     return _running_sums(tile, "", "")
 
 
 def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
-    """As ``digit_starts``; the lines also fill ``bases``, by the counts of all tiles.
+    """Return lines that fill ``starts``, and ``bases`` by the counts of all tiles.
 
     ``bases[digit]`` says where in the row this tile's elements of the digit begin, less
     ``starts[digit]``. With ``scanned`` another kernel has computed running sums of the
@@ -283,18 +295,18 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
 
 
 def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
-    """Lines that compute where digits begin in the tile and, if asked, in the row.
+    """Return lines that compute where digits begin in the tile, and in the row.
 
     Args:
         tile: The tile.
         in_row: The expression that counts ``digit`` in the row; empty to compute no
             starts in the row.
-        in_earlier_tiles: The expression that counts it in the tiles before.
+        in_earlier_tiles: The expression that counts ``digit`` in the tiles before.
     """
     each, warps = max(1, DIGIT_VALUES // tile.threads), tile.warps
 
     def of_row(line: str) -> str:
-        """``line``, or nothing where there are no starts in the row."""
+        """Return ``line`` if starts in the row are computed, else an empty line."""
         return line if in_row else ""
 
     return f"""
@@ -340,10 +352,11 @@ barrier()
 
 
 def sum_counts(tile: Tile) -> str:
-    """Lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
+    """Return lines that sum the counts of the row's tiles, for ``digit_starts_in_row``.
 
     For each digit of a thread of ``tile`` they set two registers: ``in_row``, the sum
-    over all tiles, and ``in_tiles``, that over the tiles before. They need no barrier.
+    over all tiles, and ``in_tiles``, the sum over the tiles before. They need no
+    barrier.
     """
     each = max(1, DIGIT_VALUES // tile.threads)
     return f"""
@@ -368,10 +381,11 @@ for part in range({each}):
 
 
 def move_to_shared(keys: Keys, tile: Tile, value: str = "") -> str:
-    """The phase *move*: lines that store each key at its sorted index in ``words``.
+    """Return lines of the phase *move*, which sort the keys into ``words``.
 
-    ``value`` is the expression of the key's value, which goes to ``values``; empty if
-    there are none. It may depend on ``at``, the key's index in the tile.
+    Each key goes to its sorted index. ``value`` is the expression of the key's value,
+    which goes to ``values``; empty if there are none. It may depend on ``at``, the
+    key's index in the tile.
     """
     store_value = ""
     if value:

@@ -33,7 +33,7 @@ DEPTHWISE_ROLES: Final[dict[str, Roles]] = {
 
 
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
-    """The roles of the axes of a library call's arrays, by the arrays' names.
+    """Return the roles of the axes of a library call's arrays, by the arrays' names.
 
     There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
     of groups if ``grouped``.
@@ -46,22 +46,22 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
         "output": (OUTER, *inner),
     }
     counts = {OUTER: 1, INNER: 1, SPATIAL: axes, GROUP: int(grouped)}
-    found: dict[str, Roles] = {}
+    roles_by_name: dict[str, Roles] = {}
     for name, order in orders.items():
         roles: dict[int, Axes] = {}
         at = 0
         for role in order:
             roles[role] = tuple(range(at, at + counts[role]))
             at += counts[role]
-        found[name] = roles[GROUP], roles[OUTER], roles[INNER], roles[SPATIAL]
-    return found
+        roles_by_name[name] = roles[GROUP], roles[OUTER], roles[INNER], roles[SPATIAL]
+    return roles_by_name
 
 
 def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[int]]:
-    """The roles of a convolution's axes by array, with spatial axes in memory order.
+    """Return the roles of a convolution's axes, with spatial axes in memory order.
 
-    The second result is the order of the spatial axes in memory, by their numbers in
-    ``params``, the equation's parameters.
+    The first result has the roles by array. The second is the order of the spatial axes
+    in memory, by their numbers in ``params``, the equation's parameters.
     """
     roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
     first = "operand" if "operand" in ARRAYS[params["gives"]] else "output"
@@ -81,9 +81,9 @@ def without_groups(roles: Roles) -> Roles:
 
 
 def by_channel(name: str, roles: Roles) -> Roles:
-    """The roles for the array ``name`` of a depthwise convolution.
+    """Return the roles for the array ``name`` of a depthwise convolution.
 
-    Its groups are channels.
+    Channels and groups are the same axis there, which counts as one of groups.
     """
     groups, outer, inner, space = roles
     if name == "kernel":
@@ -92,9 +92,10 @@ def by_channel(name: str, roles: Roles) -> Roles:
 
 
 def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
-    """How many of operand and output are contiguous with channels last, or first.
+    """Return how many of operand and output are contiguous with these channels.
 
-    ``roles`` are the roles of their axes, by name.
+    Channels are ``last``, or first. ``roles`` are the roles of the arrays' axes, by
+    name.
     """
     order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
     count = 0
@@ -105,10 +106,11 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
 
 
 def _library_order(array_roles: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """The order of an array's axes in a library's array: flat, and by library axis.
+    """Return the order of an array's axes in a library's array.
 
-    Several axes of one role become one axis of the library's array. ``array_roles`` are
-    the roles of the array's axes, ``target`` those of the library's.
+    It comes flat, and as one tuple for each axis of the library's array, because
+    several axes of one role become one axis there. ``array_roles`` are the roles of the
+    array's axes, ``target`` the roles of the library's axes.
     """
     groups: dict[int, Axes] = {
         target[role][0]: array_roles[role]

@@ -51,11 +51,13 @@ from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolut
 
 _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _MAX_AXES: Final = 3
+"""The most spatial axes of a library's convolution."""
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 """Names of a call's integers for each spatial axis; the axis's number follows them."""
 ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
 """Suffixes of providers that multiply on tensor cores."""
 DEPTHWISE: Final = "depthwise"
+"""What the parameter ``lies`` is for a convolution by a handwritten kernel."""
 
 
 def program_of(provider: str, p: Mapping[str, int]) -> Program:
@@ -63,8 +65,11 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
 
     It computes what a call of ``provider`` with the integers ``p`` computes.
     """
+    # For example ``convolution_output_f32_tf32``.
     _, gives, short, *more = provider.split("_")
     roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
+    # The names of the integers with the extents of each array: along spatial axes, and
+    # of its axes of groups, outer and inner axes (in the order of roles).
     along = {"operand": "extent", "kernel": "size", "output": "count"}
     counts = {
         "operand": (p["groups"], p["batch"], p["inner"]),
@@ -73,7 +78,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
-        """The type of the array ``name``: operand, kernel or output."""
+        """Return the type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
@@ -107,13 +112,13 @@ class _Arrangement:
 
     Args:
         provider: The provider of the call.
-        integers: Its integers.
+        integers: The call's integers.
         roles: The roles of axes in the equation's arrays.
         params: The parameters of the rewritten equation.
         extra_padding: Zeros before and after axes of the operand that a copy adds,
             because the library pads both sides alike.
-        dtype: The dtype that it is computed in.
-        algorithm: How it is computed.
+        dtype: The dtype that the convolution is computed in.
+        algorithm: How the convolution is computed.
     """
 
     provider: str
@@ -129,6 +134,7 @@ class _Arrangement:
         """Arrange ``equation``; None if cuDNN does not support its dtypes or axes.
 
         Channels are last or first, whichever makes more of the arrays contiguous.
+        Depthwise convolutions for which there is a kernel have its axes instead.
         """
         params, types = equation.params, [atom.type for atom in equation.inputs]
         axes, gives = len(params["strides"]), params["gives"]
@@ -146,6 +152,7 @@ class _Arrangement:
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
             roles = {name: without_groups(own) for name, own in roles.items()}
+        # Parameters of spatial axes, in the order of memory.
         strides, dilations, padding = (
             tuple(params[key][k] for k in order)
             for key in ("strides", "dilations", "padding")
@@ -163,10 +170,12 @@ class _Arrangement:
             is_by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
             is_slow = gives == "kernel" and is_by_channel
             if is_slow and dtype in dtypes.HALF_PRECISION:
-                dtype = dtypes.float32  # for which cuDNN has a faster engine
+                dtype = dtypes.float32  # cuDNN has a faster engine for it
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
             provider += "_tf32"
+        # The extents of a cotangent do not follow from its operands: they are a
+        # parameter.
         spatial = {"operand": "extent", "kernel": "size"}.get(gives)
         each = range(axes)
         changed = {
@@ -181,17 +190,18 @@ class _Arrangement:
         return _Arrangement(provider, integers, roles, changed, extra_padding, dtype)
 
     def provider_name(self, deterministic: bool) -> str:
-        """The provider's name, which ends with ``_any`` if sums may have any order.
+        """Return the provider's name; it ends with ``_any`` if sums may have any order.
 
-        They may not if results must be ``deterministic``.
+        They must have a fixed order if results must be ``deterministic``.
         """
         return self.provider if deterministic else f"{self.provider}_any"
 
     def is_product(self) -> bool:
-        """Whether to compute it as a matrix product: windows have one element.
+        """Return whether to compute the convolution as a matrix product.
 
-        Strided windows have to be copied for that. On tensor cores the copy takes
-        longer than the product, so the library computes the convolution.
+        Its windows must have one element. Strided windows have to be copied for that.
+        On tensor cores the copy takes longer than the product, so the library computes
+        the convolution.
         """
         p, axes = self.integers, range(self.integers["axes"])
         plain = all(
@@ -201,7 +211,10 @@ class _Arrangement:
         return plain and not (is_strided and self.provider.endswith(ON_TENSOR_CORES))
 
     def is_sum_of_slices(self) -> bool:
-        """Whether a fused kernel sums the windows as fast as it reads memory."""
+        """Return whether a fused kernel sums the windows as fast as it reads memory.
+
+        It does for a single input channel and short windows.
+        """
         p, gives = self.integers, self.params["gives"]
         window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
         single = {"output": p["inner"], "operand": p["outer"]}
@@ -213,7 +226,7 @@ class _Arrangement:
         ``operands`` are the equation's; the value returned has the type ``result``.
         """
         gives = self.params["gives"]
-        # Blocks have borders, which take in the extra padding.
+        # An algorithm by blocks pads the operand itself, by its borders.
         is_padded = bool(self.extra_padding) and self.algorithm == "library"
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
         if is_padded and "operand" in arrays:
@@ -222,21 +235,27 @@ class _Arrangement:
             to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
-        made = self._compute([conversion.convert(x, self.dtype) for x in in_order])
-        made = conversion.convert(made, result.dtype)
+        library_result = self._compute(
+            [conversion.convert(x, self.dtype) for x in in_order]
+        )
+        library_result = conversion.convert(library_result, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
         if gives != "operand" or not is_padded:
-            return from_library_axes(made, result, *back)
+            return from_library_axes(library_result, result, *back)
+        # The cotangent of a padded operand: cut off the extra padding.
         padding = [self.extra_padding.get(a, (0, 0)) for a in range(result.ndim)]
         start = tuple(low for low, _ in padding)
         limit = tuple(low + n for low, n in zip(start, result.shape, strict=True))
         wide = (n + sum(both) for n, both in zip(result.shape, padding, strict=True))
-        made = from_library_axes(made, result.with_shape(wide), *back)
+        library_result = from_library_axes(
+            library_result, result.with_shape(wide), *back
+        )
         ones = (1,) * result.ndim
-        return slicing.slice_(made, start=start, limit=limit, strides=ones)
+        return slicing.slice_(library_result, start=start, limit=limit, strides=ones)
 
     def _with_extra_padding(self, x: Atom) -> Atom:
         """Pad ``x``, the operand, with the zeros that the library does not add."""
+        # Zeros before, after and between the elements along each axis.
         config = tuple(
             (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
         )
@@ -244,7 +263,10 @@ class _Arrangement:
         return slicing.pad(x, zero, config=config)
 
     def _compute(self, operands: Sequence[Atom]) -> Atom:
-        """The convolution of ``operands``, whose axes are the library's."""
+        """Emit the convolution of ``operands``, whose axes are the library's.
+
+        Returns its result.
+        """
         if self.algorithm == "library":
             return padded_convolution(operands[0], operands[1], **self.params)
         space = self.roles["operand"][SPATIAL]
@@ -261,16 +283,17 @@ def _integers_of(
     along: tuple[Axes, Axes, Sequence[tuple[int, int]]],
     last: bool,
 ) -> dict[str, int]:
-    """The integer arguments of a library's call for a convolution, by name.
+    """Return the integer arguments of a library's call for a convolution, by name.
 
     Args:
         arrays: The types of operand, kernel and output.
-        roles: The roles of their axes.
+        roles: The roles of the arrays' axes.
         along: Strides, dilations and padding of the spatial axes.
-        last: Channels are the last axes, not the first.
+        last: Whether channels are the last axes, not the first.
     """
 
     def count(name: str, role: int) -> int:
+        """Return the product of the extents of the array's axes with this role."""
         return math.prod(extents_of(arrays[name], roles[name][role]))
 
     integers = {
@@ -285,6 +308,7 @@ def _integers_of(
         extents_of(arrays[name], roles[name][SPATIAL])
         for name in ("operand", "kernel", "output")
     )
+    # For each axis: extent, size, count, stride, dilation, and the two paddings.
     for k, (*numbers, (low, high)) in enumerate(zip(*extents, *along, strict=True)):
         values = zip(AXIS, (*numbers, low, high), strict=True)
         integers.update({f"{name}{k}": value for name, value in values})
@@ -328,11 +352,11 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The rewritten ``equation`` of ``operands``; None if it stays."""
-        found = _library_convolution(equation, choose, deterministic)
-        if found is None:
+        """Return the result of the rewritten ``equation``; None to keep it."""
+        arrangement = _library_convolution(equation, choose, deterministic)
+        if arrangement is None:
             return None
-        return [found.emit(operands, equation.outputs[0].type)]
+        return [arrangement.emit(operands, equation.outputs[0].type)]
 
     return rewritten(program, arrange)
 
@@ -342,43 +366,43 @@ def _library_convolution(
 ) -> _Arrangement | None:
     """Arrange a convolution that a library, or a handwritten kernel, computes.
 
-    None for other equations. ``choose`` and ``deterministic`` are as in
-    ``for_library``.
+    None for other equations, and for convolutions that are faster as matrix products or
+    as sums of slices. ``choose`` and ``deterministic`` are as in ``for_library``.
     """
     if equation.primitive is not padded_convolution:
         return None
     if not all(isinstance(atom, Var) for atom in equation.inputs):
         return None
-    found = _Arrangement.of(equation)
-    if found is None or found.is_product():
+    arrangement = _Arrangement.of(equation)
+    if arrangement is None or arrangement.is_product():
         return None
-    if found.params["lies"] == DEPTHWISE:
-        return found
-    if found.is_sum_of_slices():
+    if arrangement.params["lies"] == DEPTHWISE:
+        return arrangement
+    if arrangement.is_sum_of_slices():
         return None
-    algorithm = choose(found.provider_name(deterministic), found.integers)
-    return None if algorithm == "product" else replace(found, algorithm=algorithm)
+    algorithm = choose(arrangement.provider_name(deterministic), arrangement.integers)
+    return None if algorithm == "product" else replace(arrangement, algorithm=algorithm)
 
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
 ) -> Iterable[Lowered]:
-    """The calls, of the library or of handwritten kernels, for a rewritten equation.
+    """Return the calls, of the library or of kernels, for a rewritten equation.
 
     ``reads`` says where operands lie; with ``deterministic`` sums have a fixed order.
     """
-    found = _Arrangement.of(equation)
-    assert found is not None
+    arrangement = _Arrangement.of(equation)
+    assert arrangement is not None
     gives = equation.params["gives"]
     pointers = [pointer_of(atom, reads) for atom in equation.inputs]
     (output,) = equation.outputs
-    if found.params["lies"] == DEPTHWISE:
-        return depthwise(pointers[0], pointers[1], output, gives, found.integers)
+    if arrangement.params["lies"] == DEPTHWISE:
+        return depthwise(pointers[0], pointers[1], output, gives, arrangement.integers)
     call = LibraryCall(
-        provider=found.provider_name(deterministic),
+        provider=arrangement.provider_name(deterministic),
         reads=dict(zip(ARRAYS[gives], pointers, strict=True)),
         writes={gives: Pointer(output)},
-        integers=found.integers,
+        integers=arrangement.integers,
         items=1,
         library="cuDNN",
     )

@@ -30,11 +30,11 @@ _MAX_WIDTH: Final = 9  # columns of a window
 
 
 def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether these kernels compute the convolution with the integers ``p``.
+    """Return whether these kernels compute the convolution with the integers ``p``.
 
     ``gives`` says which of its arrays is computed, of dtype ``dtype``. The operand's
-    cotangent is the convolution of the output's by the reversed kernel, if strides are
-    1.
+    cotangent is computed only if strides are 1: it is then a convolution of the
+    output's cotangent by the reversed kernel.
     """
     if (
         p["axes"] != AXES
@@ -52,9 +52,10 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
-    """The extents of a convolution, or of its operand's cotangent.
+    """Return the extents of a convolution, or of its operand's cotangent.
 
-    ``gives`` says which; ``p`` are the integers that a call of cuDNN would have.
+    ``gives`` says which of them; ``p`` are the integers that a call of cuDNN would
+    have.
     """
     rows_name, other = ("count", "extent") if gives == "output" else ("extent", "count")
     rows, columns = (p[f"{rows_name}{k}"] for k in range(AXES))
@@ -65,9 +66,9 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 def depthwise(
     first: Pointer, second: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
-    """The calls that compute ``result``, one of the arrays of a convolution.
+    """Return the calls that compute ``result``, one of the arrays of a convolution.
 
-    ``gives`` says which of them it is; ``first`` and ``second`` are the other two. The
+    ``gives`` says which array it is; ``first`` and ``second`` are the other two. The
     convolution's kernel is [size, size, channel]; ``p`` are the integers that a call of
     cuDNN would have.
     """
@@ -79,7 +80,7 @@ def depthwise(
 def _convolution(
     source: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
-    """The call that computes ``result``: the output, or the operand's cotangent.
+    """Return the call that computes ``result``: output, or operand's cotangent.
 
     ``source`` is the array that windows move over, and ``taps`` the convolution's
     kernel. ``gives`` and ``p`` are as in ``depthwise``.
@@ -88,7 +89,11 @@ def _convolution(
     forward = gives == "output"
 
     def along(k: int) -> WindowAxis:
-        """The windows along spatial axis ``k``."""
+        """Return the windows along spatial axis ``k``.
+
+        For the operand's cotangent, windows reach to the other side: their padding is
+        the rest of the window.
+        """
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
         return WindowAxis(size, p[f"stride{k}"], step, before)
@@ -112,12 +117,12 @@ def _convolution(
 
 
 def _body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool) -> str:
-    """The kernel's lines, which compute ``sums`` from ``x`` and ``taps``.
+    """Return the kernel's lines, which compute ``sums`` from ``x`` and ``taps``.
 
     ``axes`` are the windows along lines and along columns. Taps are reversed unless
-    ``forward``. A line of taps is loaded to ``tap0``, ``tap1`` and so on; each channel
-    of the outputs ``sums0`` to ``sums3`` adds the products of these and the elements
-    ``x0``, ``x1`` and so on.
+    ``forward``. A line of taps is loaded to ``tap0``, ``tap1`` and so on. For each
+    channel, the outputs ``sums0`` to ``sums3`` add the products of taps and the
+    elements ``x0``, ``x1`` and so on.
     """
     down, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]

@@ -25,15 +25,17 @@ from arrayfn.lowering.libraries.calls import Pointer
 _MAX_THREADS: Final = 1 << 16
 """Threads of the first kernel. For larger images each thread has more lines."""
 _MAX_SUMS: Final = 72  # 32-bit registers for a thread's sums
-_LARGEST: Final = 2**31
+_LARGEST: Final = 2**31  # indices are below it
 _SUM_WARPS: Final = 32
 """Warps of a block of the second kernel, and lanes of a warp."""
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether a thread has enough registers for the sums of a row of the window.
+    """Return whether the kernels compute the kernel's cotangent of this convolution.
 
-    ``p`` are the integers that a call of cuDNN would have, ``dtype`` is that of arrays.
+    They do if a thread has enough registers for the sums of a row of the window, and if
+    indices are small enough. ``p`` are the integers that a call of cuDNN would have,
+    ``dtype`` is the arrays' dtype.
     """
     lanes = Lanes(dtype)
     words = BY_SHORT_NAME[lanes.compute].itemsize // 4
@@ -42,7 +44,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     return (
         p["size1"] * lanes.count * words <= _MAX_SUMS
         and max(vectors) * p["groups"] < _LARGEST
-        and min(vectors) > 1  # a part of the only channels may begin anywhere
+        and min(vectors) > 1  # one pixel may be a slice that begins unaligned
     )
 
 
@@ -57,6 +59,8 @@ def kernel_sums(
     """
     dtype = result.type.dtype
     lanes = Lanes(dtype)
+    # A thread has a vector of channels, a row of the window, and ``lines_each`` lines
+    # of the output. The sums of all its lines have one slot.
     vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
     lines_each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
     slots = -(-lines // lines_each)
@@ -105,10 +109,11 @@ def kernel_sums(
 
 
 def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> str:
-    """The lines of the first kernel: partial ``sums`` of ``x`` and ``cotangent``.
+    """Return the lines of the first kernel: partial ``sums`` over some lines.
 
-    ``down`` and ``right`` are the windows along lines and columns. A thread has the row
-    ``i`` of taps, a vector of channels, and ``each`` lines, whose sums go to its
+    They are sums of products of ``x`` and ``cotangent``. ``down`` and ``right`` are the
+    windows along lines and columns. A thread has the row ``i`` of taps, a vector of
+    channels, and ``each`` lines of the output. The sums of these go to the thread's
     ``slot``: ``sums0``, ``sums1`` and so on, one for each tap.
     """
     n, wide = lanes.count, lanes.compute
@@ -141,7 +146,7 @@ if item < items:
 
 
 def _products(lanes: Lanes, right: WindowAxis) -> str:
-    """Lines that add the products of ``COLUMNS`` outputs of a line to the sums.
+    """Return lines that add the products of ``COLUMNS`` outputs of a line to the sums.
 
     ``own0`` to ``own3`` are the outputs' cotangents, ``x0``, ``x1`` and so on the
     elements that they read. ``right`` are the windows along columns.
@@ -183,9 +188,10 @@ for lane in range({lanes.count}):
 
 
 def _totals(lanes: Lanes) -> str:
-    """The lines of the second kernel, which add all slots of ``sums`` to ``totals``.
+    """Return the lines of the second kernel, which add all slots of ``sums``.
 
-    Each lane sums one element; the warps of a block share its slots.
+    The sums go to ``totals``. Each lane sums one element; the warps of a block share
+    the slots.
     """
     wide = lanes.compute
     return f"""

@@ -20,9 +20,10 @@ def windows_as_sums(program: Program) -> Program:
 
 
 def _as_sum(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-    """The sum that replaces ``equation``; None unless it is a short ``window_put``.
+    """Return the sum that replaces ``equation``; None to keep it.
 
-    ``operands`` are its operands in the new Program.
+    Only a ``window_put`` into short windows is replaced, and only if no pooling kernel
+    computes it. ``operands`` are its operands in the new Program.
     """
     if equation.primitive is not window_put or is_pool(equation):
         return None

@@ -28,7 +28,7 @@ MAX_CELLS: Final = 4
 
 
 def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The lines of a kernel for ``sums``, the sum of each window of ``x``.
+    """Return the lines of a kernel for ``sums``, the sum of each window of ``x``.
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """
@@ -53,7 +53,7 @@ def extremum_body(
     *,
     minimum: bool,
 ) -> str:
-    """The lines of a kernel for the maximum, or minimum, of each window of ``x``.
+    """Return the lines of a kernel for the extremum of each window of ``x``.
 
     NaN takes precedence over numbers, and the first of equal elements over others.
 
@@ -62,8 +62,9 @@ def extremum_body(
         axes: The windows along lines and along columns.
         gives: The results: ``best``, the element, and ``position``, its row-major index
             in the window.
-        minimum: Compute the minimum.
+        minimum: Compute the minimum, not the maximum.
     """
+    # ``limit`` is the identity of the extremum: the element beyond the border.
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
     if lanes.is_half_precision:
@@ -100,7 +101,7 @@ limit = {limit}
 def _compare(
     wide: str, x: str, output: int, tap: int, gives: Sequence[str], minimum: bool
 ) -> list[str]:
-    """Lines that make ``x`` the extremum of an output if it is better.
+    """Return lines that make ``x`` the extremum of an output if it is better.
 
     Gives, for a maximum and its position in float32, output 0 and tap 2:
 
@@ -126,7 +127,7 @@ def _compare(
 
 
 def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
-    """The lines of a kernel that sums, for each element, ``values`` of its windows.
+    """Return the lines of a kernel that sums ``values`` of an element's windows.
 
     ``axes`` are the windows along lines and along columns. A window counts if its entry
     of ``positions`` is the element. The elements of a cell, ``stride`` along each axis,
@@ -137,7 +138,7 @@ def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """
     down, right = axes
     reach = [(along.size - 1) // along.stride for along in axes]
-    # Cells that are padding alone: no thread has them, but windows begin there.
+    # Cells that are all padding: no thread has them, but windows begin there.
     skipped = [along.padding // along.stride for along in axes]
     window_count = CELLS + reach[1]  # windows of a line that a thread's cells are in
     sums = [
@@ -171,14 +172,14 @@ def _add_line_of_windows(
     back: int,
     reach: int,
 ) -> str:
-    """Lines that load a line of windows, and add their values to a thread's cells.
+    """Return lines that add a line of windows' values to a thread's cells.
 
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
-        distance: The line's number less that of the cell's row.
+        distance: The number of the line of windows less that of the cells' row.
         back: How many cells above the thread's cells the windows begin.
-        reach: How many cells to the left they begin at most.
+        reach: How many cells to the left of the thread's cells they begin at most.
     """
     loads: list[str] = []
     values: list[str] = []
@@ -207,7 +208,7 @@ if (line >= 0) and (line < height):
 def _terms(
     axes: tuple[WindowAxis, WindowAxis], back: int, reach: int, wide: str
 ) -> list[str]:
-    """Lines that add the values of one line of windows to a thread's cells.
+    """Return lines that add the values of one line of windows to a thread's cells.
 
     Gives, for each element and each window that it is in, here the last element of a
     window of 2 by 2 with strides of 1:
@@ -221,12 +222,15 @@ def _terms(
     down, right = axes
     lines: list[str] = []
     for r in range(down.stride):
+        # The element's row in these windows.
         i = r + back * down.stride
         if i >= down.size:
             continue
         for q in range(CELLS * right.stride):
             cell, phase = divmod(q, right.stride)
             for before in range(reach + 1):
+                # The element's column in the window that begins ``before`` cells to the
+                # left.
                 j = phase + before * right.stride
                 if j >= right.size:
                     continue
@@ -240,7 +244,7 @@ def _terms(
 def _store_cells(
     lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], skipped: Sequence[int]
 ) -> str:
-    """Lines that store the sums of those of a thread's elements that exist.
+    """Return lines that store the sums of a thread's elements, if they exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
     padding before the first cell of a thread.
@@ -268,7 +272,10 @@ def _store_cells(
 
 
 def _plus(number: int) -> str:
-    """The end of an expression that adds ``number``, such as `` + 2``; empty for 0."""
+    """Return the end of an expression that adds ``number``; empty for 0.
+
+    For example `` + 2``, or `` - 1`` for a negative number.
+    """
     if not number:
         return ""
     return f" {'-' if number < 0 else '+'} {abs(number)}"

@@ -63,6 +63,7 @@ class _Geometry:
     """Windows over two neighbouring axes of [batch, height, width, channel].
 
     ``extents`` are the height and width, ``counts`` the numbers of windows along them.
+    Axes before the two count as one ``batch``, and axes after them as ``channels``.
     """
 
     windows: SlidingWindows
@@ -73,7 +74,7 @@ class _Geometry:
 
     @staticmethod
     def of(windows: SlidingWindows, shape: Shape, dtype: DType) -> _Geometry | None:
-        """The geometry of ``windows`` over an array; None if no kernel supports it.
+        """Return the geometry of ``windows`` over an array; None if no kernel fits.
 
         ``shape`` and ``dtype`` are the array's.
         """
@@ -106,21 +107,26 @@ class _Geometry:
         return self.padding == _NO_PADDING and all(a >= b for a, b in pairs)
 
     def window_extents(self) -> Extents:
-        """The extents of a kernel whose outputs are windows."""
+        """Return the extents of a kernel whose outputs are windows."""
         (rows, columns), (height, width) = self.counts, self.extents
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
     def along(self, k: int) -> WindowAxis:
-        """The windows along the first (``k`` is 0) or second of the two axes."""
+        """Return the windows along the first (``k`` is 0) or second of the two axes."""
         w = self.windows
         return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
     def cell_extents(self) -> Extents:
-        """The extents of a kernel whose outputs are cells, and which reads windows."""
+        """Return the extents of a kernel whose outputs are cells, made from windows.
+
+        A cell has one element for each stride along each axis: see
+        ``pool_text.put_body``.
+        """
         cells: list[int] = []
         for (low, _), n, stride in zip(
             self.padding, self.extents, self.windows.strides, strict=True
         ):
+            # From the cell of the first element to that of the last.
             cells.append((low + n - 1) // stride - low // stride + 1)
         (rows, columns), (height, width) = cells, self.counts
         return Extents(self.batch, rows, columns, height, width, self.channels, CELLS)
@@ -132,30 +138,40 @@ def is_pool(equation: Equation) -> bool:
 
 
 def _geometry(equation: Equation) -> _Geometry | None:
-    """The geometry of ``equation``; None unless ``pool`` has a kernel for it."""
-    row, params = equation.primitive, dict(equation.params)
-    if row not in (*_FORWARD, window_put):
+    """Return the geometry of ``equation``; None unless ``pool`` has a kernel for it.
+
+    Reductions of windows that neither overlap nor reach outside have no kernel here.
+    """
+    primitive, params = equation.primitive, dict(equation.params)
+    if primitive not in (*_FORWARD, window_put):
         return None
     params.pop("extents", None)
-    is_put = row is window_put
+    is_put = primitive is window_put
     x = equation.outputs[0].type if is_put else equation.inputs[0].type
-    found = _Geometry.of(SlidingWindows(**params), x.shape, x.dtype)
-    if found is None:
+    geometry = _Geometry.of(SlidingWindows(**params), x.shape, x.dtype)
+    if geometry is None:
         return None
     if not is_put:
-        return found if not found.apart and found.window_extents().fits() else None
-    strides, dilations = found.windows.strides, found.windows.dilations
+        is_pooled = not geometry.apart and geometry.window_extents().fits()
+        return geometry if is_pooled else None
+    strides, dilations = geometry.windows.strides, geometry.windows.dilations
     fits = math.prod(strides) <= MAX_CELLS and max(dilations) == 1
-    return found if fits and found.cell_extents().fits() else None
+    return geometry if fits and geometry.cell_extents().fits() else None
 
 
 # The pass.
 
 
 def with_padded_windows(program: Program) -> Program:
-    """Fold pads into windows of ``program`` that ``pool`` computes then."""
-    rows = (*_FORWARD, window_put)
-    if all(equation.primitive not in rows for equation in program.equations):
+    """Fold pads and slices into windows that ``pool`` can compute then.
+
+    A pad is folded into the reduction of windows that reads it, and a slice into the
+    ``window_put`` whose result it cuts.
+    """
+    pooling_primitives = (*_FORWARD, window_put)
+    if all(
+        equation.primitive not in pooling_primitives for equation in program.equations
+    ):
         return program
     definitions = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
@@ -165,16 +181,16 @@ def with_padded_windows(program: Program) -> Program:
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            found = _with_pad_before(
+            folded = _with_pad_before(
                 equation, definitions, constants
             ) or _with_cut_after(equation, definitions)
-            if found is None:
+            if folded is None:
                 builder.replay(equation, environment)
                 continue
-            operands = [rename(a, environment) for a in found.inputs]
-            primitive = primitive_of(found)
+            operands = [rename(a, environment) for a in folded.inputs]
+            primitive = primitive_of(folded)
             (environment[equation.outputs[0]],) = builder.emit(
-                primitive, operands, found.params
+                primitive, operands, folded.params
             )
     return builder.build([rename(a, environment) for a in program.outputs])
 
@@ -184,10 +200,11 @@ def _with_pad_before(
     definitions: Mapping[Var, Equation],
     constants: Mapping[Var, Any],
 ) -> Equation | None:
-    """Fold the pad of its operand into a reduction of windows; None if there is none.
+    """Fold the pad of its operand into ``equation``, a reduction of windows.
 
-    The pad's value must be the reduction's identity. ``definitions`` has the equation
-    that makes each Var, ``constants`` the values of the Program's constants.
+    None if there is no such pad, or if its value is not the reduction's identity.
+    ``definitions`` has the equation that makes each Var, ``constants`` the values of
+    the Program's constants.
     """
     primitive = primitive_of(equation)
     if primitive not in _FORWARD or "padding" in equation.params:
@@ -207,10 +224,10 @@ def _with_pad_before(
 def _with_cut_after(
     equation: Equation, definitions: Mapping[Var, Equation]
 ) -> Equation | None:
-    """Fold a slice of the result into its ``window_put``; None if there is none.
+    """Fold ``equation``, a slice, into the ``window_put`` whose result it cuts.
 
-    ``equation`` is the slice, a pad with negative widths; ``definitions`` has the
-    equation that makes each Var.
+    The slice is a pad with negative widths. None if there is no such ``window_put``.
+    ``definitions`` has the equation that makes each Var.
     """
     if equation.primitive is not slicing.pad:
         return None
@@ -228,18 +245,20 @@ def _with_padding(
 ) -> Equation | None:
     """Give ``equation`` the padding of ``pad``; None if ``pool`` has no kernel then.
 
-    Its new operands are ``inputs``. ``sign`` is -1 if ``pad`` has negative widths.
+    The new operands are ``inputs``. ``sign`` is -1 if ``pad`` has negative widths. None
+    also if ``pad`` inserts elements between others, cuts elements off, or pads axes
+    without windows.
     """
     config: slicing.PadConfig = pad.params["config"]
     axes = equation.params["axes"]
     for axis, (low, high, between) in enumerate(config):
-        outside = min(low * sign, high * sign) < 0
-        if between or outside or ((low or high) and axis not in axes):
+        cuts = min(low * sign, high * sign) < 0
+        if between or cuts or ((low or high) and axis not in axes):
             return None
     padding = tuple((config[a][0] * sign, config[a][1] * sign) for a in axes)
     params = {**equation.params, "padding": padding}
-    found = Equation.infer(equation.primitive, inputs, params, equation.source)
-    return found if is_pool(found) else None
+    padded = Equation.infer(equation.primitive, inputs, params, equation.source)
+    return padded if is_pool(padded) else None
 
 
 # The kernels.
@@ -248,9 +267,9 @@ def _with_padding(
 def pairs_of(program: Program) -> dict[Equation, Equation]:
     """Find pairs of equations that compute extrema of windows and their positions.
 
-    Each equation of a pair has the other as its value. One kernel computes both.
+    The result maps each equation of a pair to the other. One kernel computes both.
     """
-    found: dict[tuple[Any, ...], Equation] = {}
+    first_by_key: dict[tuple[Any, ...], Equation] = {}
     pairs: dict[Equation, Equation] = {}
     for equation in program.equations:
         primitive = primitive_of(equation)
@@ -258,16 +277,16 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
             continue
         extremum = _POSITIONS.get(primitive, primitive)
         key = extremum, equation.inputs, tuple(sorted(equation.params.items()))
-        other = found.setdefault(key, equation)
+        other = first_by_key.setdefault(key, equation)
         if other.primitive is not primitive:
             pairs[equation], pairs[other] = other, equation
     return pairs
 
 
 def pool(equation: Equation, other: Equation | None, reads: Reads) -> HandwrittenCall:
-    """The call that computes ``equation`` and, if given, the ``other`` of its pair.
+    """Return the call that computes ``equation`` and the ``other`` of its pair.
 
-    ``reads`` says where operands lie.
+    ``other`` may be None. ``reads`` says where operands lie.
     """
     geometry = _geometry(equation)
     assert geometry is not None
@@ -281,6 +300,7 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         body = sum_body(lanes, axes)
         writes = {"sums": Pointer(results[reduce_window_sum])}
     else:
+        # The pair: an extremum, its position, or both.
         position = next((row for row in _POSITIONS if row in results), None)
         minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
@@ -304,7 +324,10 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
 
 
 def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
-    """The call that computes a ``window_put``; ``reads`` says where operands lie."""
+    """Return the call that computes a ``window_put``.
+
+    ``reads`` says where operands lie.
+    """
     values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)

@@ -25,7 +25,7 @@ THREADS: Final = 128  # of a block
 COLUMNS: Final = 4  # neighbouring outputs of a thread
 BAND: Final = 8  # neighbouring rows of a block
 _WORDS: Final = {"f16": "u16", "bf16": "u16", "f32": "f32", "f64": "f64"}
-_LARGEST: Final = 2**31
+_LARGEST: Final = 2**31  # indices are below it
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,23 @@ class Lanes:
         return "u16(0)" if self.is_half_precision else self.zero
 
     def tile(self, name: str) -> str:
-        """The line that declares the registers ``name`` for a vector of elements."""
+        """Return the line that declares registers ``name`` for a vector of elements."""
         return f"{name} = registers_{self.word}({self.count})"
 
     def load(self, array: str, at: str, tile: str) -> str:
-        """The line that loads the vector at index ``at`` of ``array`` into ``tile``."""
+        """Return the line that loads a vector of ``array`` into ``tile``.
+
+        ``at`` is the index of its first element.
+        """
         return f"load_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def load_if(
         self, condition: str, array: str, at: str, tile: str, fill: str
     ) -> list[str]:
-        """Lines that load the vector at ``at`` of ``array``, or else fill ``tile``.
+        """Return lines that load a vector into ``tile`` if ``condition`` holds.
 
-        It is loaded if ``condition`` holds; otherwise its elements are ``fill``, an
-        expression.
+        Otherwise its elements are ``fill``, an expression. The vector is at index
+        ``at`` of ``array``.
         """
         return [
             f"for lane in range({self.count}):",
@@ -96,21 +99,21 @@ class Lanes:
         ]
 
     def sums(self, names: Sequence[str]) -> str:
-        """Lines that declare the registers ``names`` for vectors of values, all 0."""
+        """Return lines that declare registers ``names`` for values, all 0."""
         return filled_registers(names, self.compute, self.count, self.zero)
 
     def store(self, array: str, at: str, tile: str) -> str:
-        """The line that stores the vector ``tile`` at index ``at`` of ``array``."""
+        """Return the line that stores the vector ``tile`` at ``at`` of ``array``."""
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def value(self, element: str) -> str:
-        """The expression of the value that ``element`` is converted to."""
+        """Return the expression of the value that ``element`` is converted to."""
         if not self.is_half_precision:
             return element
         return f"convert_{self.short}_{self.compute}({element})"
 
     def element(self, value: str) -> str:
-        """The expression of the element that ``value`` is rounded to."""
+        """Return the expression of the element that ``value`` is rounded to."""
         if not self.is_half_precision:
             return value
         return f"convert_{self.compute}_{self.short}({value})"
@@ -129,9 +132,10 @@ class WindowAxis:
     padding: int
 
     def at(self, output: str, tap: str = "") -> str:
-        """The index of the element that ``tap``, or the first tap, of ``output`` reads.
+        """Return the index of the element that ``tap`` of ``output`` reads.
 
         All are expressions: ``row * 2 + i - 1`` for stride 2 and a padding of 1.
+        Without ``tap`` it is the index for the first tap.
         """
         text = output if self.stride == 1 else f"{output} * {self.stride}"
         if tap:
@@ -142,9 +146,11 @@ class WindowAxis:
         return f"{text} {sign} {abs(self.padding)}"
 
     def offsets(self) -> dict[int, list[tuple[int, int]]]:
-        """The elements that a thread's ``COLUMNS`` outputs read, from the first on.
+        """Return the elements that a thread's ``COLUMNS`` outputs read.
 
-        Each is mapped to the pairs of an output that reads it, and the tap that does.
+        They are numbered from the first one on. Each is mapped to the pairs of an
+        output that reads it, and the tap that does. For windows of 2 with stride 1,
+        element 1 has the pairs (0, 1) and (1, 0).
         """
         readers: dict[int, list[tuple[int, int]]] = {}
         for output in range(COLUMNS):
@@ -158,7 +164,8 @@ class WindowAxis:
 class Extents:
     """Extents of outputs (``rows``, ``columns``) and of the array under the windows.
 
-    A thread computes ``thread_columns`` outputs of a row.
+    The array is [``batch``, ``height``, ``width``, ``channels``]. A thread computes
+    ``thread_columns`` outputs of a row.
     """
 
     batch: int
@@ -170,7 +177,11 @@ class Extents:
     thread_columns: int = COLUMNS
 
     def integers(self, lanes: int) -> dict[str, int]:
-        """The kernel's integer arguments, with ``lanes`` channels for each thread."""
+        """Return the kernel's integer arguments, with ``lanes`` channels a thread.
+
+        Rows are counted in bands of ``BAND``, and columns in parts of
+        ``thread_columns``. So some threads may have no output.
+        """
         parts = -(-self.columns // self.thread_columns)
         bands = -(-self.rows // BAND)
         vectors = self.channels // lanes
@@ -197,14 +208,17 @@ class Extents:
 
 
 def block_count(integers: dict[str, int]) -> int:
-    """The blocks of a launch with these ``integers``: see ``Extents.integers``."""
+    """Return the number of blocks of a launch with these integer arguments.
+
+    ``integers`` are the result of ``Extents.integers``.
+    """
     return -(-integers["items"] // THREADS)
 
 
 def thread_items(lanes: Lanes, body: str, thread_columns: int = COLUMNS) -> str:
-    """Lines that compute a thread's indices, then run ``body`` if it has outputs.
+    """Return lines that compute a thread's indices, then run ``body``.
 
-    A thread has ``thread_columns`` neighbouring outputs of a row.
+    ``body`` runs if the thread has outputs: ``thread_columns`` neighbours of a row.
     """
     return f"""
 item = block_index() * {THREADS} + thread_index()
@@ -230,8 +244,9 @@ def windows(
     before: Iterable[str],
     each: Iterable[str],
 ) -> str:
-    """Lines that loop over the lines ``i`` of windows of ``x``, and load elements.
+    """Return lines that loop over the lines of windows of ``x``, and load elements.
 
+    ``i`` is the line's number in the window.
     Gives, for float32 windows of 3 by 3 without padding, whose threads read six
     elements of a line:
 
@@ -293,10 +308,10 @@ OUTPUT_INDEX: Final = (
 
 
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
-    """Lines that store the vector ``tile`` of values if ``where`` holds.
+    """Return lines that store the vector ``tile`` of values if ``where`` holds.
 
-    It goes to index ``at`` of ``array``; ``where`` is a condition. Values are rounded
-    first if elements have half precision.
+    The vector goes to index ``at`` of ``array``; ``where`` is a condition. Values are
+    rounded first if elements have half precision.
     """
     if not lanes.is_half_precision:
         return [f"if {where}:", "    " + lanes.store(array, at, tile)]
@@ -310,7 +325,7 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
 
 
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
-    """Lines that store the thread's outputs in ``array``.
+    """Return lines that store the thread's outputs in ``array``.
 
     ``results`` are the registers of its outputs: vectors of values.
     """
@@ -322,11 +337,9 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
 
 
 def filled_registers(names: Sequence[str], dtype: str, count: int, value: str) -> str:
-    """Lines that declare the registers ``names`` and fill them with ``value``.
+    """Return lines that declare the registers ``names`` and fill them with ``value``.
 
     Each has ``count`` elements of ``dtype``, a short name.
-
-    ``dtype`` is a short name.
     """
     return "\n".join(
         (

@@ -43,11 +43,11 @@ class _Axis:
 
     Args:
         stride: Elements of a block.
-        operand: Zeros to add before and after the operand; negative to cut elements
-            off.
-        kernel: Zeros to add before and after the kernel.
-        blocks: Blocks of the operand.
-        size: Blocks of the kernel.
+        operand: How many zeros to add before and after the operand; a negative number
+            cuts elements off.
+        kernel: How many zeros to add before and after the kernel.
+        blocks: How many blocks the operand has.
+        size: How many blocks the kernel has.
         padding: Padding of the new convolution on either side, in blocks.
     """
 
@@ -64,13 +64,16 @@ class _Axis:
         extent, size, count, stride, low = (
             p[f"{name}{k}"] for name in ("extent", "size", "count", "stride", "low")
         )
+        # Zeros before the kernel move its first block to a multiple of the stride: the
+        # padding before the operand is then ``before`` whole blocks.
         before = -(-low // stride)
         front = before * stride - low
         windows = -(-(front + size) // stride)
-        # All blocks that windows touch, from the first window's first one on.
+        # How many blocks windows touch, from the first block of the first window on.
         touched = count + windows - 1
         present = min(-(-extent // stride), touched - before)
         after = touched - before - present
+        # The convolution pads both sides alike; zeros of the operand are the rest.
         padding = min(before, after)
         begin, blocks = before - padding, touched - 2 * padding
         return _Axis(
@@ -99,6 +102,8 @@ def convolve_blocks(
     """
     axes = [_Axis.of(p, k) for k in range(p["axes"])]
     gives = params["gives"]
+    # Zeros to add before and after the spatial axes of the arrays that are cut into
+    # blocks.
     borders = {
         "operand": [
             (low + extra[0], high + extra[1])
@@ -113,6 +118,7 @@ def convolve_blocks(
         _blocked(x, borders[name], strides) if name in borders else x
         for name, x in zip(ARRAYS[gives], operands, strict=True)
     ]
+    # The extents of the result along spatial axes, if it is a cotangent.
     extents = {
         "operand": [axis.blocks for axis in axes],
         "kernel": [axis.size for axis in axes],
@@ -134,18 +140,19 @@ def convolve_blocks(
 
 
 def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """The number of channels of blocks of ``strides`` pixels, padded to be aligned.
+    """Return the number of channels of blocks, padded to be aligned.
 
-    ``inner`` are the channels of a pixel, of ``dtype``.
+    A block has ``strides`` pixels, of ``inner`` channels of ``dtype``.
     """
     step = max(1, _ALIGNED // dtype.itemsize)
     return -(-inner * math.prod(strides) // step) * step
 
 
 def _order(count: int) -> tuple[int, ...]:
-    """The permutation from [n, block, within, ..., c] to [n, blocks, withins, c].
+    """Return the permutation that brings the axes of blocks before those within.
 
-    ``count`` is the number of spatial axes.
+    It is from [n, block, within, ..., c] to [n, blocks, withins, c]. ``count`` is the
+    number of spatial axes.
     """
     blocks = (1 + 2 * k for k in range(count))
     within = (2 + 2 * k for k in range(count))
@@ -161,7 +168,7 @@ def _blocked(
     pixels of a block along it.
     """
     zero = conversion.literal(0, x.type.dtype)
-    none = (0, 0, 0)
+    none = (0, 0, 0)  # no zeros before, after and between elements
     config = (none, *((low, high, 0) for low, high in borders), none)
     x = slicing.pad(x, zero, config=config)
     first, *space, inner = x.type.shape
@@ -185,13 +192,14 @@ def _unblocked(
     strides: Sequence[int],
     inner: int,
 ) -> Atom:
-    """The transpose of ``_blocked``: make of ``x`` an image of ``inner`` channels.
+    """Make of ``x`` an image of ``inner`` channels: the transpose of ``_blocked``.
 
-    ``borders`` and ``strides`` are as there; borders are cut off.
+    ``borders`` and ``strides`` are as in ``_blocked``; borders are cut off.
     """
     first, *blocks, _ = x.type.shape
     count = len(blocks)
     limit = (first, *blocks, inner * math.prod(strides))
+    # Cut off the channels that are padding.
     if limit != x.type.shape:
         start, ones = (0,) * (2 + count), (1,) * (2 + count)
         x = slicing.slice_(x, start=start, limit=limit, strides=ones)
