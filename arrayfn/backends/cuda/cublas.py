@@ -215,7 +215,8 @@ class Library:
             f"cublasLt {self.library.cublasLtGetVersion()} {device().name} {provider}",
             f"{speed_parameters(p)} {problem.alignment} {WORKSPACE} {PROPOSALS} "
             f"{ROTATED_BYTES} {RANDOM_NUMBERS} {timing.FINAL_ROUNDS} "
-            f"{timing.FINALISTS} {tries_all_tiles(problem.form, p)}",
+            f"{timing.LONG_ROUND_SECONDS} {timing.FINALISTS} "
+            f"{tries_all_tiles(problem.form, p)}",
         )
         # Asking for proposals alone takes a process its first 30 ms.
         kept = object_cache().get_or_compile(key, fastest)

@@ -28,6 +28,9 @@ FINALISTS: Final = 4  # ways in them, at most
 FINAL_BUDGET: Final = 0.1  # seconds of a way in all of them
 HEATING_SECONDS: Final = 4e-5  # seconds of a call from which on it heats the card
 HOT_ROUND_SECONDS: Final = 2e-3  # of such a way in a round
+LONG_CALL_SECONDS: Final = 5e-4  # seconds of a call from which on rounds are few
+LONG_ROUNDS: Final = 3  # of such a way: a clock follows the power of what ran before
+LONG_ROUND_SECONDS: Final = 4e-2  # of it in a round, until its own power sets the clock
 CLEAR_ROUNDS: Final = 6  # after so many, clearly slower ways are left out
 CLEAR_RATIO: Final = 1.03  # clearly slower than the fastest: by this factor
 TIE_RATIO: Final = 1.003  # times that differ by less are equal
@@ -56,8 +59,9 @@ def measure(
 
     All are called a few times first. Those about as fast as the fastest are timed in
     rounds, and then the fastest of these in more rounds. A hot GPU lowers its clock,
-    for some runs more than for others: long runs are repeated until it is hot. A run is
-    left out if it fails, is much slower than the fastest in its first calls, or would
+    for some runs more than for others: runs are repeated until it is hot, long ones
+    until their own power, not that of the run before, sets the clock. A run is left out
+    if it fails, is much slower than the fastest in its first calls, or would
     come after ``budget`` seconds. Each run rotates among ``sets`` sets of memory.
     """
     first: dict[int, float] = {}
@@ -88,6 +92,8 @@ def measure(
     finalists = sorted(sorted(finalists, key=found.__getitem__)[:FINALISTS])
     if len(finalists) == 1:
         return {k: found[k] for k in finalists}
+    if best >= LONG_CALL_SECONDS:
+        return time_in_rounds(runs, finalists, LONG_ROUNDS, LONG_ROUND_SECONDS, sets)
     seconds = ROUND_SECONDS if best < HEATING_SECONDS else HOT_ROUND_SECONDS
     rounds = int(FINAL_BUDGET / max(seconds, sets * best))
     rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
