@@ -5,11 +5,12 @@
     python examples/gpt.py --device cuda --dtype bfloat16 --layers 12 --width 768
     ARRAYFN_CPU_DEVICES=4 python examples/gpt.py --devices 4
 
-Characters are tokens. The model is a decoder with pre-normalisation, rotary or learned
-positions, and grouped-query attention. Training is one jitted function of parameters
-and optimizer state; sampling another, a ``lax.scan`` over positions with a cache of
-keys and values. Parameters are float32; ``--dtype`` is what the blocks compute in.
-With ``--devices`` each device takes a part of the batch: one line says so.
+A token is a character. The model is a decoder with pre-normalisation, rotary or learned
+positions, and grouped-query attention. A training step is one jitted function of the
+parameters and the optimizer state. Sampling is another jitted function, a ``lax.scan``
+over positions with a cache of keys and values. Parameters are float32, and the blocks
+compute in the dtype that ``--dtype`` names. With ``--devices``, each device computes a
+part of the batch. One line of the program says how the batch is cut.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     ARRAYFN_CPU_DEVICES=4 python examples/pipeline.py
     python examples/pipeline.py --stages 8 --microbatches 16 --steps 50
 
-Each device holds the layers of one stage. A batch goes through in microbatches: at each
-tick of a ``lax.scan`` a stage computes one of them and hands the result to the next
-stage by ``lax.ppermute``. The gradient runs the same schedule backwards, since the
-transpose of a scan is a scan and that of a permutation the permutation back (GPipe:
-Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
-Parallelism", 2019). With m microbatches and n stages a device idles in n - 1 of
-m + n - 1 ticks.
+Each device holds the layers of one stage. A batch is divided into microbatches. In each
+iteration of a ``lax.scan``, a stage computes one microbatch and passes the result to
+the next stage by ``lax.ppermute``. The gradient runs the same schedule backwards,
+because the transpose of a scan is a scan, and the transpose of a permutation is the
+inverse permutation (GPipe: Huang et al., "GPipe: Efficient Training of Giant Neural
+Networks using Pipeline Parallelism", 2019). With m microbatches and n stages, a device
+is idle in n - 1 of the m + n - 1 iterations.
 """
 
 from __future__ import annotations
