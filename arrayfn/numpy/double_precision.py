@@ -28,7 +28,7 @@ def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
 
 
 def horner(x: Array, coefficients: Any) -> Array:
-    """The polynomial with these coefficients, the constant first."""
+    """Return the polynomial with these coefficients, the constant first."""
     *others, last = coefficients
     total: Any = last
     for coefficient in reversed(others):

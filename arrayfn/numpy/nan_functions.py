@@ -30,7 +30,7 @@ from arrayfn.numpy.reductions import (
 
 
 def is_inexact(name: str, x: ArrayLike) -> bool:
-    """Whether x can have NaN."""
+    """Return whether x can have NaN."""
     return ops.type_of_operand(name, x).dtype in dtypes.INEXACT
 
 
@@ -48,7 +48,7 @@ def nansum(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The sum over ``axis``, ignoring NaN."""
+    """Return the sum over ``axis``, ignoring NaN."""
     ops.refuse_out("nansum", out)
     a = without_nan("nansum", a, 0)
     return sum(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
@@ -63,7 +63,7 @@ def nanprod(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The product over ``axis``, ignoring NaN."""
+    """Return the product over ``axis``, ignoring NaN."""
     ops.refuse_out("nanprod", out)
     a = without_nan("nanprod", a, 1)
     return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
@@ -125,7 +125,7 @@ def nanvar(
     *,
     correction: float | None = None,
 ) -> Array:
-    """The variance over ``axis``, ignoring NaN.
+    """Return the variance over ``axis``, ignoring NaN.
 
     It is NaN if at most ``ddof`` elements remain.
     """
@@ -153,7 +153,7 @@ def nanstd(
     *,
     correction: float | None = None,
 ) -> Array:
-    """The standard deviation over ``axis``, ignoring NaN."""
+    """Return the standard deviation over ``axis``, ignoring NaN."""
     ops.refuse_out("nanstd", out)
     less = ddof if correction is None else correction
     value = nanvar(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
@@ -198,7 +198,7 @@ def _nan_if_all_are(
     initial: ArrayLike | None,
     where: ArrayLike | None,
 ) -> Array:
-    """The extremum of what is not NaN; NaN where nothing is left.
+    """Return the extremum of what is not NaN; NaN where nothing is left.
 
     ``instead`` stands for NaN in between.
     """
@@ -217,7 +217,7 @@ def _nan_if_all_are(
 def nanargmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the maximum, ignoring NaN: int64.
+    """Return the first position of the maximum, ignoring NaN: int64.
 
     Raises ArgumentError if all elements are known to be NaN. If that is not known, the
     result for such elements is -1.
@@ -229,7 +229,7 @@ def nanargmax(
 def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the minimum, ignoring NaN: int64.
+    """Return the first position of the minimum, ignoring NaN: int64.
 
     Raises ArgumentError if all elements are known to be NaN. If that is not known, the
     result for such elements is -1.
@@ -246,7 +246,7 @@ def _position(
     keepdims: bool,
     instead: float,
 ) -> Array:
-    """The position of the extremum of what is not NaN; -1 where nothing is left.
+    """Return the position of the extremum of what is not NaN; -1 where nothing is left.
 
     Raises ArgumentError for that where it is known. ``instead`` stands for NaN in
     between.

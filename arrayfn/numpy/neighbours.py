@@ -50,7 +50,7 @@ def _inexact(name: str, x: ArrayLike) -> ArrayLike:
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
-    """The area under y along ``axis`` by the trapezoidal rule.
+    """Return the area under y along ``axis`` by the trapezoidal rule.
 
     x has the points, as a vector or in y's shape. Without x, the distance of the points
     is ``dx``.
@@ -81,7 +81,7 @@ def gradient(
     axis: int | Sequence[int] | None = None,
     edge_order: int = 1,
 ) -> Any:
-    """The slope of f along each ``axis``, by central differences.
+    """Return the slope of f along each ``axis``, by central differences.
 
     ``axis=None`` means all axes. The spacing is 1 by default. ``spacings`` may have one
     number for all axes, or for each axis a number or a vector of points. At the ends,
@@ -132,7 +132,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
         return slice_along(f, begin, end, axis)
 
     def along(x: Array) -> Array:
-        """The vector x along the axis."""
+        """Return the vector x along the axis."""
         shape = [1] * f.ndim
         shape[axis] = -1
         return reshape(x, tuple(shape))
@@ -166,7 +166,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
 
 
 def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
-    """The slope at the first of three points of the parabola through them.
+    """Return the slope at the first of three points of the parabola through them.
 
     The second is ``near`` beyond it, and the third ``far`` beyond the second.
     """

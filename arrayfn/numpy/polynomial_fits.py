@@ -27,7 +27,7 @@ from arrayfn.tracing import ImmutableArray
 
 
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
-    """The complex roots of polynomial p, whose highest power comes first.
+    """Return the complex roots of polynomial p, whose highest power comes first.
 
     The roots are the eigenvalues of the companion matrix of p (Horn and Johnson, Matrix
     Analysis, section 3.3). Leading and trailing zeros are removed first, which needs
@@ -137,7 +137,7 @@ def polyfit(
 
 
 def _covariance(left: Array, scale: Array, variance: Array) -> Array:
-    """The covariance of coefficients, for a ``variance`` of the errors.
+    """Return the covariance of coefficients, for a ``variance`` of the errors.
 
     That is ``variance`` times the inverse of the Gram matrix of ``left`` with its
     columns multiplied by ``scale``. For a vector of variances there is one covariance

@@ -64,12 +64,12 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
 
 
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The sum of polynomials ``a1`` and ``a2``."""
+    """Return the sum of polynomials ``a1`` and ``a2``."""
     return add(*_aligned("polyadd", a1, a2))
 
 
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The difference of polynomials ``a1`` and ``a2``."""
+    """Return the difference of polynomials ``a1`` and ``a2``."""
     return subtract(*_aligned("polysub", a1, a2))
 
 
@@ -89,7 +89,7 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
 
 
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
-    """The product of polynomials ``a1`` and ``a2``.
+    """Return the product of polynomials ``a1`` and ``a2``.
 
     Leading zeros are kept, because their number would decide the shape.
     ``trim_leading_zeros`` removes them if the coefficients are known.
@@ -136,7 +136,7 @@ def polydiv(
 
 
 def polyder(p: ArrayLike, m: int = 1) -> Array:
-    """The m-th derivative of polynomial p."""
+    """Return the m-th derivative of polynomial p."""
     value = _coefficients("polyder", p)
     if m < 0:
         raise ArgumentError("polyder takes m >= 0", user_location())
@@ -150,7 +150,7 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
 
 
 def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
-    """The m-th antiderivative of polynomial p.
+    """Return the m-th antiderivative of polynomial p.
 
     The constants of integration are k, by default 0.
     """
@@ -172,7 +172,7 @@ def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
 
 
 def poly(seq_of_zeros: ArrayLike) -> Array:
-    """The polynomial with these roots and the leading coefficient 1.
+    """Return the polynomial with these roots and the leading coefficient 1.
 
     If the argument is a square matrix, the roots are its eigenvalues; see
     ``linalg.eigvals``.

@@ -69,7 +69,7 @@ def _fraction_at_boundary(place: Array, instead: Callable[[Array], Array]) -> Ar
 
 
 def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
-    """The index of the element below the quantile, and the fraction above it.
+    """Return the index of the element below the quantile, and the fraction above it.
 
     ``q`` is the fraction of ``count`` elements, ``method`` one of ``METHODS``.
     """
@@ -141,7 +141,7 @@ def _quantile(
     weights: ArrayLike | None,
     skip_nan: bool,
 ) -> Array:
-    """The quantiles ``q`` over ``axis``, as ``numpy.quantile`` gives them.
+    """Return the quantiles ``q`` over ``axis``, as ``numpy.quantile`` gives them.
 
     With ``skip_nan`` NaN is left out, else it makes the result NaN. Errors call it
     ``name``. Of no elements, all but ``quantile`` and ``percentile`` give NaN.
@@ -207,7 +207,7 @@ def _weighted(
     weights: ArrayLike,
     skip_nan: bool,
 ) -> Array:
-    """The first elements up to which the weights are at least q of their sum.
+    """Return the first elements up to which the weights are at least q of their sum.
 
     ``flat`` is x with the reduced axes merged. With ``skip_nan`` NaN weighs nothing.
     Raises ArgumentError, about ``name``, for a ``method`` without weights.
@@ -374,7 +374,7 @@ def median(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """The middle element over ``axis``, or the mean of the two middle elements.
+    """Return the middle element over ``axis``, or the mean of the two middle elements.
 
     The median is NaN if an element is NaN. The median of no elements is NaN.
     """

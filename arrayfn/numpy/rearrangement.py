@@ -91,7 +91,7 @@ def roll(
 
 
 def _shifts(shift: Any) -> tuple[Any, ...]:
-    """The shifts in ``shift``: a number, a sequence or an array of them."""
+    """Return the shifts in ``shift``: a number, a sequence or an array of them."""
     if isinstance(shift, (tuple, list)):
         return tuple(shift)
     if isinstance(shift, np.ndarray):
@@ -136,7 +136,7 @@ def diff(
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:
-    """The n-th difference of neighbours along ``axis``.
+    """Return the n-th difference of neighbours along ``axis``.
 
     For bools, the difference is xor.
     """
@@ -171,7 +171,7 @@ def ediff1d(
     to_end: ArrayLike | None = None,
     to_begin: ArrayLike | None = None,
 ) -> Array:
-    """The differences of neighbours in ``ary``, flattened.
+    """Return the differences of neighbours in ``ary``, flattened.
 
     ``to_begin`` and ``to_end`` are added at the ends.
     """

@@ -110,7 +110,7 @@ def sum(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The sum over ``axis``; it is 0 for no elements.
+    """Return the sum over ``axis``; it is 0 for no elements.
 
     With ``promote_integers=False``, small integers keep their dtype. A sum of dtype
     bool says whether any element is not 0.
@@ -135,7 +135,7 @@ def prod(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The product over ``axis``; it is 1 for no elements.
+    """Return the product over ``axis``; it is 1 for no elements.
 
     With ``promote_integers=False``, small integers keep their dtype. A product of dtype
     bool says whether all elements are not 0.
@@ -160,7 +160,7 @@ def _extremum(
     initial: ArrayLike | None,
     condition: ArrayLike | None,
 ) -> Array:
-    """The maximum or minimum, as ``name`` says ("max", "min"), over ``axis``.
+    """Return the maximum or minimum, as ``name`` says ("max", "min"), over ``axis``.
 
     Only elements with a true ``condition`` count. Raises ShapeError for no elements,
     unless there is an ``initial`` value.
@@ -192,7 +192,7 @@ def _extremum(
 def _reduce_complex(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
-    """The extremum by real parts, then by imaginary ones; NaN if one is NaN.
+    """Return the extremum by real parts, then by imaginary ones; NaN if one is NaN.
 
     It is over ``axes``, which stay if ``keepdims``.
     """
@@ -223,7 +223,7 @@ def max(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The maximum over ``axis``; it is NaN if an element is NaN.
+    """Return the maximum over ``axis``; it is NaN if an element is NaN.
 
     Raises ShapeError if there are no elements.
     """
@@ -242,7 +242,7 @@ def min(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The minimum over ``axis``; it is NaN if an element is NaN.
+    """Return the minimum over ``axis``; it is NaN if an element is NaN.
 
     Raises ShapeError if there are no elements.
     """
@@ -256,7 +256,7 @@ amin = min
 def ptp(
     a: ArrayLike, axis: Axis = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The largest minus the smallest element over ``axis``."""
+    """Return the largest minus the smallest element over ``axis``."""
     ops.refuse_out("ptp", out)
     return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
 
@@ -269,7 +269,7 @@ def all(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether all elements over ``axis`` are true (not 0): bool."""
+    """Return whether all elements over ``axis`` are true (not 0), as bools."""
     ops.refuse_out("all", out)
     truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
     return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
@@ -283,7 +283,7 @@ def any(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether any element over ``axis`` is true (not 0): bool."""
+    """Return whether any element over ``axis`` is true (not 0), as bools."""
     ops.refuse_out("any", out)
     truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
     return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)
@@ -295,7 +295,7 @@ def _truth(x: ArrayLike) -> ArrayLike:
 
 
 def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The number of nonzero elements over ``axis``: int64."""
+    """Return the number of nonzero elements over ``axis``: int64."""
     return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
 
 
@@ -306,27 +306,27 @@ def allclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether ``isclose`` holds everywhere: bool."""
+    """Return whether ``isclose`` holds everywhere, as bools."""
     return all(isclose(a, b, rtol, atol, equal_nan))
 
 
 def shape(a: ArrayLike) -> tuple[int, ...]:
-    """The extents of ``a``'s axes."""
+    """Return the extents of ``a``'s axes."""
     return _type_of("shape", a).shape
 
 
 def ndim(a: ArrayLike) -> int:
-    """The number of ``a``'s axes."""
+    """Return the number of ``a``'s axes."""
     return _type_of("ndim", a).ndim
 
 
 def _type_of(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a list of numbers."""
+    """Return the type of ``a``, which may be a list of numbers."""
     return ops.type_of_operand(name, np.asarray(a) if isinstance(a, list) else a)
 
 
 def size(a: ArrayLike, axis: Axis = None) -> int:
-    """The number of ``a``'s elements, or of those along ``axis``."""
+    """Return the number of ``a``'s elements, or of those along ``axis``."""
     type = _type_of("size", a)
     axes = ops.normalize_axes("size", axis, type.ndim)
     return math.prod(type.shape[k] for k in axes)
@@ -376,7 +376,7 @@ def _position(
 def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the maximum along ``axis``: int64.
+    """Return the first position of the maximum along ``axis``: int64.
 
     ``axis=None`` means that ``a`` is flattened.
     """
@@ -387,7 +387,7 @@ def argmax(
 def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the minimum along ``axis``: int64.
+    """Return the first position of the minimum along ``axis``: int64.
 
     ``axis=None`` means that ``a`` is flattened.
     """

@@ -80,7 +80,7 @@ def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
 
 
 def bits_as(x: ArrayLike, dtype: DType) -> Array:
-    """The bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``."""
+    """Return the bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``."""
     type = ops.type_of_operand("bitcast_convert_type", x)
     have, want = type.dtype.itemsize, dtype.itemsize
     if have == want:
@@ -131,7 +131,7 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
 
 
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fraction and the exponent (int32) of x.
+    """Return the fraction and the exponent (int32) of x.
 
     The absolute value of the fraction is 0, or at least 0.5 and less than 1. ``ldexp``
     of the pair is x. Infinities and NaN have exponent 0.
@@ -151,7 +151,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def modf(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fractional and the integer part of x, both with the sign of x."""
+    """Return the fractional and the integer part of x, both with the sign of x."""
     (x,) = ops.floated("modf", x)
     whole = trunc(ops.as_array(x))
     fraction = where(isinf(x), 0, subtract(x, whole))
@@ -185,7 +185,7 @@ def _next_half(x: Array, y: Array) -> Array:
 
 
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance from x to the next number away from 0, with x's sign.
+    """Return the distance from x to the next number away from 0, with x's sign.
 
     As in NumPy, the spacing of float16 is the distance to the next larger number. The
     spacing of -0 is positive, except for bfloat16.
@@ -230,7 +230,7 @@ def nan_to_num(
 
 
 def _largest(dtype: DType) -> Any:
-    """The largest finite number of ``dtype``."""
+    """Return the largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
         return np.asarray(0x7F7F, np.uint16).view(dtype)
     return np.finfo(dtype).max
@@ -240,7 +240,7 @@ def _largest(dtype: DType) -> Any:
 
 
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The greatest common divisor of integers, elementwise; it is not negative.
+    """Return the greatest common divisor of integers, elementwise; it is not negative.
 
     Euclid's algorithm takes at most 1.45 iterations per bit.
     """
@@ -278,7 +278,7 @@ def _euclid(a: Array, b: Array) -> list[Array]:
 
 
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The least common multiple of integers, elementwise; it is not negative."""
+    """Return the least common multiple of integers, elementwise; it is not negative."""
     (x1, x2), types, _ = ops.promoted("lcm", (x1, x2))
     x1, x2 = (ops.as_array(v) for v in ops.broadcast("lcm", (x1, x2), types))
     divisor = gcd(x1, x2)
@@ -310,7 +310,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 
 
 def _weights(bitorder: str) -> Any:
-    """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
+    """Return the powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             f"bitorder must be 'big' or 'little', not {bitorder!r}", user_location()
@@ -325,7 +325,7 @@ def unpackbits(
     count: int | None = None,
     bitorder: str = "big",
 ) -> Array:
-    """The bits of bytes ``a`` as elements 0 and 1 along ``axis``: uint8.
+    """Return the bits of bytes ``a`` as elements 0 and 1 along ``axis``: uint8.
 
     ``count`` is the number of bits to return. A negative ``count`` drops bits at the
     end, and a larger one adds zeros.
@@ -351,12 +351,12 @@ def unpackbits(
 
 
 def iscomplex(x: ArrayLike) -> Array:
-    """Whether the imaginary part is not 0: bool."""
+    """Return whether the imaginary part is not 0, as bools."""
     return not_equal(imag(x), 0)
 
 
 def isreal(x: ArrayLike) -> Array:
-    """Whether the imaginary part is 0: bool."""
+    """Return whether the imaginary part is 0, as bools."""
     return equal(imag(x), 0)
 
 

@@ -82,7 +82,7 @@ def searchsorted(
 
 
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
-    """Whether ``values`` go behind x in a sorted array; NaN sorts last.
+    """Return whether ``values`` go behind x in a sorted array; NaN sorts last.
 
     ``side`` says on which side of equal elements.
     """
@@ -94,7 +94,7 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
 def digitize(
     x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
 ) -> Array:
-    """The number of the bin that contains each x: int64.
+    """Return the number of the bin that contains each x: int64.
 
     The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. The bin
     includes its lower edge. With ``right`` it includes its upper edge instead.
@@ -144,7 +144,7 @@ def bincount(
 
 
 def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
-    """The sums of ``weights`` at each of ``places`` below ``length``."""
+    """Return the sums of ``weights`` at each of ``places`` below ``length``."""
     dtype = ops.type_of_operand("bincount", weights).dtype
     extent = ops.type_of_operand("bincount", places).size
     # Negative positions are dropped, as are those beyond the end.
@@ -167,7 +167,7 @@ def histogram_bin_edges(
     range: Any = None,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The edges of ``bins`` equal bins from the minimum of ``a`` to its maximum.
+    """Return the edges of ``bins`` equal bins from the minimum of ``a`` to its maximum.
 
     ``range`` gives other bounds. ``bins`` may also be the edges, or the name of one of
     NumPy's rules. A rule needs the value of ``a``.
@@ -201,7 +201,7 @@ def histogram(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """The number of elements of ``a`` in each bin, and the bins' edges.
+    """Return the number of elements of ``a`` in each bin, and the bins' edges.
 
     The bins are those of ``histogram_bin_edges``. The last bin includes its upper edge.
     With ``weights``, the weights are summed. ``density`` divides by the total and the

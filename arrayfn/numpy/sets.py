@@ -162,7 +162,7 @@ def _unique_slices(
 def _unique(
     x: ArrayLike, axis: int | None, equal_nan: bool, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The first ``size`` distinct elements, or rows along ``axis``, in order.
+    """Return the first ``size`` distinct elements, or rows along ``axis``, in order.
 
     If there are fewer, the others are ``fill_value``, by default the smallest. Also
     where they are first, which of them each element is, and how often each occurs.
@@ -203,7 +203,7 @@ def _unique(
 def _unique_of_nothing(
     shape: tuple[int, ...], rows: Array, axis: int | None, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The results for an empty array: the fill value, or 0, with count 0.
+    """Return the results for an empty array: the fill value, or 0, with count 0.
 
     ``rows`` is the array of ``shape`` with ``axis`` first. ``size`` and ``fill_value``
     are those of ``_unique``.
@@ -230,7 +230,7 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
 
 
 def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
-    """Whether each row of ``ordered`` is not equal to the one before it.
+    """Return whether each row of ``ordered`` is not equal to the one before it.
 
     With ``equal_nan`` NaNs are equal.
     """
@@ -250,7 +250,7 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
 def unique_all(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAll:
-    """The distinct values of x in order, and the other fields of ``UniqueAll``.
+    """Return the distinct values of x in order, and the other fields of ``UniqueAll``.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -262,7 +262,7 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCounts:
-    """The distinct values of x in order, and their int64 counts.
+    """Return the distinct values of x in order, and their int64 counts.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -275,7 +275,7 @@ def unique_counts(
 def unique_inverse(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverse:
-    """The distinct values of x in order, and the int64 inverse indices.
+    """Return the distinct values of x in order, and the int64 inverse indices.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -288,7 +288,7 @@ def unique_inverse(
 def unique_values(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """The distinct values of x in order.
+    """Return the distinct values of x in order.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -309,7 +309,7 @@ def isin(
     kind: str | None = None,
     method: str = "auto",
 ) -> Array:
-    """Whether each element is among ``test_elements``: bool.
+    """Return whether each element is among ``test_elements``, as bools.
 
     ``invert`` negates the result. The test elements are sorted, then searched by
     bisection. ``kind`` and ``method`` have no effect: they choose an algorithm in other
@@ -327,7 +327,7 @@ def isin(
 
 
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
-    """The elements of ``ordered`` where ``mask`` is true, ``size`` of them.
+    """Return the elements of ``ordered`` where ``mask`` is true, ``size`` of them.
 
     If there are fewer, the others are ``fill_value``, by default the first of them, or
     0 if there are none.
@@ -356,7 +356,7 @@ def union1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of both arrays, in order.
+    """Return the distinct elements of both arrays, in order.
 
     ``size`` is as for ``unique``.
     """
@@ -375,7 +375,7 @@ def intersect1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """The distinct elements that are in both ``ar1`` and ``ar2``, in order.
+    """Return the distinct elements that are in both ``ar1`` and ``ar2``, in order.
 
     With ``return_indices``, the result also has the first positions in ``ar1`` and in
     ``ar2``. ``size`` is as for ``unique``. Missing indices are then the number of
@@ -408,7 +408,7 @@ def setdiff1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of ``ar1`` that are not in ``ar2``.
+    """Return the distinct elements of ``ar1`` that are not in ``ar2``.
 
     ``size`` is as for ``unique``. ``fill_value`` is 0 by default, as in JAX.
     """
@@ -429,7 +429,7 @@ def setxor1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements that are in only one of the arrays.
+    """Return the distinct elements that are in only one of the arrays.
 
     ``size`` is as for ``unique``.
     """

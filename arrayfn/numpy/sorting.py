@@ -82,7 +82,7 @@ def argsort(
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
-    """The indices that sort by the last of ``keys``.
+    """Return the indices that sort by the last of ``keys``.
 
     Ties are ordered by the key before the last one, and so on. ``keys`` are arrays of
     one shape, or the rows of one array. The result is int64.
@@ -123,7 +123,7 @@ def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> 
 def argpartition(
     a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The int64 indices that partition ``a``; they also sort it."""
+    """Return the int64 indices that partition ``a``; they also sort it."""
     along, _ = _along("argpartition", a, axis)
     _check_kth("argpartition", kth, along.shape[-1])
     return argsort(a, axis)

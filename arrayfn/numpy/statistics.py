@@ -42,7 +42,7 @@ def cov(
     aweights: ArrayLike | None = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The covariance matrix of variables.
+    """Return the covariance matrix of variables.
 
     The variables are the rows of ``m``, or its columns if ``rowvar`` is False. ``y``
     has further variables. The divisor is the number of observations minus ``ddof``. The
@@ -98,7 +98,7 @@ def corrcoef(
     rowvar: bool = True,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The correlation matrix: ``cov`` divided by the standard deviations."""
+    """Return the correlation matrix: ``cov`` divided by the standard deviations."""
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.shape:
         return divide(c, c)

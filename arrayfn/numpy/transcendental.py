@@ -53,19 +53,19 @@ def expm1(x: ArrayLike, /) -> Array:
 
 
 def log(x: ArrayLike, /) -> Array:
-    """The natural logarithm; it is -inf at 0 and NaN for negative numbers."""
+    """Return the natural logarithm; it is -inf at 0 and NaN for negative numbers."""
     return ops.floating(special.log, "log", x)
 
 
 def log2(x: ArrayLike, /) -> Array:
-    """The logarithm to base 2."""
+    """Return the logarithm to base 2."""
     if ops.type_of_operand("log2", x).dtype in dtypes.COMPLEX:
         return _log_to_base(x, 2.0)
     return ops.floating(special.log2, "log2", x)
 
 
 def log10(x: ArrayLike, /) -> Array:
-    """The logarithm to base 10."""
+    """Return the logarithm to base 10."""
     if ops.type_of_operand("log10", x).dtype in dtypes.COMPLEX:
         return _log_to_base(x, 10.0)
     return ops.floating(special.log10, "log10", x)
@@ -118,17 +118,17 @@ def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def sin(x: ArrayLike, /) -> Array:
-    """The sine."""
+    """Return the sine."""
     return ops.floating(special.sin, "sin", x)
 
 
 def cos(x: ArrayLike, /) -> Array:
-    """The cosine."""
+    """Return the cosine."""
     return ops.floating(special.cos, "cos", x)
 
 
 def tan(x: ArrayLike, /) -> Array:
-    """The tangent."""
+    """Return the tangent."""
     return ops.floating(special.tan, "tan", x)
 
 
@@ -149,7 +149,7 @@ acos = arccos
 
 
 def arctan(x: ArrayLike, /) -> Array:
-    """The angle within [-pi/2, pi/2] whose tangent is x."""
+    """Return the angle within [-pi/2, pi/2] whose tangent is x."""
     return ops.floating(special.atan, "arctan", x)
 
 
@@ -157,7 +157,7 @@ atan = arctan
 
 
 def arctan2(y: ArrayLike, x: ArrayLike, /) -> Array:
-    """The angle within [-pi, pi] of the point (x, y)."""
+    """Return the angle within [-pi, pi] of the point (x, y)."""
     return ops.floating(special.atan2, "arctan2", y, x)
 
 
@@ -165,22 +165,22 @@ atan2 = arctan2
 
 
 def sinh(x: ArrayLike, /) -> Array:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine."""
     return ops.floating(special.sinh, "sinh", x)
 
 
 def cosh(x: ArrayLike, /) -> Array:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return ops.floating(special.cosh, "cosh", x)
 
 
 def tanh(x: ArrayLike, /) -> Array:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return ops.floating(special.tanh, "tanh", x)
 
 
 def arcsinh(x: ArrayLike, /) -> Array:
-    """The inverse of the hyperbolic sine."""
+    """Return the inverse of the hyperbolic sine."""
     return ops.floating(special.asinh, "arcsinh", x)
 
 
@@ -188,7 +188,7 @@ asinh = arcsinh
 
 
 def arccosh(x: ArrayLike, /) -> Array:
-    """The inverse of the hyperbolic cosine.
+    """Return the inverse of the hyperbolic cosine.
 
     The result is not negative. It is NaN for x below 1.
     """
@@ -199,7 +199,7 @@ acosh = arccosh
 
 
 def arctanh(x: ArrayLike, /) -> Array:
-    """The inverse of the hyperbolic tangent; it is NaN for x outside [-1, 1]."""
+    """Return the inverse of the hyperbolic tangent; it is NaN for x outside [-1, 1]."""
     return ops.floating(special.atanh, "arctanh", x)
 
 

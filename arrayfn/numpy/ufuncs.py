@@ -117,7 +117,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         self._reorderable = reorderable
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function of each element."""
+        """Return the function of each element."""
         return self.call(*args, **kwargs)
 
     @override
@@ -396,7 +396,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     def _folded(
         self, name: str, rows: Array, mask: Array | None, initial: ArrayLike | None
     ) -> Array:
-        """The rows combined, those where ``mask`` is true, after ``initial``.
+        """Return the rows combined, those where ``mask`` is true, after ``initial``.
 
         Raises ShapeError, about ``name``, for no rows without an identity.
         """
@@ -431,7 +431,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return result
 
     def _in_pairs(self, rows: Array, start: Array | None) -> Array:
-        """The rows combined in pairs, until one is left."""
+        """Return the rows combined in pairs, until one is left."""
         while rows.shape[0] > 1:
             half, odd = divmod(rows.shape[0], 2)
             pairs = self._combine(rows[:half], rows[half : 2 * half])
@@ -499,7 +499,7 @@ def _scanned(
 def frompyfunc(
     func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None
 ) -> ufunc[..., Any]:
-    """The elementwise function that maps ``func`` over arrays.
+    """Return the elementwise function that maps ``func`` over arrays.
 
     ``func`` takes ``nin`` scalars. ``func`` is traced, and gives ``nout`` scalars.
     Results have the dtypes that ``func`` computes. NumPy would return arrays of
@@ -513,7 +513,7 @@ def frompyfunc(
     mapped = vectorize(func)
 
     def call(*args: ArrayLike) -> Any:
-        """The mapped function; ArgumentError for another number of arrays."""
+        """Return the mapped function; ArgumentError for another number of arrays."""
         if len(args) != nin:
             raise ArgumentError(
                 f"{mapped.__name__} takes {plural(nin, 'array')}, but was given "

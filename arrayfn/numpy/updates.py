@@ -211,7 +211,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The minimum of x and y at ``index``.
+        """Return the minimum of x and y at ``index``.
 
         Keyword arguments are those of ``set``.
         """
@@ -227,7 +227,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The maximum of x and y at ``index``.
+        """Return the maximum of x and y at ``index``.
 
         Keyword arguments are those of ``set``.
         """
@@ -284,7 +284,7 @@ class IndexedUpdate:
 
 
 def _before_writing(mode: str | None) -> str | None:
-    """The mode of a read whose result is written in ``mode``.
+    """Return the mode of a read whose result is written in ``mode``.
 
     >>> _before_writing("drop")
     'clip'
@@ -293,7 +293,7 @@ def _before_writing(mode: str | None) -> str | None:
 
 
 def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
-    """Whether it is known that ``index`` has no element of ``x`` twice."""
+    """Return whether it is known that ``index`` has no element of ``x`` twice."""
     entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
     if all(isinstance(e, (int, slice)) or e is None or e is ... for e in entries):
         return True
@@ -415,7 +415,7 @@ def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
 
 
 def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -> Array:
-    """A copy of NumPy's array x, updated by NumPy's function ``in_place``."""
+    """Return a copy of NumPy's array x, updated by NumPy's function ``in_place``."""
     result = np.array(ops.as_array(x), order="C")
     with np.errstate(all="ignore"):
         if in_place is np.put:
@@ -506,7 +506,7 @@ def _scattered(
 
 
 def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
-    """Whether it is known that no two positions are the same.
+    """Return whether it is known that no two positions are the same.
 
     ``extents`` are those of the axes that they are along.
     """

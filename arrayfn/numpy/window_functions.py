@@ -23,14 +23,14 @@ def _centred(m: int) -> Any:
 
 
 def bartlett(M: int) -> Array:
-    """The triangle of M points with zeros at its ends: float64."""
+    """Return the triangle of M points with zeros at its ends: float64."""
     if M <= 1:
         return ones(max(M, 0))
     return 1.0 - absolute(_centred(M))
 
 
 def blackman(M: int) -> Array:
-    """The Blackman window of M points, near zero at its ends: float64."""
+    """Return the Blackman window of M points, near zero at its ends: float64."""
     if M <= 1:
         return ones(max(M, 0))
     angle = math.pi * _centred(M)
@@ -38,14 +38,14 @@ def blackman(M: int) -> Array:
 
 
 def hamming(M: int) -> Array:
-    """The raised cosine of M points with 0.08 at its ends: float64."""
+    """Return the raised cosine of M points with 0.08 at its ends: float64."""
     if M <= 1:
         return ones(max(M, 0))
     return 0.54 + 0.46 * cos(math.pi * _centred(M))
 
 
 def hanning(M: int) -> Array:
-    """The raised cosine of M points with zeros at its ends: float64."""
+    """Return the raised cosine of M points with zeros at its ends: float64."""
     if M <= 1:
         return ones(max(M, 0))
     return 0.5 + 0.5 * cos(math.pi * _centred(M))

@@ -30,7 +30,7 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
-    """The frequencies of the elements of ``rfft``.
+    """Return the frequencies of the elements of ``rfft``.
 
     >>> rfftfreq(5, d=0.1)
     array([0., 2., 4.])
@@ -76,7 +76,7 @@ def fftshift(x: ArrayLike, axes: Axis = None) -> Array:
 
 
 def ifftshift(x: ArrayLike, axes: Axis = None) -> Array:
-    """The inverse of ``fftshift``."""
+    """Return the inverse of ``fftshift``."""
     shape = ops.type_of_operand("ifftshift", x).shape
     places = ops.normalize_axes("ifftshift", axes, len(shape))
     return roll(x, tuple(-(shape[axis] // 2) for axis in places), places)

@@ -23,7 +23,7 @@ _OPPOSITE: Final = {"backward": "forward", "forward": "backward", "ortho": "orth
 
 
 def _norm(name: str, norm: str | None) -> str:
-    """The normalization: "backward" for None; ArgumentError for unknown ones."""
+    """Return the normalization: "backward" for None; ArgumentError for unknown ones."""
     if norm is None:
         return "backward"
     if norm not in NORMS:
@@ -97,7 +97,7 @@ def fft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The discrete Fourier transform along ``axis``: complex.
+    """Return the discrete Fourier transform along ``axis``: complex.
 
     The axis is truncated or padded with zeros to ``n`` elements. ``norm`` says which
     transform divides by n: "backward" (the inverse), "forward" (this transform) or
@@ -119,7 +119,7 @@ def ifft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``fft``."""
+    """Return the inverse of ``fft``."""
     ops.refuse_out("ifft", out)
     return _along("ifft", "ifft", a, n, axis, norm)
 
@@ -131,7 +131,7 @@ def rfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The first n // 2 + 1 elements of the transform of real elements.
+    """Return the first n // 2 + 1 elements of the transform of real elements.
 
     >>> import numpy as np
     >>> rfft(np.array([1.0, 2.0, 3.0])).shape
@@ -148,7 +148,7 @@ def irfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``rfft``, with ``n`` elements.
+    """Return the inverse of ``rfft``, with ``n`` elements.
 
     The default of ``n`` is even.
 
@@ -180,7 +180,7 @@ def ihfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``hfft``."""
+    """Return the inverse of ``hfft``."""
     ops.refuse_out("ihfft", out)
     opposite = _OPPOSITE[_norm("ihfft", norm)]
     return conj(_along("rfft", "ihfft", a, n, axis, opposite))
@@ -236,7 +236,7 @@ def _over(
     axes: Sequence[int] | None,
     norm: str | None,
 ) -> Array:
-    """The complex transform of ``kind`` along several axes, the last first.
+    """Return the complex transform of ``kind`` along several axes, the last first.
 
     Errors call it ``name``.
     """
@@ -271,7 +271,7 @@ def ifftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``fftn``."""
+    """Return the inverse of ``fftn``."""
     ops.refuse_out("ifftn", out)
     return _over("ifft", "ifftn", a, s, axes, norm)
 
@@ -308,7 +308,7 @@ def irfftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``rfftn``; by default the last extent is even."""
+    """Return the inverse of ``rfftn``; by default the last extent is even."""
     ops.refuse_out("irfftn", out)
     extents, places = _axes("irfftn", a, s, axes)
     if not places:

@@ -77,7 +77,7 @@ def check_square(name: str, shape: Shape) -> None:
 
 
 def adjoint(x: Array) -> Array:
-    """The matrices, transposed and conjugated."""
+    """Return the matrices, transposed and conjugated."""
     return conj(matrix_transpose(x))
 
 
@@ -87,7 +87,7 @@ def hermitian_part(x: Array) -> Array:
 
 
 def from_triangle(x: Array, lower: bool, conjugate: bool = True) -> Array:
-    """The Hermitian (or symmetric) matrices with this triangle of x.
+    """Return the Hermitian (or symmetric) matrices with this triangle of x.
 
     >>> import numpy as np
     >>> from_triangle(np.array([[1.0, 9.0], [2.0, 3.0]]), lower=True)

@@ -118,7 +118,7 @@ def eigh(
 def eigvalsh(
     a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> Array:
-    """The ascending eigenvalues (..., n) of Hermitian ``a``; see ``eigh``."""
+    """Return the ascending eigenvalues (..., n) of Hermitian ``a``; see ``eigh``."""
     a = _hermitian("eigvalsh", a, UPLO, symmetrize_input)
     return apply(linalg_spectral.eigvalsh, a)
 
@@ -157,7 +157,7 @@ def eig(a: ArrayLike) -> EigResult:
 
 
 def eigvals(a: ArrayLike) -> Array:
-    """The complex eigenvalues (..., n) of ``a`` (..., n, n)."""
+    """Return the complex eigenvalues (..., n) of ``a`` (..., n, n)."""
     a = m.square("eigvals", a)
     if a.shape[-1] == 0:
         return zeros(a.shape[:-1], dtypes.complex_of(a.dtype))
@@ -191,7 +191,7 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """The singular value decomposition of ``a`` (..., m, n): U, s and V^H.
+    """Return the singular value decomposition of ``a`` (..., m, n): U, s and V^H.
 
     a = U diag(s) V^H. U is (..., m, m), V^H is (..., n, n), and s (..., k) descends,
     with k = min(m, n). With ``full_matrices=False``, U is (..., m, k) and V^H is (...,
@@ -244,5 +244,5 @@ def _singular_values_between(
 
 
 def svdvals(a: ArrayLike) -> Array:
-    """The descending singular values (..., min(m, n)) of ``a`` (..., m, n)."""
+    """Return the descending singular values (..., min(m, n)) of ``a`` (..., m, n)."""
     return apply(linalg_svd.svdvals, m.matrix("svdvals", a))

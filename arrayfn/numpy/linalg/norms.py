@@ -49,7 +49,7 @@ def vector_norm(
     keepdims: bool = False,
     ord: float = 2,
 ) -> Array:
-    """The ``ord`` norm over ``axis``: sum(abs(x)**ord)**(1/ord).
+    """Return the ``ord`` norm over ``axis``: sum(abs(x)**ord)**(1/ord).
 
     ``axis=None`` means all axes. Order infinity gives the largest absolute value, and
     minus infinity the smallest. Order 0 counts the nonzero elements.
@@ -64,7 +64,7 @@ def vector_norm(
 
 
 def _largest(sizes: Array, **where_to: Any) -> Array:
-    """The largest of ``sizes``, which are absolute values; 0 for no elements."""
+    """Return the largest of ``sizes``, which are absolute values; 0 for no elements."""
     initial = None if sizes.size else 0
     return max(sizes, initial=initial, **where_to)
 
@@ -72,7 +72,7 @@ def _largest(sizes: Array, **where_to: Any) -> Array:
 def _vector_norm(
     x: Array, axes: tuple[int, ...], keepdims: bool, order: float
 ) -> Array:
-    """The norm of vectors along ``axes``, of a number's ``order``."""
+    """Return the norm of vectors along ``axes``, of a number's ``order``."""
     if isinstance(order, str):
         raise ArgumentError(
             f"the order of a vector's norm must be a number, not {order!r}",
@@ -96,7 +96,7 @@ def _vector_norm(
 def matrix_norm(
     x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro"
 ) -> Array:
-    """The ``ord`` norm of the matrices x (..., m, n).
+    """Return the ``ord`` norm of the matrices x (..., m, n).
 
     The orders are: ``"fro"`` is the root of the sum of squares, and ``"nuc"`` is the
     sum of singular values. 2 and -2 are the largest and smallest singular value. 1 and
@@ -115,7 +115,7 @@ def matrix_norm(
 def _matrix_norm(
     x: Array, axes: tuple[int, int], keepdims: bool, order: Order
 ) -> Array:
-    """The norm of matrices along two ``axes``.
+    """Return the norm of matrices along two ``axes``.
 
     ``order`` is "fro", "nuc", 1, -1, 2, -2, inf or -inf; ArgumentError for others.
     """
@@ -150,7 +150,7 @@ def norm(
     axis: Axis = None,
     keepdims: bool = False,
 ) -> Array:
-    """The norm of vectors over one axis, or of matrices over two.
+    """Return the norm of vectors over one axis, or of matrices over two.
 
     Without ``axis``, x is a vector or a matrix. Without ``axis`` and ``ord``, the norm
     is the root of the sum of all squares. The orders are those of ``vector_norm`` and

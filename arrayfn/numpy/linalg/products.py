@@ -30,7 +30,7 @@ from arrayfn.transforms.custom import stop_gradient
 
 
 def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
-    """The cross product of vectors of three elements along ``axis``."""
+    """Return the cross product of vectors of three elements along ``axis``."""
     return linear_algebra.cross(x, y, axis=axis)
 
 
@@ -53,14 +53,14 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
-    """The sum of diagonal ``offset`` of the matrices x (..., m, n)."""
+    """Return the sum of diagonal ``offset`` of the matrices x (..., m, n)."""
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
 def multi_dot(
     arrays: Sequence[ArrayLike], *, out: None = None, precision: str | None = None
 ) -> Array:
-    """The product of matrices, in the cheapest order.
+    """Return the product of matrices, in the cheapest order.
 
     The first may be a vector, which is a row. The last may be a vector, which is a
     column. ``precision`` is as for ``matmul``.
@@ -98,7 +98,7 @@ def multi_dot(
 
 
 def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each part of a chain of products (dynamic programming).
+    """Return where to split each part of a chain of products (dynamic programming).
 
     Matrix k has shape ``extents[k]`` x ``extents[k + 1]``. The result has, for the pair
     (first, last), the last matrix of the left part.
@@ -121,7 +121,7 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def matrix_power(a: ArrayLike, n: int) -> Array:
-    """The n-th power of ``a`` (..., m, m).
+    """Return the n-th power of ``a`` (..., m, m).
 
     A negative n gives a power of the inverse.
     """
@@ -165,7 +165,7 @@ _PADE_7 = (
 
 
 def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
-    """The exponential (..., n, n) of the matrices A, by scaling and squaring.
+    """Return the exponential (..., n, n) of the matrices A, by scaling and squaring.
 
     The result is NaN if the 1-norm of a matrix is too large for ``max_squarings``. With
     the default, the limit is 3.5e5 in float64 and 2.6e5 in float32. Each further
@@ -237,7 +237,7 @@ def _squared_if(
 
 
 def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """The diagonal Pade approximant of exp(x) of a matrix ``x``.
+    """Return the diagonal Pade approximant of exp(x) of a matrix ``x``.
 
     ``coefficients`` are those of its numerator.
     """

@@ -95,7 +95,7 @@ def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
 
 
 def inv(a: ArrayLike) -> Array:
-    """The inverse of ``a`` (..., n, n).
+    """Return the inverse of ``a`` (..., n, n).
 
     >>> import numpy as np
     >>> inv(np.array([[0.0, 2.0], [1.0, 0.0]]))
@@ -108,7 +108,7 @@ def inv(a: ArrayLike) -> Array:
 
 @custom_jvp
 def _inv(x: Array) -> Array:
-    """The inverse by L^-T U^-T of the transposed matrix, with permuted rows.
+    """Return the inverse by L^-T U^-T of the transposed matrix, with permuted rows.
 
     Row-major x is the column-major transpose. U^-T is triangular; its zeros are not
     multiplied.
@@ -147,7 +147,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
 
 
 def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
-    """The inverse of ``a`` for ``tensordot`` over the first ``ind`` axes."""
+    """Return the inverse of ``a`` for ``tensordot`` over the first ``ind`` axes."""
     a = m.inexact("tensorinv", a)
     first, rest = a.shape[:ind], a.shape[ind:]
     if ind < 1 or math.prod(first) != math.prod(rest):
@@ -173,7 +173,7 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 
 
 def det(a: ArrayLike) -> Array:
-    """The determinant (...) of ``a`` (..., n, n).
+    """Return the determinant (...) of ``a`` (..., n, n).
 
     The derivative is the matrix of cofactors, also for singular ``a``. For n > 3 the
     second derivative is not defined if the rank is below n - 1.
@@ -196,14 +196,14 @@ def _det(x: Array) -> Array:
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The value, and its derivative: the tangent times the cofactors."""
+    """Return the value, and its derivative: the tangent times the cofactors."""
     (x,), (t,) = primals, tangents
     cofactors = matrix_transpose(_adjugate(x))
     return _det(x), sum(cofactors * t, axis=(-2, -1))
 
 
 def _adjugate(x: Array) -> Array:
-    """The adjugate: det(x) inv(x) for regular x, and 0 for a rank below n - 1.
+    """Return the adjugate: det(x) inv(x) for regular x, and 0 for a rank below n - 1.
 
     Up to 3 rows it is computed by its polynomials, otherwise by LU factors, or by
     singular values if some matrix has a pivot of 0 before the last one.
@@ -239,7 +239,7 @@ def _adjugate(x: Array) -> Array:
 
 
 def _cross(a: Array, b: Array) -> Array:
-    """The cross product of vectors of three elements."""
+    """Return the cross product of vectors of three elements."""
 
     def product(i: int, j: int) -> Array:
         return a[..., i] * b[..., j] - a[..., j] * b[..., i]
@@ -248,7 +248,7 @@ def _cross(a: Array, b: Array) -> Array:
 
 
 def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
-    """The adjugate by LU factors whose pivots, except the last, are not 0.
+    """Return the adjugate by LU factors whose pivots, except the last, are not 0.
 
     It is det(x) inv(x), where det(x) / pivot is the product of the other pivots. ``lu``
     and ``permutation`` are those of ``_factors``; ``products`` are the running products
@@ -303,7 +303,7 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 
 @custom_jvp
 def _slogdet(x: Array) -> tuple[Array, Array]:
-    """The sign (or phase) of the determinant, and the logarithm of its size."""
+    """Return the sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
     pivots = diagonal(lu, 0, -2, -1)
     sizes = absolute(pivots)
@@ -315,7 +315,7 @@ def _slogdet(x: Array) -> tuple[Array, Array]:
 def _slogdet_jvp(
     primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The trace of the inverse times the tangent."""
+    """Return the trace of the inverse times the tangent."""
     (x,), (t,) = primals, tangents
     sign, logabsdet = _slogdet(x)
     rate = trace(solve(x, t), 0, -2, -1)
@@ -335,7 +335,7 @@ def pinv(
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
+    """Return the Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
 
     Singular values up to ``rtol`` (or ``rcond``) times the largest one count as 0. The
     default of ``rtol`` is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
@@ -397,7 +397,7 @@ def matrix_rank(
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The number of singular values (..., min(m, n)) of A greater than ``tol``.
+    """Return the number of singular values (..., min(m, n)) of A greater than ``tol``.
 
     By default, ``tol`` is ``rtol`` times the largest singular value, and ``rtol`` is
     max(m, n) machine epsilons. For an array with fewer than two axes, the rank is 1 if
