@@ -35,7 +35,7 @@ class __array_namespace_info__:  # noqa: N801 - the array API's name
         return _NUMPYS.default_device()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, Any]:
-        """Return the default data types of numbers by kind ("integral", for example)."""
+        """Return the default data types of numbers by kind, such as "integral"."""
         return {**_NUMPYS.default_dtypes(device=cast("Any", device))}
 
     def devices(self) -> list[str]:
