@@ -25,6 +25,7 @@ class At:
     """The attribute ``x.at``; index it with the elements of x to change."""
 
     def __init__(self, x: ArrayLike) -> None:
+        """Keep x, the array of which copies are made."""
         self._x = x
 
     def __getitem__(self, index: Any) -> IndexedUpdate:

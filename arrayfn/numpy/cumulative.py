@@ -115,7 +115,7 @@ def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
 
 
 def _with_initial(x: Array, axis: int, value: int) -> Array:
-    """x with ``value`` before its first element along ``axis``."""
+    """Insert ``value`` before the first element of x along ``axis``."""
     place = ops.normalize_axis("cumulative", axis, x.ndim)
     shape = tuple(1 if k == place else n for k, n in enumerate(x.shape))
     return concatenate([ops.full(value, shape, x.dtype), x], place)

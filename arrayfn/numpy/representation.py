@@ -148,7 +148,7 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
 
 
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """Return the fraction and the exponent (int32) of x, with x = fraction * 2**exponent.
+    """Return the fraction and the exponent (int32) of x: x = fraction * 2**exponent.
 
     The absolute value of the fraction is 0, or at least 0.5 and less than 1. Infinities
     and NaN are their own fractions, with exponent 0. Integers give floats. Raises
@@ -269,7 +269,7 @@ def _largest(dtype: DType) -> Any:
 
 
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """Return the greatest common divisor of integers, elementwise, which is not negative.
+    """Return the greatest common divisor of integers, elementwise, as 0 or more.
 
     The result has the dtype to which ``x1`` and ``x2`` promote. Euclid's algorithm
     takes at most 1.45 iterations per bit. Raises DTypeError for other dtypes.
@@ -309,7 +309,7 @@ def _euclid(a: Array, b: Array) -> list[Array]:
 
 
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """Return the least common multiple of integers, elementwise, which is not negative.
+    """Return the lowest common multiple of integers, elementwise, as 0 or more.
 
     The result has the dtype to which ``x1`` and ``x2`` promote. Raises DTypeError for
     other dtypes.

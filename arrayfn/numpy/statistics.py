@@ -42,12 +42,14 @@ def cov(
     aweights: ArrayLike | None = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Return the covariance matrix of variables.
+    """Return the covariance matrix (v, v) of v variables; a number for one variable.
 
     The variables are the rows of ``m``, or its columns if ``rowvar`` is False. ``y``
     has further variables. The divisor is the number of observations minus ``ddof``. The
     default of ``ddof`` is 0 with ``bias``, otherwise 1. ``fweights`` are the integer
-    counts of observations, and ``aweights`` are their weights.
+    counts of observations, and ``aweights`` are their weights. The result has
+    ``dtype``, or the operands' dtype; integers give float64. Raises DTypeError,
+    ShapeError or ArgumentError for another ``dtype``, rank or ``ddof``.
 
     >>> import numpy as np
     >>> cov(np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
@@ -82,6 +84,7 @@ def cov(
     if weights is None:
         divisor: Any = float(max(x.shape[1] - less, 0))
     else:
+        # The divisor of weighted observations, as in NumPy.
         total = sum_(weights)
         lost: Any = less
         if less and aweights is not None:
@@ -98,10 +101,13 @@ def corrcoef(
     rowvar: bool = True,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Return the correlation matrix: ``cov`` divided by the standard deviations."""
+    """Return the correlation matrix: ``cov`` divided by the standard deviations.
+
+    Its elements are limited to [-1, 1]. The parameters and errors are those of ``cov``.
+    """
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.shape:
-        return divide(c, c)
+        return divide(c, c)  # one variable: 1, or NaN if it does not vary
     deviation = sqrt(real(diagonal(c)))
     c = divide(divide(c, expand_dims(deviation, 1)), expand_dims(deviation, 0))
     if c.dtype in dtypes.COMPLEX:
