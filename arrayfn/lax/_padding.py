@@ -40,8 +40,8 @@ def padtype_to_pads(
     for extent, size, stride in parts:
         count = -(-extent // stride)  # the number of windows: ceil(extent / stride)
         total = max((count - 1) * stride + size - extent, 0)
-        less, more = total // 2, total - total // 2
-        pads.append((less, more) if padding == "SAME" else (more, less))
+        smaller, larger = total // 2, total - total // 2
+        pads.append((smaller, larger) if padding == "SAME" else (larger, smaller))
     return pads
 
 

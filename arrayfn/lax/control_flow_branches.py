@@ -208,15 +208,15 @@ def _choose_alone(
     _check_structures(name, closed)
     types = _common_types(name, closed)
     values, programs = sharing(closed)
-    given = [*values, *tree.leaves(tuple(operands))]
+    inputs = [*values, *tree.leaves(tuple(operands))]
     axes = index.type.varying if isinstance(index, Tracer) else UNVARYING
     if axes:  # members of a mesh take different branches
-        given = [varying_along(x, axes) for x in given]
+        inputs = [varying_along(x, axes) for x in inputs]
         programs = [widened(p, axes) for p in programs]
     results = apply(
         cond_primitive,
         index,
-        *given,
+        *inputs,
         branches=tuple(with_types(p, types) for p in programs),
     )
     return tree.unflatten(closed[0].out_tree, as_list(results))
@@ -247,16 +247,16 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
     leaves = list(range(closed[0].out_tree.num_leaves))
     paths = tree.paths(tree.unflatten(closed[0].out_tree, leaves))
     for k, path in enumerate(paths):
-        given = [c.out_types[k] for c in closed]  # of leaf k, from each branch
-        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in given)
-        if len({t.shape for t in given}) > 1 or any(
-            t.dtype != dtype and not t.weak for t in given
+        leaf_types = [c.out_types[k] for c in closed]  # of leaf k, from each branch
+        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in leaf_types)
+        if len({t.shape for t in leaf_types}) > 1 or any(
+            t.dtype != dtype and not t.weak for t in leaf_types
         ):
             returned = "; ".join(
                 f"{described(c.function)} gives {c.out_types[k]}{c.made_at(k)}"
                 for c in closed
             )
-            same_shapes = len({t.shape for t in given}) == 1
+            same_shapes = len({t.shape for t in leaf_types}) == 1
             remedy = (
                 f"convert with .astype({dtype.name!r})"
                 if same_shapes
@@ -267,8 +267,8 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
                 f"{path}: {returned}; {remedy}",
                 user_location(),
             )
-        varying = joined_variance(given)
-        types.append(ArrayType(given[0].shape, dtype, weak=weak, varying=varying))
+        varying = joined_variance(leaf_types)
+        types.append(ArrayType(leaf_types[0].shape, dtype, weak=weak, varying=varying))
     return types
 
 

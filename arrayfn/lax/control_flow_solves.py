@@ -183,8 +183,8 @@ def custom_root(
         f(x, captured) = 0 gives J dx = -df, where J is the Jacobian of f at x, and df
         is the tangent of f at fixed x. The guess has no influence on x.
         """
-        found = root(*primals)
-        x = found[: len(types)]
+        leaves = root(*primals)
+        x = leaves[: len(types)]
 
         def at_root(*captured: Any) -> list[Any]:
             """Evaluate ``f`` at the root, as a function of the captured values."""
@@ -192,8 +192,8 @@ def custom_root(
 
         _, df = jvp(at_root, primals[0], changes[0])
         minus_dx = apply_program(of_tangents, [*primals[0], *x, *df])
-        aux_types = [leaf_type(y) for y in found[len(types) :]]
-        return found, [
+        aux_types = [leaf_type(y) for y in leaves[len(types) :]]
+        return leaves, [
             *(-change for change in minus_dx),
             *(SymbolicZero(t.shape, t.dtype) for t in aux_types),
         ]

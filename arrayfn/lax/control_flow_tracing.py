@@ -189,15 +189,15 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
     with builder:
         results = builder.inline(program, builder.inputs_of(program))
         for k, (_, type) in enumerate(pairs):
-            have = results[k].type
+            current = results[k].type
             # A weak type (of a Python number) stays weak after the conversion.
-            if type.weak and (have.dtype, have.weak) != (type.dtype, True):
+            if type.weak and (current.dtype, current.weak) != (type.dtype, True):
                 results[k] = conversion.convert_element_type(
                     results[k], dtype=type.dtype, weak=True
                 )
             elif not type.weak:
                 results[k] = conversion.convert(results[k], type.dtype)
-            for axis in sorted(type.varying - have.varying):
+            for axis in sorted(type.varying - current.varying):
                 results[k] = collectives.pvary(results[k], axis_name=axis)
         return builder.build(results)
 
@@ -321,27 +321,29 @@ def _check_kept(
     """
     problems: list[str] = []
     error: type[ArrayfnError] = DTypeError
-    for k, (wanted, have) in enumerate(
+    for k, (wanted, returned) in enumerate(
         zip(types, closed.out_types[: len(types)], strict=True)
     ):
-        if wanted.shape == have.shape and (wanted.dtype == have.dtype):
+        if wanted.shape == returned.shape and (wanted.dtype == returned.dtype):
             continue
         # A Python number takes the dtype of the carry, but True is no number.
-        fits = have.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
-        if have.weak and wanted.shape == have.shape and fits:
-            dtype, _ = dtypes.promote([(wanted.dtype, wanted.weak), (have.dtype, True)])
+        fits = returned.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
+        if returned.weak and wanted.shape == returned.shape and fits:
+            dtype, _ = dtypes.promote(
+                [(wanted.dtype, wanted.weak), (returned.dtype, True)]
+            )
             if dtype == wanted.dtype:
                 continue
         remedy = (
             f"convert it with .astype({wanted.dtype.name!r}), or begin with "
-            f"{dtypes.short_name(have.dtype)}"
+            f"{dtypes.short_name(returned.dtype)}"
         )
-        if wanted.shape != have.shape:
+        if wanted.shape != returned.shape:
             error = ShapeError
             remedy = "begin with an array of the shape that is returned"
         where = f"carry{paths[k]}" if paths[k] else "the carry"
         problems.append(
-            f"{where} comes in as {wanted} and goes out as {have}"
+            f"{where} comes in as {wanted} and goes out as {returned}"
             f"{closed.made_at(k)}: {remedy}"
         )
     if problems:
@@ -357,10 +359,10 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
 
     On a mesh, ``leaf`` is also marked as varying along the axes of ``wanted``.
     """
-    have = plain_type(leaf)
-    for axis in sorted(wanted.varying - have.varying):
+    current = plain_type(leaf)
+    for axis in sorted(wanted.varying - current.varying):
         leaf = pvary(leaf, axis)
-    if (have.dtype, have.weak) == (wanted.dtype, wanted.weak):
+    if (current.dtype, current.weak) == (wanted.dtype, wanted.weak):
         return leaf
     if dtypes.is_python_scalar(leaf):
         array = np.asarray(leaf).astype(wanted.dtype)

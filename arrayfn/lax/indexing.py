@@ -212,8 +212,8 @@ def scatter(
     inside.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter, *args)
 
 
 def scatter_add(
@@ -231,8 +231,8 @@ def scatter_add(
     The other parameters, shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_add, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_add, *args)
 
 
 def scatter_sub(
@@ -252,8 +252,8 @@ def scatter_sub(
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
-    given = operand, scatter_indices, negated, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_add, *given)
+    args = operand, scatter_indices, negated, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_add, *args)
 
 
 def scatter_mul(
@@ -272,8 +272,8 @@ def scatter_mul(
     parameters, shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_mul, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_mul, *args)
 
 
 def scatter_min(
@@ -292,8 +292,8 @@ def scatter_min(
     shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_min, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_min, *args)
 
 
 def scatter_max(
@@ -312,8 +312,8 @@ def scatter_max(
     shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_max, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_max, *args)
 
 
 def scatter_apply(

@@ -231,8 +231,8 @@ def svd(
     s. With ``subset_by_index=(first, end)``, only singular values ``first`` to ``end``
     (exclusive) and their vectors are returned.
     """
-    found = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
-    return tuple(found) if compute_uv else found
+    result = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
+    return tuple(result) if compute_uv else result
 
 
 # Unitary reductions. They have no derivatives.

@@ -122,8 +122,8 @@ def _blocks(keys: Any, counter: Array, shape: tuple[int, ...]) -> tuple[Array, A
     """
     steps = anp.reshape(anp.arange(math.prod(shape), dtype=dtypes.uint64), shape)
     low, high = _halves(counter + steps)
-    given = [anp.broadcast_to(key, shape) for key in keys]
+    key_words = [anp.broadcast_to(key, shape) for key in keys]
     return (
-        apply(threefry2x32_0, *given, low, high),
-        apply(threefry2x32_1, *given, low, high),
+        apply(threefry2x32_0, *key_words, low, high),
+        apply(threefry2x32_1, *key_words, low, high),
     )

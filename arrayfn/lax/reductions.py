@@ -123,8 +123,8 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     The result lacks ``axes`` and has the dtype of ``operand``, an integer or bool.
     """
     dtype = ops.type_of_operand("reduce_xor", operand).dtype
-    nothing = np.zeros((), dtype)
-    return reduce(operand, nothing, bitwise_xor, axes)
+    identity = np.zeros((), dtype)
+    return reduce(operand, identity, bitwise_xor, axes)
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:

@@ -130,8 +130,8 @@ def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -
         return np.moveaxis(_take(src, one, place), place, 0)
     # Move the indexed axes to the front, so that one index expression selects them.
     order = [*places, *(k for k in range(type.ndim) if k not in wanted)]
-    moved = np.transpose(ops.as_array(src), order)
-    return moved[tuple(wanted[place] for place in places)]
+    transposed = np.transpose(ops.as_array(src), order)
+    return transposed[tuple(wanted[place] for place in places)]
 
 
 def dynamic_update_index_in_dim(

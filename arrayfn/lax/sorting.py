@@ -51,15 +51,15 @@ def sort(
             f"sort takes arrays of one shape, but was given {shapes}", user_location()
         )
     place = ops.normalize_axis("sort", dimension, len(shapes[0]))
-    moved = [moveaxis(x, place, -1) for x in operands]
+    along_last = [moveaxis(x, place, -1) for x in operands]
     order: Any = None
     # Sort by the last key first: stable sorts by the other keys keep its order in ties.
-    for key in reversed(moved[:num_keys]):
+    for key in reversed(along_last[:num_keys]):
         if order is None:
             order = apply(s.argsort, key)
         else:
             order = _take(order, apply(s.argsort, _take(key, order)))
-    return tuple(moveaxis(_take(x, order), -1, place) for x in moved)
+    return tuple(moveaxis(_take(x, order), -1, place) for x in along_last)
 
 
 def sort_key_val(

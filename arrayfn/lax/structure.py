@@ -158,8 +158,8 @@ def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -
 
     By default, it has the dtype of ``fill_value``.
     """
-    given = ops.type_of_operand("full", fill_value).dtype
-    wanted = given if dtype is None else dtypes.canonical(dtype)
+    own_dtype = ops.type_of_operand("full", fill_value).dtype
+    wanted = own_dtype if dtype is None else dtypes.canonical(dtype)
     return ops.full(ops.convert(fill_value, wanted), tuple(shape), wanted)
 
 

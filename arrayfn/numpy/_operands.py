@@ -174,9 +174,9 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        given = ", ".join(str(shape) for shape in shapes)
+        shapes_text = ", ".join(str(shape) for shape in shapes)
         raise ShapeError(
-            f"{name}: shapes {given} do not broadcast together{_remedy(shapes)}",
+            f"{name}: shapes {shapes_text} do not broadcast together{_remedy(shapes)}",
             user_location(),
         ) from None
 
@@ -426,8 +426,8 @@ def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    given = axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = sorted(normalize_axis(name, a, ndim) for a in given)
+    entries = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = sorted(normalize_axis(name, a, ndim) for a in entries)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: an axis repeats in {axis}", user_location())
     return tuple(axes)

@@ -30,13 +30,13 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
     the kernel that computes x also computes the mean, x is not rounded to 16 bits
     before (``excess``). Errors call the function ``name``.
     """
-    given = ops.type_of_operand(name, x).dtype
+    own_dtype = ops.type_of_operand(name, x).dtype
     if dtype is not None:
         result = dtypes.canonical(dtype)
     else:
-        result = ops.inexact_dtype(name, given)
+        result = ops.inexact_dtype(name, own_dtype)
     wide = dtypes.compute_dtype(result)
-    if given in dtypes.HALF_PRECISION and wide == dtypes.float32:
+    if own_dtype in dtypes.HALF_PRECISION and wide == dtypes.float32:
         convert = conversion.convert_element_type
         return apply(convert, x, dtype=wide, excess=True), result
     return ops.convert(x, wide), result
@@ -176,8 +176,10 @@ def var(
     is real. The other parameters, dtypes and errors are those of the function ``mean``.
     """
     ops.refuse_out("var", out)
-    less = ddof if correction is None else correction
-    return ops.convert(*_variance("var", a, axis, dtype, less, keepdims, where, mean))
+    subtracted = ddof if correction is None else correction
+    return ops.convert(
+        *_variance("var", a, axis, dtype, subtracted, keepdims, where, mean)
+    )
 
 
 def std(
@@ -197,6 +199,6 @@ def std(
     The parameters, dtypes and errors are those of ``var``.
     """
     ops.refuse_out("std", out)
-    less = ddof if correction is None else correction
-    value, wanted = _variance("std", a, axis, dtype, less, keepdims, where, mean)
+    subtracted = ddof if correction is None else correction
+    value, wanted = _variance("std", a, axis, dtype, subtracted, keepdims, where, mean)
     return ops.convert(sqrt(value), wanted)

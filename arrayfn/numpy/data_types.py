@@ -81,8 +81,10 @@ def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     ``casting`` is one of NumPy's rules: "no", "equiv", "safe", "same_kind" or "unsafe".
     "safe" means that both promote to ``to``.
     """
-    given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
-    source, target = dtypes.canonical(given), dtypes.canonical(to)
+    from_dtype = (
+        from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
+    )
+    source, target = dtypes.canonical(from_dtype), dtypes.canonical(to)
     if casting != "safe":
         return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
     return dtypes.promote([(source, False), (target, False)])[0] == target
@@ -96,10 +98,10 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    given = dtypes.canonical(dtype)
+    canonical = dtypes.canonical(dtype)
     if isinstance(kind, str) and kind in _KINDS:
-        return given in _KINDS[kind]
-    return given == dtypes.canonical(kind)
+        return canonical in _KINDS[kind]
+    return canonical == dtypes.canonical(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,10 @@ def finfo(dtype: Any) -> FloatInfo:
     >>> finfo("float32").eps
     1.1920928955078125e-07
     """
-    given = dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
-    kind = dtypes.real_of(dtypes.canonical(given))
+    dtype_like = (
+        dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
+    )
+    kind = dtypes.real_of(dtypes.canonical(dtype_like))
     limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
         kind,
@@ -165,12 +169,12 @@ def iinfo(int_type: Any) -> Any:
 
     The result has ``min``, ``max`` and ``bits``.
     """
-    given = (
+    dtype_like = (
         int_type.dtype
         if isinstance(int_type, (ImmutableArray, np.ndarray))
         else int_type
     )
-    kind = dtypes.canonical(given)
+    kind = dtypes.canonical(dtype_like)
     return dtypes.limits(kind) if kind in dtypes.INT4 else np.iinfo(kind)
 
 
@@ -236,10 +240,10 @@ def _ml_dtype(kind: Any) -> DType | None:
     if isinstance(kind, type) and issubclass(kind, np.generic):
         return next((d for d in _ML_DTYPES if d.type is kind), None)
     try:
-        given = dtypes.canonical(kind)
+        canonical = dtypes.canonical(kind)
     except TypeError:
         return None
-    return given if given in _ML_DTYPES else None
+    return canonical if canonical in _ML_DTYPES else None
 
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> DType:

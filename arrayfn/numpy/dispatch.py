@@ -58,21 +58,21 @@ def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
             halves = parts[..., ::2], parts[..., 1::2]
             return apply(complex_numbers.make_complex, *halves)
     # bits_as adds a last axis for the parts of wider elements, or merges such an axis.
-    have, want = type.dtype.itemsize, wanted.itemsize  # in bytes
-    if have == want or not type.ndim:
+    old_size, new_size = type.dtype.itemsize, wanted.itemsize  # in bytes
+    if old_size == new_size or not type.ndim:
         return representation.bits_as(x, wanted)
     outer, extent = type.shape[:-1], type.shape[-1]
-    if have > want:
+    if old_size > new_size:
         return manipulation.reshape(
-            representation.bits_as(x, wanted), (*outer, extent * (have // want))
+            representation.bits_as(x, wanted), (*outer, extent * (old_size // new_size))
         )
-    if extent * have % want:
+    if extent * old_size % new_size:
         raise ShapeError(
             f"view: the last axis of {type} has no whole number of "
             f"{dtypes.short_name(wanted)}",
             user_location(),
         )
-    count = want // have
+    count = new_size // old_size
     parts = manipulation.reshape(x, (*outer, extent // count, count))
     return representation.bits_as(parts, wanted)
 

@@ -72,8 +72,8 @@ def einsum_path(
     table of this order as text. Only the operands' shapes matter. ``einsum`` itself
     uses opt_einsum's order.
     """
-    given = [subscripts, *operands]
-    stand_ins = [_stand_in(part) for part in given]
+    arguments = [subscripts, *operands]
+    stand_ins = [_stand_in(part) for part in arguments]
     return np.einsum_path(*stand_ins, optimize=optimize)
 
 
@@ -245,7 +245,7 @@ def _aligned(labels: str, x: Array, wanted: str) -> Array:
 
     Labels that ``x`` lacks become axes of extent 1.
     """
-    have = [label for label in wanted if label in labels]
-    x = transpose(x, _places(labels, have))
+    present = [label for label in wanted if label in labels]
+    x = transpose(x, _places(labels, present))
     missing = tuple(k for k, label in enumerate(wanted) if label not in labels)
     return expand_dims(x, missing) if missing else x

@@ -340,8 +340,8 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
         for entry in entries
         if entry is None or isinstance(entry, Cut)
     )
-    have = tuple(cut.count for cut in cuts)
-    return x if shape == have else apply(views.reshape, x, shape=shape)
+    cut_shape = tuple(cut.count for cut in cuts)
+    return x if shape == cut_shape else apply(views.reshape, x, shape=shape)
 
 
 def place_of_arrays(entries: Sequence[Entry]) -> int:

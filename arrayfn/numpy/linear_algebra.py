@@ -388,13 +388,13 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
     if type.ndim != 1:
         return diagonal(v, k)
     side = type.shape[0] + abs(k)
-    nothing = ops.scalar(0, type.dtype)
-    padded = apply(slicing.pad, v, nothing, config=((0, abs(k), 0),))
+    zero = ops.scalar(0, type.dtype)
+    padded = apply(slicing.pad, v, zero, config=((0, abs(k), 0),))
     shape = (side, side)
     # Element i of v is in row i of an upper diagonal, or in column i of a lower one.
     along = 0 if k >= 0 else 1
     filled = apply(views.broadcast_in_dim, padded, shape=shape, axes=(along,))
-    return where(on_diagonal(shape, k), filled, nothing)
+    return where(on_diagonal(shape, k), filled, zero)
 
 
 def diagflat(v: ArrayLike, k: int = 0) -> Array:

@@ -147,8 +147,8 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
 
 def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
     """Return ``axes``, an axis or several, as a list, counted from the front."""
-    given = axes if isinstance(axes, (tuple, list)) else (axes,)
-    return [ops.normalize_axis(name, axis, ndim) for axis in given]
+    entries = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return [ops.normalize_axis(name, axis, ndim) for axis in entries]
 
 
 def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
@@ -234,16 +234,16 @@ def broadcast_to(array: ArrayLike, shape: Any) -> Array:
 
     Raises ShapeError if ``array`` does not broadcast to ``shape``.
     """
-    have = ops.type_of_operand("broadcast_to", array).shape
+    own_shape = ops.type_of_operand("broadcast_to", array).shape
     wanted = ops.as_shape("broadcast_to", shape)
-    if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
+    if ops.broadcast_shape("broadcast_to", (own_shape, wanted)) != wanted:
         raise ShapeError(
-            f"broadcast_to: shape {have} does not broadcast to {wanted}",
+            f"broadcast_to: shape {own_shape} does not broadcast to {wanted}",
             user_location(),
         )
-    if have == wanted:
+    if own_shape == wanted:
         return ops.same(array)
-    axes = tuple(range(len(wanted) - len(have), len(wanted)))
+    axes = tuple(range(len(wanted) - len(own_shape), len(wanted)))
     return apply(views.broadcast_in_dim, array, shape=wanted, axes=axes)
 
 
@@ -326,9 +326,10 @@ def stack(
         raise ArgumentError("stack takes at least one array", user_location())
     shapes = {ops.type_of_operand("stack", part).shape for part in parts}
     if len(shapes) > 1:
-        given = ", ".join(map(str, sorted(shapes)))
+        shapes_text = ", ".join(map(str, sorted(shapes)))
         raise ShapeError(
-            f"stack takes arrays of one shape, but was given {given}", user_location()
+            f"stack takes arrays of one shape, but was given {shapes_text}",
+            user_location(),
         )
     place = ops.normalize_axis("stack", axis, len(shapes.pop()) + 1)
     rows = [expand_dims(part, place) for part in parts]

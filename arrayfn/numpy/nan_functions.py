@@ -147,15 +147,19 @@ def nanvar(
     those of ``var``.
     """
     ops.refuse_out("nanvar", out)
-    less = ddof if correction is None else correction
+    subtracted = ddof if correction is None else correction
     if not is_inexact("nanvar", a):
-        return var(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+        return var(
+            a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=where, mean=mean
+        )
     numbers = _known_numbers("nanvar", a, where)
     count = count_nonzero(numbers, axis, keepdims=keepdims)
     # Replace NaN before squaring: the derivative of the square would be NaN.
     a = without_nan("nanvar", a, 0)
-    value = var(a, axis, dtype, ddof=less, keepdims=keepdims, where=numbers, mean=mean)
-    return comparison.where(count > less, value, float("nan"))
+    value = var(
+        a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=numbers, mean=mean
+    )
+    return comparison.where(count > subtracted, value, float("nan"))
 
 
 def nanstd(
@@ -176,8 +180,10 @@ def nanstd(
     same.
     """
     ops.refuse_out("nanstd", out)
-    less = ddof if correction is None else correction
-    value = nanvar(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+    subtracted = ddof if correction is None else correction
+    value = nanvar(
+        a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=where, mean=mean
+    )
     return sqrt(value)
 
 

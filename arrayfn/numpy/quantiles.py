@@ -133,9 +133,9 @@ def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, 
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
     others = [k for k in range(type.ndim) if k not in axes]
-    moved = transpose(x, [*others, *axes])
+    transposed = transpose(x, [*others, *axes])
     length = math.prod(type.shape[k] for k in axes)
-    return reshape(moved, (*(type.shape[k] for k in others), length)), axes
+    return reshape(transposed, (*(type.shape[k] for k in others), length)), axes
 
 
 def _quantile(
@@ -169,8 +169,8 @@ def _quantile(
     if flat.shape[-1] == 0:
         if name in ("quantile", "percentile"):  # as in NumPy
             raise ArgumentError(f"{name} of no elements: {type}", user_location())
-        nothing = full((*fractions.shape, *flat.shape[:-1]), np.nan, result)
-        return _with_axes(nothing, fractions.ndim, axes, keepdims)
+        all_nan = full((*fractions.shape, *flat.shape[:-1]), np.nan, result)
+        return _with_axes(all_nan, fractions.ndim, axes, keepdims)
     if weights is not None:
         by_weight = _weighted(name, x, flat, q, axis, method, weights, skip_nan)
         return _with_axes(by_weight, fractions.ndim, axes, keepdims)

@@ -133,8 +133,8 @@ def sum(
     """
     ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
-    given = ops.type_of_operand("sum", a).dtype
-    wanted = accumulation_dtype(given, dtype, promote_integers)
+    own_dtype = ops.type_of_operand("sum", a).dtype
+    wanted = accumulation_dtype(own_dtype, dtype, promote_integers)
     a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
     by = r.reduce_or if wanted == dtypes.bool_ else r.reduce_sum
     value = _reduce(by, a, axes, keepdims)
@@ -158,8 +158,8 @@ def prod(
     """
     ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
-    given = ops.type_of_operand("prod", a).dtype
-    wanted = accumulation_dtype(given, dtype, promote_integers)
+    own_dtype = ops.type_of_operand("prod", a).dtype
+    wanted = accumulation_dtype(own_dtype, dtype, promote_integers)
     a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
     by = r.reduce_and if wanted == dtypes.bool_ else r.reduce_prod
     value = _reduce(by, a, axes, keepdims)

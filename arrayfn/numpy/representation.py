@@ -94,8 +94,8 @@ def bits_as(x: ArrayLike, dtype: DType) -> Array:
     and complex, ShapeError if the last axis of x does not fit.
     """
     type = ops.type_of_operand("bitcast_convert_type", x)
-    have, want = type.dtype.itemsize, dtype.itemsize
-    if have == want:
+    old_size, new_size = type.dtype.itemsize, dtype.itemsize
+    if old_size == new_size:
         return apply(conversion.bitcast, x, dtype=dtype)
     if dtypes.bool_ in (type.dtype, dtype) or {type.dtype, dtype} & dtypes.COMPLEX:
         raise DTypeError(
@@ -103,12 +103,17 @@ def bits_as(x: ArrayLike, dtype: DType) -> Array:
             "complex numbers keep their width",
             user_location(),
         )
-    narrow, wide = (_UNSIGNED[n] for n in sorted((have, want)))
+    narrow, wide = (_UNSIGNED[n] for n in sorted((old_size, new_size)))
     # One wide element has ``count`` narrow parts of ``width`` bits.
-    count, width = max(have, want) // min(have, want), 8 * min(have, want)
+    count, width = (
+        max(old_size, new_size) // min(old_size, new_size),
+        8 * min(old_size, new_size),
+    )
     shifts = np.arange(count).astype(wide) * np.asarray(width, wide)
-    pattern = apply(conversion.bitcast, x, dtype=narrow if have < want else wide)
-    if have > want:
+    pattern = apply(
+        conversion.bitcast, x, dtype=narrow if old_size < new_size else wide
+    )
+    if old_size > new_size:
         parts = ops.convert(right_shift(expand_dims(pattern, -1), shifts), narrow)
         return apply(conversion.bitcast, parts, dtype=dtype)
     if not type.ndim or type.shape[-1] != count:
@@ -198,11 +203,11 @@ def _next_half(x: Array, y: Array) -> Array:
     sign, size = bitwise_and(bits, 0x8000), bitwise_and(bits, 0x7FFF)
     # The magnitude decreases if y < x for positive x, or y > x for negative x.
     towards_zero = not_equal(less(y, x), not_equal(sign, 0))
-    moved = where(towards_zero, size - 1, size + 1)
+    changed = where(towards_zero, size - 1, size + 1)
     # From 0, the smallest number with the sign of y.
     y_bits = apply(conversion.bitcast, y, dtype=dtypes.uint16)
     smallest = bitwise_or(bitwise_and(y_bits, 0x8000), 1)
-    neighbour = where(equal(size, 0), smallest, bitwise_or(sign, moved))
+    neighbour = where(equal(size, 0), smallest, bitwise_or(sign, changed))
     # For equal x and y, which may be 0 and -0, NumPy gives x for float16, else y.
     value = where(equal(x, y), bits if dtype == dtypes.float16 else y_bits, neighbour)
     nan = not_equal(x, x) | not_equal(y, y)

@@ -56,14 +56,14 @@ def cov(
     array([[ 1., -1.],
            [-1.,  1.]])
     """
-    given = [m] if y is None else [m, y]
+    arrays = [m] if y is None else [m, y]
     common = dtypes.canonical(dtype) if dtype is not None else None
     if common is not None and common not in dtypes.INEXACT:
         raise DTypeError(
             f"a covariance must be floating-point or complex, not {common}",
             user_location(),
         )
-    values, types, common = ops.promoted("cov", given, common)
+    values, types, common = ops.promoted("cov", arrays, common)
     if any(t.ndim > 2 for t in types):
         raise ShapeError("cov takes matrices and vectors", user_location())
     wide = ops.inexact_dtype("cov", common)
@@ -72,8 +72,8 @@ def cov(
         value = atleast_2d(ops.as_array(ops.convert(value, wide)))
         rows.append(value if rowvar or t.ndim < 2 else matrix_transpose(value))
     x = concatenate(rows) if len(rows) > 1 else rows[0]
-    less = (0 if bias else 1) if ddof is None else ddof
-    if less != int(less):
+    subtracted = (0 if bias else 1) if ddof is None else ddof
+    if subtracted != int(subtracted):
         raise ArgumentError("cov: ddof must be an integer", user_location())
     weights: Any = None
     if fweights is not None:
@@ -82,13 +82,13 @@ def cov(
         weights = aweights if weights is None else multiply(weights, aweights)
     mean = average(x, 1, weights)
     if weights is None:
-        divisor: Any = float(max(x.shape[1] - less, 0))
+        divisor: Any = float(max(x.shape[1] - subtracted, 0))
     else:
         # The divisor of weighted observations, as in NumPy.
         total = sum_(weights)
-        lost: Any = less
-        if less and aweights is not None:
-            lost = less * sum_(multiply(weights, aweights)) / total
+        lost: Any = subtracted
+        if subtracted and aweights is not None:
+            lost = subtracted * sum_(multiply(weights, aweights)) / total
         divisor = subtract(total, lost)
     centred = subtract(x, expand_dims(mean, 1))
     other = centred if weights is None else multiply(centred, weights)

@@ -399,8 +399,8 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         function keeps that dtype. Raises DTypeError if there is none, for example for
         comparisons of numbers.
         """
-        given = ops.type_of_operand(self.__name__, a).dtype
-        wanted = given if dtype is None else dtypes.canonical(dtype)
+        own_dtype = ops.type_of_operand(self.__name__, a).dtype
+        wanted = own_dtype if dtype is None else dtypes.canonical(dtype)
         for _ in range(2):
             result_dtype = self._result_dtype(wanted)
             if result_dtype == wanted:
@@ -409,8 +409,9 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
                 break  # a comparison, whose results it cannot compare again
             wanted = result_dtype
         raise DTypeError(
-            f"{self.__name__} of two {given} gives {self._result_dtype(given)}, which "
-            "it cannot combine further; give dtype=, or convert the array",
+            f"{self.__name__} of two {own_dtype} gives "
+            f"{self._result_dtype(own_dtype)}, which it cannot combine further; give "
+            "dtype=, or convert the array",
             user_location(),
         )
 
