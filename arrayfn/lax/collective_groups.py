@@ -51,13 +51,13 @@ class Group:
         self._members = anp.take(members, index, 0, mode="clip")
         self.rank = anp.take(ranks, index, mode="clip")
 
-    def own(self, every: Any) -> Any:
-        """Select the group's values from ``every``, which has those of all members.
+    def own(self, values: Any) -> Any:
+        """Select the group's values from ``values``, which has those of all members.
 
-        ``every`` has shape (members of the axis, ...), the result (members of the
+        ``values`` has shape (members of the axis, ...), the result (members of the
         group, ...).
         """
-        return anp.take(every, self._members, 0, mode="clip")
+        return anp.take(values, self._members, 0, mode="clip")
 
     def mine(self, parts: Any, axis: int) -> Any:
         """Select this member's part from ``parts``, and remove ``axis``.

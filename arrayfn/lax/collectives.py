@@ -193,14 +193,14 @@ def all_gather(
 
     def gathered(leaf: Any) -> Any:
         """Return the leaves of all members, or of this group, along ``axis``."""
-        every = _of_all(leaf, _names(axis_name))
+        values = _of_all(leaf, _names(axis_name))
         if group is not None:
-            every = group.own(every)
+            values = group.own(values)
         # A negative axis counts from the end of the result. If the values are stacked,
         # the result has one axis more than the leaf.
-        place = axis % (anp.ndim(leaf) + (not tiled))
-        every = anp.moveaxis(every, 0, place)
-        return _merged(every, place) if tiled else every
+        place = axis % (anp.ndim(leaf) + (0 if tiled else 1))
+        values = anp.moveaxis(values, 0, place)
+        return _merged(values, place) if tiled else values
 
     return tree.map(gathered, x)
 
@@ -277,13 +277,13 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
             primitive, ordered = collectives.ppermute, tuple(sorted(pairs))
             return _over(primitive, leaf, names[0], axes[0], permutation=ordered)
         # sources[k] is the member that sends to k. Without one it is size, which is out
-        # of bounds in ``every``, so that take fills with zeros.
+        # of bounds in ``values``, so that take fills with zeros.
         sources = np.full(size, size)
         for source, target in pairs:
             sources[target] = source
         source = anp.take(sources, axis_index(names), mode="clip")
-        every = all_gather(leaf, names)
-        return anp.take(every, source, 0, mode="fill", fill_value=0)
+        values = all_gather(leaf, names)
+        return anp.take(values, source, 0, mode="fill", fill_value=0)
 
     return tree.map(moved, x)
 
@@ -460,13 +460,13 @@ def _of_all(leaf: Any, names: Sequence[str]) -> Any:
 
     The members of several axes are in row-major order.
     """
-    every = leaf
+    values = leaf
     # Each all_gather adds a leading axis; the first name comes last, and so in front.
     for name in reversed(names):
-        every = _over(collectives.all_gather, every, name, _axis("all_gather", name))
+        values = _over(collectives.all_gather, values, name, _axis("all_gather", name))
     for _ in names[1:]:
-        every = _merged(every, 0)
-    return every
+        values = _merged(values, 0)
+    return values
 
 
 def _of_group(group: Group, leaf: Any, axis_name: AxisName) -> Any:

@@ -70,7 +70,7 @@ def cond(
         )
     else:
         index = ops.convert(_unequal_zero(pred), dtypes.int32)
-    return _choose("cond", index, (false_fun, true_fun), operands)
+    return _choose("cond", index, (false_fun, true_fun), operands)  # 0 is false
 
 
 def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
@@ -262,9 +262,10 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
                 if same_shapes
                 else "give both one shape, with arrayfn.numpy.broadcast_to, say"
             )
+            where = f" at {path}" if path else ""  # of a pytree
             raise (DTypeError if same_shapes else ShapeError)(
-                f"{name}: the branches return different types{' at ' * bool(path)}"
-                f"{path}: {returned}; {remedy}",
+                f"{name}: the branches return different types{where}: {returned}; "
+                f"{remedy}",
                 user_location(),
             )
         varying = joined_variance(leaf_types)

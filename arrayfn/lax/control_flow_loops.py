@@ -73,16 +73,19 @@ def _while_loop(
     types = body.program.input_types[len(body.captured) :]
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
-    going, step = condition.program, body.program
-    axes = going.output_types[0].varying
+    condition_program, body_program = condition.program, body.program
+    axes = condition_program.output_types[0].varying
     if axes:  # members of a mesh run different numbers of iterations
-        going, step = widened(going, axes), widened(step, axes)
+        condition_program, body_program = (
+            widened(condition_program, axes),
+            widened(body_program, axes),
+        )
     operands = [*condition.captured, *body.captured, *carried.leaves]
     results = apply(
         while_primitive,
         *[varying_along(x, axes) if axes else x for x in operands],
-        cond_program=going,
-        body_program=step,
+        cond_program=condition_program,
+        body_program=body_program,
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
@@ -99,10 +102,10 @@ def _while_loop_with_refs(
 
     def going(carry: Any) -> Any:
         """Call ``cond_fun``, which may read Refs; ArgumentError if it writes to one."""
-        value, inside = carry
-        adopt(refs, inside)
+        value, ref_values = carry
+        adopt(refs, ref_values)
         result = cond_fun(value)
-        if any(x is not y for x, y in zip(held(refs), inside, strict=True)):
+        if any(x is not y for x, y in zip(held(refs), ref_values, strict=True)):
             raise ArgumentError(
                 f"while_loop: {described(cond_fun)}, the condition, writes to a Ref; "
                 "write in the body",
@@ -112,8 +115,8 @@ def _while_loop_with_refs(
 
     def step(carry: Any) -> Any:
         """Call ``body_fun``, and return its result and the values of the Refs."""
-        value, inside = carry
-        adopt(refs, inside)
+        value, ref_values = carry
+        adopt(refs, ref_values)
         return body_fun(value), held(refs)
 
     result, last = _while_loop(
@@ -134,6 +137,7 @@ def _check_condition(condition: Closed) -> None:
     """
     name = described(condition.function)
     types = condition.out_types
+    # A single array has one leaf and no container around it.
     if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
         raise ArgumentError(
             f"while_loop: {name}, the condition, must give a bool, but gave a "
@@ -300,17 +304,21 @@ def _scan(
 
         def step(carry: Any, x: Any) -> Any:
             """Call ``f`` once, and add the values of the Refs to its carry."""
-            value, inside = carry
-            adopt(refs, inside)
+            value, ref_values = carry
+            adopt(refs, ref_values)
             value, y = _pair(f, f(value, x))
             return (value, held(refs)), y
 
         start = (init, held(refs))
-        named = [*(tree.paths(init) if paths is None else paths), *[""] * len(refs)]
-        (last, inside), ys = _scan_alone(
-            name, renamed(f, step), start, xs, length, reverse, unroll, named
+        # The values of Refs come last in the carry, and have no path.
+        leaf_paths = [
+            *(tree.paths(init) if paths is None else paths),
+            *[""] * len(refs),
+        ]
+        (last, ref_values), ys = _scan_alone(
+            name, renamed(f, step), start, xs, length, reverse, unroll, leaf_paths
         )
-        write_back(refs, inside)
+        write_back(refs, ref_values)
         return last, ys
 
     return discharged(with_refs)

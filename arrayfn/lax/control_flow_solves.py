@@ -279,10 +279,10 @@ def _like(
     for k, (want, have) in enumerate(zip(types, closed.out_types, strict=False)):
         same_shape = want.shape == have.shape
         if not same_shape or (want.dtype != have.dtype and not have.weak):
+            where = f" at {paths[k]}" if paths[k] else ""  # of a pytree
             raise (DTypeError if same_shape else ShapeError)(
-                f"{name}: {described(closed.function)} gives {have}"
-                f"{' at ' * bool(paths[k])}{paths[k]}{closed.made_at(k)}, not "
-                f"{want}, the type of its argument",
+                f"{name}: {described(closed.function)} gives {have}{where}"
+                f"{closed.made_at(k)}, not {want}, the type of its argument",
                 user_location(),
             )
     program = with_types(closed.program, types)

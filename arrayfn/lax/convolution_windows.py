@@ -56,6 +56,7 @@ def conv_general_dilated_patches(
     strides = per_axis(name, "strides", window_strides, count)
     steps = per_axis(name, "dilations", rhs_dilation, count)
     gaps = per_axis(name, "dilations", lhs_dilation, count)
+    # The extents of the dilated operand, and of dilated windows.
     extents = [
         max(0, (x.shape[a] - 1) * gap + 1) for a, gap in zip(spatial, gaps, strict=True)
     ]

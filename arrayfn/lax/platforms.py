@@ -16,6 +16,8 @@ from arrayfn.tracing.frames import platform
 
 Function = Callable[..., Any]
 
+# The names of the functions for a platform. Other platforms than CUDA, such as the
+# reference backend, use functions of their own name or of "cpu".
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("cuda", "gpu")}
 
 

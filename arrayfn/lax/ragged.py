@@ -145,9 +145,9 @@ def ragged_dot_general(
 
         def one_group(_: Any, group: tuple[Array, Array]) -> tuple[Any, Array]:
             """Multiply the slices of one group, which is a pair (begin, end)."""
-            own = product.members(*group)
-            x = where(own, lhs, x_zero)
-            return (), multiply(x, where(product.as_rhs(own), rhs, y_zero))
+            mask = product.members(*group)
+            x = where(mask, lhs, x_zero)
+            return (), multiply(x, where(product.as_rhs(mask), rhs, y_zero))
 
         return scan(one_group, (), groups)[1]
 
@@ -157,11 +157,11 @@ def ragged_dot_general(
         ``group`` is (part of rhs, begin, end).
         """
         part, *bounds = group
-        own = product.members(*bounds)
-        term = multiply(where(own, lhs, x_zero), part)
+        mask = product.members(*bounds)
+        term = multiply(where(mask, lhs, x_zero), part)
         # In the rows of other groups, 0 times an infinity of ``part`` is NaN.
-        own = product.as_result(own, term.ndim)
-        return total + where(own, term, ops.scalar(0, term.dtype)), None
+        mask = product.as_result(mask, term.ndim)
+        return total + where(mask, term, ops.scalar(0, term.dtype)), None
 
     parts = moveaxis(rhs, product.group, 0)
     wanted = preferred_element_type
@@ -173,12 +173,13 @@ def ragged_dot_general(
 class _Product:
     """The operands' types and the roles of axes in a ragged product.
 
-    ``contracted`` and ``batch`` are pairs of lists of axes, of lhs and of rhs.
-    ``ragged`` is the ragged axis of lhs. ``group`` is the axis of rhs that counts
-    groups, and the axes of rhs in the pairs are counted without it. If rhs has no such
-    axis, ``group`` is the number of its axes. ``kept`` are the free axes of lhs,
-    ``prefix`` the axes of lhs that ``group_sizes`` may have before its last axis, and
-    ``shape`` is the shape of the result with a free ragged axis.
+    ``x`` and ``y`` are the types of lhs and rhs. ``contracted`` and ``batch`` are pairs
+    of lists of axes, of lhs and of rhs. ``ragged`` is the ragged axis of lhs. ``group``
+    is the axis of rhs that counts groups, and the axes of rhs in the pairs are counted
+    without it. If rhs has no such axis, ``group`` is the number of its axes. ``free``
+    are the free axes of lhs, ``prefix`` the axes of lhs that ``group_sizes`` may have
+    before its last axis, and ``shape`` is the shape of the result with a free ragged
+    axis.
     """
 
     def __init__(
@@ -203,15 +204,15 @@ class _Product:
         (self.group,) = numbers.rhs_group_dimensions or (self.y.ndim,)
         self.contracted = (list(cx), self._without_group(cy))
         self.batch = (list(bx), self._without_group(by))
-        self.kept = [a for a in range(self.x.ndim) if a not in (*cx, *bx)]
+        self.free = [a for a in range(self.x.ndim) if a not in (*cx, *bx)]
         # The axes that group_sizes may have in front of the groups.
-        kind = list(cx) if self.ragged in cx else self.kept
+        kind = list(cx) if self.ragged in cx else self.free
         before = kind[: kind.index(self.ragged)] if self.ragged in kind else []
         self.prefix = [*bx, *before]
         self._check_sizes(sizes)
         used = (*cy, *by, self.group)
         rest = [n for a, n in enumerate(self.y.shape) if a not in used]
-        self.shape = (*(self.x.shape[a] for a in (*bx, *self.kept)), *rest)
+        self.shape = (*(self.x.shape[a] for a in (*bx, *self.free)), *rest)
 
     def _without_group(self, axes: Axes) -> list[int]:
         """Renumber axes of rhs for a slice of rhs that lacks the axis ``group``."""
@@ -271,11 +272,11 @@ class _Product:
             begin, end = (reshape(v.transpose(order), extents) for v in (begin, end))
         return (rows >= begin) & (rows < end)
 
-    def as_rhs(self, own: Array) -> Array:
-        """Rearrange ``own``, a result of ``members``, so that it broadcasts with rhs.
+    def as_rhs(self, mask: Array) -> Array:
+        """Rearrange ``mask``, a result of ``members``, so that it broadcasts with rhs.
 
         Contracted and batch axes move to their places in rhs. The free axes of lhs,
-        along which ``own`` has extent 1, disappear.
+        along which ``mask`` has extent 1, disappear.
         """
         # The axis of lhs that corresponds to each axis of rhs.
         pairs = dict(
@@ -286,18 +287,18 @@ class _Product:
             )
         )
         axes = [pairs[a] for a in sorted(pairs)]
-        reordered = own.transpose((*axes, *self.kept))
-        shape = [own.shape[pairs[a]] if a in pairs else 1 for a in range(self.y.ndim)]
+        reordered = mask.transpose((*axes, *self.free))
+        shape = [mask.shape[pairs[a]] if a in pairs else 1 for a in range(self.y.ndim)]
         return reshape(reordered, shape)
 
-    def as_result(self, own: Array, ndim: int) -> Array:
-        """Rearrange ``own``, a result of ``members``, to broadcast with a product.
+    def as_result(self, mask: Array, ndim: int) -> Array:
+        """Rearrange ``mask``, a result of ``members``, to broadcast with a product.
 
         The product has ``ndim`` axes: batch axes, free axes of lhs, free axes of rhs.
-        Contracted axes, along which ``own`` has extent 1, disappear.
+        Contracted axes, along which ``mask`` has extent 1, disappear.
         """
-        reordered = own.transpose((*self.batch[0], *self.kept, *self.contracted[0]))
-        count = len(self.batch[0]) + len(self.kept)
+        reordered = mask.transpose((*self.batch[0], *self.free, *self.contracted[0]))
+        count = len(self.batch[0]) + len(self.free)
         return reshape(reordered, (*reordered.shape[:count], *[1] * (ndim - count)))
 
 

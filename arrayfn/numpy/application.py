@@ -202,6 +202,7 @@ def vectorize(
             asarray(options[name]) for name in by_name
         ]
         # The names of the core axes: those that pyfunc takes and returns itself.
+        # Without a signature, pyfunc takes scalars, and its results are not checked.
         cores, result_cores = [[] for _ in arrays], None
         if signature is not None:
             cores, result_cores = _parsed(signature)

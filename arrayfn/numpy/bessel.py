@@ -163,14 +163,15 @@ def _i1e(x: Array) -> Array:
     return _scaled(x, _SERIES_1, _LARGE_1, 1)
 
 
-# Rules call the formulas, not each other, because rules would nest without end.
+# Rules call ``function``, the formula without its rule: if rules called each other,
+# they would nest without end.
 
 
 @_i0e.defjvp
 def _i0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return the value and its tangent; the derivative is i1e(x) - sign(x) i0e(x)."""
     (x,), (dx,) = primals, tangents
-    value = _i0e.function(x)
+    value = _i0e.function(x)  # the formula, without this rule
     return value, (_i1e.function(x) - sign(x) * value) * dx
 
 
@@ -181,7 +182,7 @@ def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     It is i0e(x) - (sign(x) + 1 / x) i1e(x).
     """
     (x,), (dx,) = primals, tangents
-    value = _i1e.function(x)
+    value = _i1e.function(x)  # the formula, without this rule
     # I1(x) / x is 1/2 at 0.
     zero = x == 0
     ratio = where(zero, 0.5, value / where(zero, 1.0, x))

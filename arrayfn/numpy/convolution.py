@@ -42,7 +42,7 @@ def convolve(
     """
     a, v = _vectors("convolve", a, v, preferred_element_type)
     if a.shape[0] < v.shape[0]:
-        a, v = v, a
+        a, v = v, a  # convolution is commutative; windows are of the longer vector
     return _slid(a, flip(v), mode, precision)
 
 

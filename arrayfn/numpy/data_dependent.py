@@ -270,7 +270,8 @@ def repeat(
     ``axis=None`` means that ``a`` is flattened. ``repeats`` is one number, or one for
     each element. The counts decide the shape. The counts may be unknown under ``jit``,
     so give ``total_repeat_length`` there. Then the last element is repeated up to that
-    length, or surplus elements are dropped. Raises ArgumentError for a negative count.
+    length, or surplus elements are dropped. Raises ArgumentError if ``repeats`` is one
+    negative number.
     """
     if axis is None:
         a, axis = ravel(a), 0

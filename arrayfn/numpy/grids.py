@@ -313,6 +313,7 @@ def mask_indices(
     many indices (see ``nonzero``).
     """
     vectors = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    # Inside a trace, known indices become traced constants.
     return tuple(x if isinstance(x, Tracer) else constant(x) for x in vectors)
 
 

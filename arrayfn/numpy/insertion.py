@@ -179,8 +179,9 @@ def put(
 
     Values are repeated if needed. ``mode`` handles indices out of bounds. "wrap" uses
     them modulo the size, and "clip" clamps them (negative ones to 0). Without ``mode``,
-    such indices are handled as in ``a.at[ind].set(v)``. Raises ArgumentError for
-    another mode or ``inplace``, and InPlaceError if the result is not used.
+    and with "raise", such indices are handled as in ``a.at[ind].set(v)``. Raises
+    ArgumentError for another mode or ``inplace``, and InPlaceError if the result is not
+    used.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")

@@ -47,8 +47,9 @@ def _polynomials(name: str, *polynomials: Any) -> list[Array]:
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """Evaluate the polynomial p at x, elementwise, by Horner's rule.
 
-    The coefficients lie along the first axis of p. The other axes of p broadcast with
-    x. ``unroll`` has no effect: it is the length of another library's loops.
+    The coefficients lie along the first axis of p, the highest power first. The other
+    axes of p broadcast with x, and the result has the dtype to which both promote.
+    ``unroll`` has no effect: it is the length of another library's loops.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)

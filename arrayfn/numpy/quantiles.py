@@ -281,7 +281,7 @@ def _between(a: Array, b: Array, step: Array) -> Array:
 
 def _check_fractions(name: str, q: ArrayLike) -> None:
     """Raise ArgumentError, about ``name``, if a known value of q is not from 0 to 1."""
-    value = q.value if hasattr(q, "value") else q
+    value = q.value if hasattr(q, "value") else q  # None: traced and not known
     if value is not None and not np.all(
         (np.asarray(value) >= 0) & (np.asarray(value) <= 1)
     ):

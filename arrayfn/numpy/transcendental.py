@@ -91,11 +91,12 @@ def log1p(x: ArrayLike, /) -> Array:
 
 
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Return log(exp(x) + exp(y)), without intermediate overflow.
+    """Return log(exp(x) + exp(y)), elementwise, without intermediate overflow.
 
     For complex numbers the result is the principal value.
     """
     if ops.common_dtype("logaddexp", (x, y)) in dtypes.COMPLEX:
+        # The operands have just been checked, so floated needs no name for errors.
         return _complex_logaddexp(*(ops.as_array(v) for v in ops.floated("", x, y)))
     return ops.floating(special.logaddexp, "logaddexp", x, y)
 
