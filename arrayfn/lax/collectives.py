@@ -60,10 +60,11 @@ def psum(
     Leaves keep their shapes and dtypes, but bools are summed as int64. A Python number
     is multiplied by the number of members. With ``axis_index_groups``, the members of
     each group are combined separately. For example, ``[[0, 1], [2, 3]]`` sums in pairs.
-    Other collectives have this option, too. All groups must have the same size, and
-    each member must be in exactly one group. Otherwise ArgumentError is raised. Members
-    of several axes are numbered in row-major order. Each member receives the values of
-    all members and selects those of its group.
+    In groups, all integers are summed as int64 or uint64. Other collectives have this
+    option, too. All groups must have the same size, and each member must be in exactly
+    one group. Otherwise ArgumentError is raised. Members of several axes are numbered
+    in row-major order. Each member receives the values of all members and selects those
+    of its group.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -122,7 +123,8 @@ def pmax(
     """Return the maximum of x, or of each leaf of a pytree, over all members.
 
     Leaves keep their shapes and dtypes. The members with the maximum share its
-    derivative equally. ``axis_index_groups`` is as in ``psum``.
+    derivative equally. ``axis_index_groups`` is as in ``psum``. Raises DTypeError for
+    bools, except in groups.
     """
     return _extremum("max", x, axis_name, axis_index_groups)
 
@@ -133,7 +135,8 @@ def pmin(
     """Return the minimum of x, or of each leaf of a pytree, over all members.
 
     Leaves keep their shapes and dtypes. The members with the minimum share its
-    derivative equally. ``axis_index_groups`` is as in ``psum``.
+    derivative equally. ``axis_index_groups`` is as in ``psum``. Raises DTypeError for
+    bools, except in groups.
     """
     return _extremum("min", x, axis_name, axis_index_groups)
 

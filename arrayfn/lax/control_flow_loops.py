@@ -220,7 +220,7 @@ def fori_loop(
         None,
         length,
         unroll=1 if unroll is None else unroll,
-        paths=["", *tree.paths(init_val)],
+        paths=["", *tree.paths(init_val)],  # errors need no name of i
     )
     return result
 
@@ -444,7 +444,7 @@ def _length(xs: Any, length: int | None) -> int:
                 user_location(),
             )
         return length
-    (from_xs,) = lengths
+    (from_xs,) = lengths  # the only key
     if length is not None and from_xs != length:
         raise ShapeError(
             f"scan: length is {length}, but {lengths[from_xs]}; leave length out",
@@ -467,13 +467,14 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """
     check_function("map", "f", f, ("x",))
     if batch_size is None:
+        # A scan with an empty carry.
         return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
     check_arrays("map", "xs", xs)
     length = _length(xs, None)
     size = operator.index(batch_size)
     if size < 1:
         raise ArgumentError(f"map: batch_size is {size}", user_location())
-    whole = length // size * size
+    whole = length // size * size  # the number of elements in full batches
     parts: list[Any] = []
     if whole:
         blocks = tree.map(

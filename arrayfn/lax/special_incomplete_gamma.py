@@ -132,7 +132,7 @@ def _factor(a: Array, x: Array) -> Array:
     ratio = anp.where(large, x, 10.0) * inverse
     # The exponent is -b (ratio - 1 - log(ratio)). Near ratio = 1 log1p is accurate.
     near = anp.abs(ratio - 1.0) < 0.5
-    mu = (anp.where(large, x, 10.0) - b) * inverse
+    mu = (anp.where(large, x, 10.0) - b) * inverse  # ratio - 1
     log = anp.where(near, anp.log1p(anp.where(near, mu, 0.0)), anp.log(ratio))
     exponent = b * (log - mu) - correction * inverse
     return anp.where(large, anp.exp(exponent) / anp.sqrt(2.0 * math.pi * b), plain)

@@ -250,6 +250,7 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Axis = None) -> Array:
     )
     index = [slice(None)] * value.ndim
     places = np.argwhere(value)  # (number of nonzero elements, ndim)
+    # The initial values make the slice empty if all elements are 0.
     for k in ops.normalize_axes("trim_zeros", axis, value.ndim):
         along = places[:, k]
         first = int(along.min(initial=value.shape[k])) if "f" in trim.lower() else 0

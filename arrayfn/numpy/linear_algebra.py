@@ -175,7 +175,11 @@ def vdot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """Return the sum of ``conj(a) * b`` over all elements: a scalar."""
+    """Return the sum of ``conj(a) * b`` over all elements, a scalar.
+
+    Both arrays are flattened and promoted. ``precision`` and ``preferred_element_type``
+    are as in ``matmul``. Raises ShapeError if the numbers of elements differ.
+    """
     return dot(
         conj(ravel(a)),
         ravel(b),

@@ -242,6 +242,7 @@ def _weighted(
                 user_location(),
             )
         place = ops.normalize_axis(name, axis, type.ndim)
+        # (n,) becomes (n, 1, ..., 1), which broadcasts along ``axis``.
         weights = expand_dims(weights, tuple(range(1, type.ndim - place)))
         weights = broadcast_to(weights, type.shape)
     weight, _ = _flat_along(name, ops.convert(weights, dtypes.float64), axis)

@@ -192,6 +192,7 @@ def _unique(
         rows = moveaxis(x, axis, 0)
         width = math.prod(rows.shape[1:])
         columns = unstack(reshape(rows, (rows.shape[0], width)), axis=1)
+        # The last key of lexsort is the most important. Here that is column 0.
         order = lexsort(columns[::-1]) if width else np.arange(rows.shape[0])
     count = rows.shape[0]
     if not count:

@@ -369,6 +369,7 @@ def _applied(
         """Run one iteration of the loop over (done, most, value)."""
         return [add(done, 1), most, once_more(done, value)]
 
+    # The first application comes before the loop.
     carry = [ops.full(1, (), dtypes.int32), most, once_more(0, x)]
     types = [ops.type_of_operand("at", value) for value in carry]
     body = trace(step, types, name="apply", constants=False)
