@@ -107,7 +107,7 @@ def _every(
 ) -> Leaves:
     """Slice each leaf with ``start:stop:step`` along its axis of ``axes``."""
     return [
-        x[(*(slice(None),) * k, slice(start, stop, step))]
+        x[(*(slice(None),) * k, slice(start, stop, step))]  # x[:, ..., start:stop:step]
         for x, k in zip(leaves, axes, strict=True)
     ]
 

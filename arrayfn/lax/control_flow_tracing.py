@@ -367,8 +367,8 @@ def as_type(leaf: Any, wanted: ArrayType) -> Any:
     if dtypes.is_python_scalar(leaf):
         array = np.asarray(leaf).astype(wanted.dtype)
         return array.item() if wanted.weak else array  # weak: still a Python number
-    to = {"dtype": wanted.dtype, **({"weak": True} if wanted.weak else {})}
-    return apply(conversion.convert_element_type, leaf, **to)
+    params = {"dtype": wanted.dtype, **({"weak": True} if wanted.weak else {})}
+    return apply(conversion.convert_element_type, leaf, **params)
 
 
 def renamed(function: Function, inner: Function) -> Function:

@@ -133,6 +133,11 @@ def conv_general_dilated(
     Returns:
         An array of ``preferred_element_type``, by default the operands' common dtype.
 
+    Raises:
+        ShapeError: shapes, groups or the numbers of entries do not fit.
+        ArgumentError: ``padding``, ``dimension_numbers`` or numbers of groups of
+            another form.
+
     >>> import numpy as np
     >>> x = np.arange(5.0).reshape(1, 1, 5)
     >>> conv_general_dilated(x, np.array([[[1.0, 0.0, -1.0]]]), (1,), "SAME")

@@ -165,6 +165,7 @@ def qr(
         q, r = linalg.qr(x, mode=mode)
         return q, r
     x = m.matrix("qr", x)
+    # Primitives take and return column-major matrices: the transposes.
     order = apply(linalg_qr.column_order, matrix_transpose(x))
     q, r = linalg.qr(take_along_axis(x, order[..., None, :], -1), mode=mode)
     return q, r, order
@@ -246,6 +247,7 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     ``householder_product(h[..., 1:, :-1], taus)``. Raises ShapeError unless ``a`` is
     square.
     """
+    # The primitive takes and returns column-major matrices: the transposes.
     reduced, taus = apply(
         linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
     )
@@ -267,6 +269,7 @@ def tridiagonal(
         reduced, *vectors = tridiagonal(a[..., ::-1, ::-1])
         d, e, taus = (vector[..., ::-1] for vector in vectors)
         return reduced[..., ::-1, ::-1], d, e, taus
+    # The primitive takes and returns column-major matrices: the transposes.
     reduced, d, e, taus = apply(linalg_schur.tridiagonal, matrix_transpose(a))
     return matrix_transpose(reduced), d, e, taus
 
@@ -278,6 +281,7 @@ def schur(x: ArrayLike, *, compute_schur_vectors: bool = True) -> tuple[Array, .
     conjugate eigenvalues. With ``compute_schur_vectors=False``, the result is (T,).
     Raises ShapeError unless x is square.
     """
+    # The primitive takes and returns column-major matrices: the transposes.
     t, z = apply(linalg_schur.schur, matrix_transpose(m.square("schur", x)))
     if not compute_schur_vectors:
         return (matrix_transpose(t),)

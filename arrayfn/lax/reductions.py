@@ -76,8 +76,9 @@ def reduce(
         return tree.leaves(result)
 
     values = [ops.as_array(x) for x in leaves]
-    if not axes:
+    if not axes:  # the initial value enters each result
         values = [ops.as_array(v) for v in combined(starts, values)]
+    # From the last axis to the first, so that the numbers of the others stay valid.
     for axis in reversed(axes):
         values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
     return tree.unflatten(structure, values)

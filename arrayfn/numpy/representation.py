@@ -266,7 +266,7 @@ def nan_to_num(
 def _largest(dtype: DType) -> Any:
     """Return the largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
-        return np.asarray(0x7F7F, np.uint16).view(dtype)
+        return np.asarray(0x7F7F, np.uint16).view(dtype)  # by its bits
     return np.finfo(dtype).max
 
 

@@ -87,7 +87,7 @@ def searchsorted(
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
     """Return whether ``values`` are inserted after x; NaN counts as the largest number.
 
-    Equal elements come after x if ``side`` is "right".
+    If a value equals x, it is inserted after x only if ``side`` is "right".
     """
     if side == "left":
         return less(x, values) | (isnan(values) & ~isnan(x))

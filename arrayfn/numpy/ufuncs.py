@@ -393,11 +393,11 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             )
 
     def _in_own_dtype(self, a: ArrayLike, dtype: DTypeLike) -> Array:
-        """Convert ``a`` to a dtype in which results can be combined further.
+        """Convert ``a`` to a dtype that the function keeps, to combine results further.
 
-        It is ``dtype``, or that of ``a``, or the dtype of the function's results if the
-        function keeps that dtype. Raises DTypeError if there is none, for example for
-        comparisons of numbers.
+        It is ``dtype``, by default that of ``a``, if the function of two such arrays
+        has the same dtype. Otherwise, the dtype of this result is tried. Raises
+        DTypeError if neither is kept, for example for comparisons of numbers.
         """
         own_dtype = ops.type_of_operand(self.__name__, a).dtype
         wanted = own_dtype if dtype is None else dtypes.canonical(dtype)

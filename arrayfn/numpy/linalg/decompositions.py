@@ -226,6 +226,7 @@ def svd(
         batch = a.shape[:-2]
         u, vh = (m.identities(zeros((*batch, n, n), a.dtype)) for n in (rows, columns))
         return SVDResult(u, zeros((*batch, 0), dtypes.real_of(a.dtype)), vh)
+    # The primitive takes and returns column-major matrices: the transposes.
     u, s, vh = apply(linalg_svd.svd, matrix_transpose(a), full=full_matrices)
     return SVDResult(matrix_transpose(u), s, matrix_transpose(vh))
 
