@@ -433,6 +433,7 @@ def _over(
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
     if primitive is not collectives.all_reduce:
+        # The type rules of other collectives need the number of members.
         params["members"] = axis.size
     return apply(primitive, _varying(x, name, axis), axis_name=name, **params)
 
